@@ -1,0 +1,40 @@
+# make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
+# make test         install with the test tools, then the default tests
+# make test-all     the slow tests too
+# make lint         ruff and mypy
+PYTHON ?= python3
+BIN := .venv/bin
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: quickstart test test-all lint docs clean
+
+quickstart: .venv/installed
+	$(BIN)/python scripts/quickstart.py
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest -q -n 2
+
+test-all: .venv/installed-dev
+	$(BIN)/python -m pytest -q -n 2 -m ""
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: .venv/installed
+	$(BIN)/python scripts/write_config_docs.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,8 @@
+"""Chat with a trained agent in the terminal:  python chat.py [--agent DIR]"""
+
+import sys
+
+from rlhf_dialog.chat import main
+
+if __name__ == "__main__":
+    sys.exit(main())

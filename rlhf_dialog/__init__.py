@@ -1,0 +1,35 @@
+"""RLHF fine-tuning for generative dialog language models. The names below are the public ones; each is imported when used."""
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "BaseReward": "rewards.base",
+    "ChatAgent": "chat",
+    "CompositeReward": "rewards.composite",
+    "Config": "schema",
+    "Dialogue": "dialogue",
+    "NLPReward": "rewards.nlp_reward",
+    "NLPVecInfo": "metrics.nlp",
+    "PPOAgent": "agent",
+    "PPOTrainer": "trainer",
+    "RewardFactory": "registry",
+    "Rollout": "rollout",
+    "UserError": "errors",
+    "VecInfo": "metrics.base",
+    "VecInfoFactory": "registry",
+    "load_config": "config",
+    "main": "agent",
+}
+__all__ = sorted(_HOME)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rlhf_dialog' has no attribute '{name}'")
+    return getattr(import_module(f"rlhf_dialog.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

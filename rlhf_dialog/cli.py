@@ -1,0 +1,221 @@
+"""What every command shares: the help text made from the settings, logging, and exit codes instead of tracebacks."""
+
+import functools
+import inspect
+import logging
+import os
+import platform
+import shutil
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TextIO, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments, walk
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.schema import Settings
+
+logger = logging.getLogger(__name__)
+S = TypeVar("S", bound=Settings)
+FLAGS = {
+    "help": "this text",
+    "print_config": "print the resolved settings as YAML and stop",
+    "debug": "show the traceback of an error",
+}
+INTERRUPTED, TERMINATED = 130, 143
+
+
+def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
+    """Run `main` with the settings of `--config FILE --key value ...`; returns the exit code.
+
+    `doc` (the docstring of the script) opens the help text. `argv` is `sys.argv[1:]` by default.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    set_up_logging()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    return exit_code_of(lambda: _run(main, schema, doc or "", words), debug="--debug" in words)
+
+
+def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str]) -> None:
+    name, overrides, flags = parse_arguments(words, FLAGS)
+    if "help" in flags:
+        show_help(
+            schema, f"{doc.strip()}\n\nusage: python {sys.argv[0]} --config FILE [--key value ...]\n{flag_lines(FLAGS)}"
+        )
+        return
+    path = find_config(name) if name else None
+    settings = load_settings(schema, path, overrides)
+    if path:
+        logger.info("config: %s", path)
+    if "print_config" in flags:
+        sys.stdout.write(dump_yaml(settings))
+        return
+    main(settings)
+
+
+def exit_code_of(run: Callable[[], None], debug: bool) -> int:
+    """Call `run`: 0, the code of the UserError or RunStopped it raises (its message goes to stderr), 130 for Ctrl-C."""
+    try:
+        run()
+    except (UserError, RunStopped) as error:
+        if debug:
+            traceback.print_exc()
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    return 0
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at that moment; warnings and errors say so."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
+
+
+def set_up_logging() -> None:
+    """INFO from rlhf_dialog, WARNING from everything else, on stderr. A second call changes nothing."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, _StderrHandler) for handler in root.handlers):
+        root.addHandler(_StderrHandler())
+    root.setLevel(logging.WARNING)
+    logging.getLogger("rlhf_dialog").setLevel(logging.INFO)
+
+
+@contextmanager
+def new_folder(output: str) -> Iterator[Path]:
+    """A hidden folder beside `output` to write in: it takes the name when the block ends well, and vanishes when not.
+
+    Raises UserError when `output` holds something, and when it cannot be made.
+    """
+    target = Path(output).expanduser().absolute()
+    if not target.is_dir() and (target.exists() or target.is_symlink()):
+        raise UserError(f"output: '{output}' is a file; name a folder")
+    if target.is_dir() and any(target.iterdir()):
+        raise UserError(f"output: '{output}' already holds something; name another folder, or remove it")
+    staging = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        staging.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"output: '{output}' cannot be made: {error}") from error
+    try:
+        yield staging
+        if target.is_dir():
+            target.rmdir()
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The installed version of each package, and of Python."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+
+
+def flag_lines(flags: dict[str, str]) -> str:
+    """`--name  meaning`, one line each, for the usage text."""
+    return "\n".join(f"  --{name:<14}{meaning}" for name, meaning in flags.items())
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    """One key of a settings class as the help text and the documentation show it."""
+
+    group: str
+    key: str
+    kind: str  # e.g. `int >= 1`
+    default: str  # YAML; `required` when there is none
+    meaning: str
+
+
+def key_rows(schema: type[BaseModel]) -> Iterator[KeyRow]:
+    """Every described key of `schema`, under the docstring of the class that defines it; that of `schema` first."""
+    described = [(key, field) for key, field in walk(schema) if field.description and not _is_group(field)]
+    for cls in schema.__mro__:
+        own = inspect.get_annotations(cls)
+        for key, field in described:
+            if key.split(".")[0] in own:
+                yield KeyRow(_title(cls), key, _kind(field), _default(schema, key, field), field.description)
+
+
+def show_help(schema: type[BaseModel], usage: str) -> None:
+    """Print `usage` and a table of every key with its type, default and meaning."""
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=140)
+    console.print(usage)
+    rows = list(key_rows(schema))
+    for group in dict.fromkeys(row.group for row in rows):
+        console.print(f"\n{group}", style="bold")
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, min_width=26)
+        table.add_column(max_width=24, min_width=16)
+        table.add_column(max_width=24, min_width=16)
+        table.add_column()
+        for row in rows:
+            if row.group == group:
+                table.add_row(f"  --{row.key}", row.kind, row.default, row.meaning)
+        console.print(table)
+
+
+def _title(cls: type) -> str:
+    return (inspect.getdoc(cls) or cls.__name__).splitlines()[0].rstrip(".")
+
+
+def _kind(field: Any) -> str:
+    bounds = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    limits = [
+        f"{sign} {getattr(item, name)}"
+        for item in field.metadata
+        for name, sign in bounds.items()
+        if hasattr(item, name)
+    ]
+    return " ".join([_type_name(field.annotation), ", ".join(limits)]).strip()
+
+
+def _type_name(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(str, get_args(annotation)))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " | ".join(_type_name(part) for part in get_args(annotation) if part is not type(None))
+    if get_origin(annotation) is list:
+        return f"list of {_type_name(get_args(annotation)[0])}"
+    name = getattr(annotation, "__name__", "")
+    return {"str": "text", "bool": "true | false", "dict": "mapping"}.get(name, name)
+
+
+def _is_group(field: Any) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _default(schema: type[BaseModel], key: str, field: Any) -> str:
+    """The default as YAML; that of a nested key is the one that its group has."""
+    group, *names = key.split(".")
+    outer = schema.model_fields[group]
+    if names and not outer.is_required():
+        value = functools.reduce(getattr, names, outer.get_default(call_default_factory=True))
+    elif field.is_required():
+        return "required"
+    else:
+        value = field.get_default(call_default_factory=True)
+    return yaml.safe_dump(value, default_flow_style=True).strip().removesuffix("...").strip()

@@ -1,0 +1,229 @@
+"""YAML + command line -> typed settings. Every mistake is found before anything is loaded, all at once, with its key."""
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import RewardFactory, VecInfoFactory, nearest
+from rlhf_dialog.schema import NO_EFFECT, Config, Settings
+
+logger = logging.getLogger(__name__)
+S = TypeVar("S", bound=Settings)
+KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML takes the last of two equal keys in silence; a configuration must not."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' stands here twice", key_node.start_mark
+                )
+            seen.add(key if isinstance(key, str) else id(key_node))
+        return super().construct_mapping(node, deep)
+
+
+def find_config(name: str, script_dir: Path | None = None) -> Path:
+    """The file that `--config name` means: as given, in ./configs, or beside the script. Raises UserError."""
+    beside = script_dir or Path(sys.argv[0]).resolve().parent
+    for path in (Path(name), Path("configs") / name, beside / name, beside / "configs" / name):
+        if path.is_file():
+            return path
+    shipped = sorted({path.name for folder in (Path("configs"), beside / "configs") for path in folder.glob("*.yaml")})
+    listed = f"configs/ holds: {', '.join(shipped)}" if shipped else "there is no configs/ folder here"
+    raise UserError(f"config file '{name}' not found{nearest(name, shipped)} {listed}")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that the file holds. Raises UserError when it is unreadable, no YAML, or no mapping."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if re.search(r"^globals\s*:", text, re.MULTILINE):
+        raise UserError(
+            f"{path}: a `globals:` block (Jinja variables) is not supported; write each value where it is used"
+        )
+    try:
+        raw = yaml.load(text, Loader=_UniqueKeyLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise UserError(f"{path}: must be a mapping of `key: value` lines, found {type(raw).__name__}")
+    return raw
+
+
+def override(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Set the dotted `key` in the nested mapping; numbers in the key index lists (`reward_class.args.parts.0.weight`)."""
+    *parents, leaf = key.split(".")
+    node: Any = raw
+    for name in parents:
+        if isinstance(node, list):
+            node = node[_index(node, name, key)]
+        else:
+            if node.get(name) is None:
+                node[name] = {}
+            node = node[name]
+        if not isinstance(node, dict | list):
+            raise UserError(f"--{key}: '{name}' holds {node!r} and has no key below it")
+    if isinstance(node, list):
+        node[_index(node, leaf, key)] = value
+    else:
+        node[leaf] = value
+
+
+def _index(node: list[Any], name: str, key: str) -> int:
+    if not name.isdecimal() or int(name) >= len(node):
+        raise UserError(f"--{key}: '{name}' is not a position in a list of {len(node)}; positions start at 0")
+    return int(name)
+
+
+def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] | None = None) -> S:
+    """Defaults < file < overrides, validated as `schema`. Raises one UserError that lists every mistake."""
+    raw = read_yaml(path) if path else {}
+    for key, value in (overrides or {}).items():
+        override(raw, key, value)
+    return _validate(schema, raw, str(path or "arguments"), [])
+
+
+def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
+    """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
+    path = Path(path)
+    raw = read_yaml(path)
+    for key, value in (overrides or {}).items():
+        override(raw, key, value)
+    for key in [key for key in raw if key in NO_EFFECT]:
+        logger.info("%s: no effect, because %s", key, NO_EFFECT[key])
+        del raw[key]
+    problems = _lift_kl(raw)
+    config = _validate(Config, raw, str(path), problems)
+    if config.experiment_name is None:
+        config.experiment_name = path.stem
+    return config
+
+
+def _lift_kl(raw: dict[str, Any]) -> list[str]:
+    """NLPReward's KL arguments are the top-level keys of the same names; both and different is a mistake."""
+    reward = raw.get("reward_class")
+    if not isinstance(reward, dict) or reward.get("id") != "NLPReward" or not isinstance(reward.get("args"), dict):
+        return []
+    args = reward["args"]
+    problems = []
+    raw["reward_class"] = {**reward, "args": {key: value for key, value in args.items() if key not in KL_KEYS}}
+    for key in KL_KEYS:
+        if key in args and raw.setdefault(key, args[key]) != args[key]:
+            problems.append(f"{key}: {raw[key]!r} here, but {args[key]!r} in reward_class.args.{key}; keep one of them")
+    return problems
+
+
+def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:
+    settings = None
+    try:
+        settings = schema.model_validate(raw)
+    except ValidationError as error:
+        problems = problems + [_sentence(schema, item) for item in error.errors()]
+    problems = problems + list(_class_problems(raw))
+    if problems or settings is None:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise UserError("\n  ".join([f"{source}: {count}", *problems]))
+    return settings
+
+
+def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
+    for key, registry in (("reward_class", RewardFactory), ("vec_info_class", VecInfoFactory)):
+        node = raw.get(key)
+        if not registry.classes or not isinstance(node, dict) or not isinstance(node.get("id"), str):
+            continue
+        args = node.get("args") or {}
+        if isinstance(args, dict) and (problem := registry.problem(node["id"], args)):
+            yield f"{key}: {problem}"
+
+
+def _sentence(schema: type[BaseModel], item: Any) -> str:
+    """One pydantic error as `key: what was found, what is wanted`."""
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"{key}: unknown key{_suggestion(schema, key)}"
+    if item["type"] == "missing":
+        return f"{key}: missing; it says: {_meaning(schema, key)}"
+    message = (
+        item["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("Assertion failed, ")
+    )
+    if not key:
+        return message
+    return f"{key}: found {item['input']!r}, wanted {message}"
+
+
+def _meaning(schema: type[BaseModel], key: str) -> str:
+    return next((field.description or "" for name, field in walk(schema) if name == key), "") or "required"
+
+
+def _suggestion(schema: type[BaseModel], key: str) -> str:
+    """The nearest known key; one of the same name at another level counts as nearest."""
+    known = [name for name, _ in walk(schema)]
+    leaf = key.rsplit(".", 1)[-1]
+    same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
+    if same:
+        return f"; did you mean '{same[0]}'?"
+    return nearest(key, known) or nearest(leaf, known)
+
+
+def walk(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of a settings class with its pydantic field, in the order of definition."""
+    for name, field in schema.model_fields.items():
+        yield prefix + name, field
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from walk(inner, f"{prefix}{name}.")
+
+
+def dump_yaml(settings: Settings) -> str:
+    """The resolved settings as YAML that loads again."""
+    return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def parse_arguments(argv: Iterable[str], flags: Iterable[str]) -> tuple[str | None, dict[str, Any], set[str]]:
+    """`--config X --flag --key value --a.b=value` -> (config, overrides, flags). Raises UserError.
+
+    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`); a key without a value is true.
+    """
+    words, flags, overrides, given = list(argv), set(flags), {}, set()
+    config = None
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise UserError(f"'{word}': arguments are written --key value")
+        key, equals, text = word[2:].partition("=")
+        key = key.replace("-", "_")
+        if key in flags and not equals:
+            given.add(key)
+            continue
+        if not equals:
+            text = words.pop(0) if words and not words[0].startswith("--") else "true"
+        if key == "config":
+            config = text
+        else:
+            overrides[key] = _value(key, text)
+    return config, overrides, given
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)
+    except (yaml.YAMLError, ValueError):
+        if text.strip().startswith(("{", "[")):
+            raise UserError(f"--{key}: {text!r} is not valid YAML") from None
+        return text

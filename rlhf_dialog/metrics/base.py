@@ -1,0 +1,17 @@
+"""What a vec-info is: a class that reads a finished rollout and returns numbers to log."""
+
+from typing import Any
+
+
+class VecInfo:
+    """Metrics of one's own, computed once an iteration and logged beside the standard ones.
+
+    >>> @VecInfoFactory.register("QuestionShare")
+    ... class QuestionShare(VecInfo):
+    ...     def __call__(self, rollout):
+    ...         return {"response/questions": sum("?" in d.response for d in rollout.dialogues) / len(rollout)}
+    """
+
+    def __call__(self, rollout: Any) -> dict[str, float]:
+        """Numbers by name for a `rlhf_dialog.rollout.Rollout`; a slash in the name makes a group."""
+        return {}

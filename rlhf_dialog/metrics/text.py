@@ -1,0 +1,24 @@
+"""Simple counts over texts."""
+
+from collections.abc import Iterable, Sequence
+
+
+def ngrams(text: str, n: int) -> list[tuple[str, ...]]:
+    """The n-grams of the words of a text, in order."""
+    words = text.lower().split()
+    return list(zip(*(words[i:] for i in range(n)), strict=False))
+
+
+def distinct_n(texts: Iterable[str], n: int) -> float:
+    """Distinct n-grams divided by all n-grams of the texts together (Li et al. 2016, arXiv 1510.03055); 0 without any."""
+    found = [gram for text in texts for gram in ngrams(text, n)]
+    return len(set(found)) / len(found) if found else 0.0
+
+
+def blocked_distinct_n(texts: Sequence[str], n: int, block: int = 100) -> list[float]:
+    """distinct-n of fixed blocks of texts: the measure falls with the number of texts, so only equal blocks compare.
+
+    A last, smaller block is left out unless it is the only one.
+    """
+    starts = range(0, max(len(texts) - block + 1, 1), block)
+    return [distinct_n(texts[start : start + block], n) for start in starts]

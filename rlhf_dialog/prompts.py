@@ -1,0 +1,173 @@
+"""Dialogues -> prompts with references and acts, their token ids, and the order in which training sees them.
+
+B prompts, P prompt tokens.
+"""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_dialog.dialogue import Dialogue, fit_turns, render_target
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.sources import DialogueRecord, load_records
+
+logger = logging.getLogger(__name__)
+
+MIN_OVERLAP_TOKENS = 4
+
+
+def load_prompts(
+    data_path: str, split: str, context_size: int = 5, min_context_size: int = 1, drop_overlap: bool = False
+) -> list[Dialogue]:
+    """One prompt for every turn with at least `min_context_size` turns before it; the last `context_size` are shown.
+
+    `drop_overlap` leaves out training dialogues that nearly repeat one of validation or test; it changes "train" only.
+    Raises UserError when the data cannot be read or gives no prompt.
+    """
+    records = load_records(data_path, split)
+    num_read = len(records)
+    if drop_overlap and split == "train":
+        records = _without_overlap(records, data_path)
+    prompts: list[Dialogue] = []
+    for record in records:
+        for i in range(min_context_size, len(record.turns)):
+            prompts.append(
+                Dialogue(
+                    prompt_turns=record.turns[max(0, i - context_size) : i],
+                    reference=record.turns[i],
+                    act=record.acts[i] if record.acts else None,
+                    meta={"split": split, "index": len(prompts)},
+                )
+            )
+    if not prompts:
+        longest = max((len(record.turns) for record in records), default=0)
+        raise UserError(
+            f"{data_path}, {split}: no prompts; {num_read} dialogues were read, {len(records)} are left after "
+            f"drop_overlap, and the longest has {longest} turns while min_context_size {min_context_size} needs "
+            f"{min_context_size + 1}; lower min_context_size, turn drop_overlap off, or give other data"
+        )
+    return prompts
+
+
+def _without_overlap(records: list[DialogueRecord], data_path: str) -> list[DialogueRecord]:
+    try:
+        held_out = load_records(data_path, "validation") + load_records(data_path, "test")
+    except UserError as error:
+        raise UserError(
+            f"drop_overlap: needs the validation and test splits; turn it off, or mend this: {error}"
+        ) from error
+    overlap = find_overlap(records, held_out)
+    logger.info(
+        "drop_overlap: left out %d of %d train dialogues that nearly repeat one of validation or test",
+        len(overlap),
+        len(records),
+    )
+    return [record for index, record in enumerate(records) if index not in overlap]
+
+
+def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequence[DialogueRecord]) -> set[int]:
+    """Positions of the training dialogues that nearly repeat a held-out one.
+
+    That is: at least half of the distinct utterances of 4 tokens or more (split at white space; compared in lower case,
+    letters and digits only) stand in one held-out dialogue, as utterances of 4 tokens or more.
+    """
+    holders: dict[str, list[int]] = defaultdict(list)
+    for index, record in enumerate(held_out_records):
+        for utterance in _long_utterances(record):
+            holders[utterance].append(index)
+    overlap = set()
+    for index, record in enumerate(train_records):
+        utterances = _long_utterances(record)
+        shared = Counter(holder for utterance in utterances for holder in holders.get(utterance, ()))
+        if shared and 2 * max(shared.values()) >= len(utterances):
+            overlap.add(index)
+    return overlap
+
+
+def _long_utterances(record: DialogueRecord) -> set[str]:
+    long_turns = (turn for turn in record.turns if len(turn.split()) >= MIN_OVERLAP_TOKENS)
+    return {"".join(filter(str.isalnum, turn.lower())) for turn in long_turns} - {""}
+
+
+class PromptEncoder:
+    """Prompts and targets as token ids of one tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str, max_prompt_length: int):
+        self.tokenizer = tokenizer
+        self.separator = separator
+        self.max_prompt_length = max_prompt_length
+        first = tokenizer("a")["input_ids"][:1]
+        self.prefix = first if first == [tokenizer.bos_token_id] else []
+        pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        self.pad_id: int = next(i for i in pads if i is not None)  # its value never matters: masks say what counts
+
+    def encode_prompt(self, turns: Sequence[str]) -> list[int]:
+        """At most `max_prompt_length` ids, the BOS token in front among them where the tokenizer adds one itself."""
+        room = self.max_prompt_length - len(self.prefix)
+        return self.prefix + fit_turns(turns, self.separator, self._encode, room)
+
+    def encode_target(self, turn: str) -> list[int]:
+        """What follows the prompt in supervised fine-tuning: the reply, the separator, the end-of-text id."""
+        if self.tokenizer.eos_token_id is None:
+            raise UserError("tokenizer: has no end-of-text token (eos_token); set one in its tokenizer_config.json")
+        return [*self._encode(render_target(turn, self.separator)), self.tokenizer.eos_token_id]
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """`prompt_ids (B, P)`, long, and `prompt_mask (B, P)`, bool; left padded to the longest prompt."""
+    num_tokens = max(map(len, prompts_ids), default=0)
+    prompt_ids = torch.full((len(prompts_ids), num_tokens), pad_id, dtype=torch.long)
+    prompt_mask = torch.zeros((len(prompts_ids), num_tokens), dtype=torch.bool)
+    for row, ids in enumerate(prompts_ids):
+        start = num_tokens - len(ids)
+        prompt_ids[row, start:] = torch.tensor(ids, dtype=torch.long)
+        prompt_mask[row, start:] = True
+    return prompt_ids, prompt_mask
+
+
+class PromptSampler:
+    """Shuffled epochs without replacement. The permutation comes from (seed, epoch): the position is two integers."""
+
+    def __init__(self, num_prompts: int, seed: int):
+        if num_prompts < 1:
+            raise ValueError("PromptSampler needs at least one prompt")
+        self.num_prompts = num_prompts
+        self.seed = seed
+        self._move(0, 0)
+
+    def _move(self, epoch: int, index: int) -> None:
+        self.epoch, self.index = epoch, index
+        self._order = np.random.default_rng([self.seed, epoch]).permutation(self.num_prompts)
+
+    def take(self, n: int) -> list[int]:
+        """The next `n` positions; where an epoch ends, the next one begins."""
+        taken: list[int] = []
+        while len(taken) < n:
+            part = self._order[self.index : self.index + n - len(taken)].tolist()
+            taken += part
+            self.index += len(part)
+            if self.index == self.num_prompts:
+                self._move(self.epoch + 1, 0)
+        return taken
+
+    def state_dict(self) -> dict[str, int]:
+        """Enough for `load_state_dict` to go on with exactly the same prompts (with the same seed and data)."""
+        return {"epoch": self.epoch, "index": self.index}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a stored position. Raises UserError when it lies outside the data."""
+        epoch, index = state["epoch"], state["index"]
+        if epoch < 0 or not 0 <= index < self.num_prompts:
+            raise UserError(
+                f"data position: epoch {epoch}, prompt {index} is outside the {self.num_prompts} prompts; resume with "
+                "the data, context_size and min_context_size that the checkpoint was made with"
+            )
+        self._move(epoch, index)

@@ -1,0 +1,61 @@
+"""Names in the YAML -> classes. Built-ins register exactly as a user's class does."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest known name, or an empty string."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{match[0]}'?" if match else ""
+
+
+class Registry:
+    """Classes of one kind by name.
+
+    >>> RewardFactory.register("Politeness", Politeness)      # or, as a decorator:
+    >>> @RewardFactory.register("Politeness")
+    """
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self.classes: dict[str, type] = {}
+
+    def register(self, name: str, cls: type | None = None) -> Any:
+        """Register `cls` under `name`; without `cls`, return a class decorator. A later class replaces an earlier one."""
+        if cls is None:
+            return lambda decorated: self.register(name, decorated)
+        self.classes[name] = cls
+        return cls
+
+    def problem(self, name: str, args: dict[str, Any]) -> str | None:
+        """What is wrong with `name` and `args`, or None; nothing is built."""
+        if name not in self.classes:
+            known = ", ".join(sorted(self.classes))
+            return (
+                f"unknown {self.kind} '{name}'{nearest(name, self.classes) or '.'} Known: {known}. "
+                "Register your own class in train_ppo.py."
+            )
+        signature = inspect.signature(self.classes[name])
+        try:
+            signature.bind(**args)
+        except TypeError as error:
+            unknown = [key for key in args if key not in signature.parameters]
+            hint = nearest(unknown[0], signature.parameters) if unknown else ""
+            return f"wrong arguments for {name}: {error}{hint} It takes {name}{signature}."
+        return None
+
+    def create(self, name: str, args: dict[str, Any]) -> Any:
+        """Build the class `name` with `args`. Raises UserError for an unknown name or wrong arguments."""
+        if problem := self.problem(name, args):
+            raise UserError(problem)
+        return self.classes[name](**args)
+
+
+Decorator = Callable[[type], type]
+RewardFactory = Registry("reward")
+VecInfoFactory = Registry("vec-info")

@@ -1,0 +1,22 @@
+"""The built-in rewards; importing this package registers them under their class names."""
+
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import CompositeReward, PartScore, RewardError, Scores, build_reward, scored
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.rewards.meteor import Meteor
+from rlhf_dialog.rewards.nlp_reward import NLPReward
+
+__all__ = [
+    "BaseReward",
+    "CompositeReward",
+    "Intent",
+    "LengthMatch",
+    "Meteor",
+    "NLPReward",
+    "PartScore",
+    "RewardError",
+    "Scores",
+    "build_reward",
+    "scored",
+]

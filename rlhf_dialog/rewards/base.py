@@ -1,0 +1,33 @@
+"""What a reward is: a class that reads finished dialogues and returns one number each. Text only, no tensors."""
+
+from rlhf_dialog.dialogue import Dialogue
+
+
+class BaseReward:
+    """A reward on whole responses.
+
+    Subclass it, register it under a name, and name it in the YAML; `args` there become the arguments of `__init__`.
+
+    >>> @RewardFactory.register("Politeness")
+    ... class Politeness(BaseReward):
+    ...     def __init__(self, word: str = "please"):
+    ...         self.word = word
+    ...
+    ...     def __call__(self, dialogues):
+    ...         return [float(self.word in dialogue.response.lower()) for dialogue in dialogues]
+    """
+
+    needs: tuple[str, ...] = ()  # of "reference" and "act": what every prompt must carry; checked before training
+
+    @property
+    def name(self) -> str:
+        """The name in logs and tables: `reward/<name>`."""
+        return type(self).__name__.lower()
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """Return one finite number for each dialogue, in their order."""
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
+
+    def to(self, device: str) -> "BaseReward":
+        """Move whatever model the reward holds to `device`; a reward without one has nothing to do."""
+        return self

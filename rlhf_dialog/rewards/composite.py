@@ -1,0 +1,211 @@
+"""Rewards out of rewards: the weighted sum of several, and the breakdown of any reward into its parts."""
+
+import math
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import RewardFactory, nearest
+from rlhf_dialog.rewards.base import BaseReward
+
+PART_KEYS = ("id", "weight", "args")
+
+
+class RewardError(UserError):
+    """A reward raised or returned something unusable; `__cause__` is the reward's own exception, if it raised."""
+
+
+@dataclass
+class PartScore:
+    """What one part of a reward says of N dialogues."""
+
+    raw: list[float]  # N values
+    weighted: list[float]  # N values times the part's weight
+    seconds: float  # wall time of the part
+
+
+@dataclass
+class Scores:
+    """What a reward says of N dialogues.
+
+    >>> Scores(total=[0.6], parts={"intent": PartScore([1.0], [0.5], 0.02), "meteor": PartScore([0.2], [0.1], 0.001)})
+    """
+
+    total: list[float]  # N values, the sum of the weighted parts
+    parts: dict[str, PartScore]
+
+
+@dataclass
+class Part:
+    """A reward and its weight in the sum."""
+
+    weight: float
+    reward: BaseReward
+
+
+@RewardFactory.register("CompositeReward")
+class CompositeReward(BaseReward):
+    """The weighted sum of several rewards, as the YAML lists them.
+
+    >>> CompositeReward(parts=[{"id": "Meteor"}, {"id": "LengthMatch", "weight": 0.5, "args": {}}])
+
+    A part of weight 0 is computed and logged, but not paid. Two parts of the same name become `x` and `x_2`.
+    Raises UserError that names every faulty `reward_class.args.parts[i]`.
+    """
+
+    name = "composite"
+
+    def __init__(self, parts: list[dict[str, Any]]):
+        if not isinstance(parts, list) or not parts:
+            raise UserError("reward_class.args.parts: give a list of one or more {id, weight, args}")
+        problems = [f"reward_class.args.parts[{i}]: {text}" for i, part in enumerate(parts) for text in _problems(part)]
+        if problems:
+            raise UserError("\n".join(problems))
+        self._set_parts([Part(float(part.get("weight", 1.0)), _build_part(i, part)) for i, part in enumerate(parts)])
+
+    def _set_parts(self, parts: list[Part]) -> None:
+        """Take built rewards; a subclass calls this in the place of `super().__init__`."""
+        self.parts: dict[str, Part] = {}
+        for part in parts:
+            self.parts[_free_name(part.reward.name, self.parts)] = part
+        self.needs = tuple(dict.fromkeys(need for part in parts for need in part.reward.needs))
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """The weighted sum for each dialogue. Raises RewardError when a part raises or returns no usable numbers."""
+        return self.score(dialogues).total
+
+    def score(self, dialogues: list[Dialogue]) -> Scores:
+        """The weighted sums and their parts. Raises RewardError, see `__call__`."""
+        return _score(self.parts, dialogues)
+
+    def to(self, device: str) -> "CompositeReward":
+        """Move the model of every part to `device`."""
+        for part in self.parts.values():
+            part.reward.to(device)
+        return self
+
+
+def scored(reward: BaseReward, dialogues: list[Dialogue]) -> Scores:
+    """The scores of any reward with their parts; a reward that is no composite is one part of weight 1.
+
+    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue.
+    """
+    if isinstance(reward, CompositeReward):
+        return reward.score(dialogues)
+    return _score({reward.name: Part(1.0, reward)}, dialogues)
+
+
+def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
+    """The reward of `reward_class: {id: name, args: args}`.
+
+    Raises UserError for an unknown name or wrong arguments, RewardError when the class's own constructor raises.
+    """
+    if problem := RewardFactory.problem(name, args):
+        raise UserError(problem)
+    cls = RewardFactory.classes[name]
+    try:
+        reward = cls(**args)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _raised(name, cls, error) from error
+    if not isinstance(reward, BaseReward):
+        raise UserError(f"reward '{name}': its class {cls.__name__} must be a subclass of BaseReward")
+    return reward
+
+
+def _score(parts: dict[str, Part], dialogues: list[Dialogue]) -> Scores:
+    scores = {}
+    for name, part in parts.items():
+        start = time.perf_counter()
+        raw = _values(name, part.reward, dialogues)
+        seconds = time.perf_counter() - start
+        scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds)
+    total = [math.fsum(score.weighted[i] for score in scores.values()) for i in range(len(dialogues))]
+    return Scores(total, scores)
+
+
+def _values(name: str, reward: BaseReward, dialogues: list[Dialogue]) -> list[float]:
+    try:
+        returned: Any = reward(dialogues)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _raised(name, type(reward), error) from error
+    values = returned.tolist() if hasattr(returned, "tolist") else returned  # an array or tensor is welcome too
+    if not isinstance(values, (list, tuple)):
+        raise RewardError(
+            f"reward '{name}' returned {type(returned).__name__}; it must return a list of one number per dialogue"
+        )
+    if len(values) != len(dialogues):
+        raise RewardError(f"reward '{name}' returned {len(values)} values for {len(dialogues)} dialogues")
+    for i, value in enumerate(values):
+        if not isinstance(value, Real) or not math.isfinite(value):
+            kind = "which is not finite" if isinstance(value, Real) else "which is not a number"
+            raise RewardError(
+                f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogues[i].response!r}"
+            )
+    return [float(value) for value in values]
+
+
+def _raised(name: str, cls: type, error: Exception) -> RewardError:
+    """Names the deepest frame in the file of the reward's class: the line that its author can mend."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own_file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    own = [frame for frame in frames if own_file and Path(frame.filename).resolve() == Path(own_file).resolve()]
+    frame = (own or frames)[-1]
+    path = Path(frame.filename)
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {place}:{frame.lineno}")
+
+
+def _problems(part: Any) -> list[str]:
+    """Everything that is wrong with one entry of `parts`; nothing is built."""
+    if not isinstance(part, dict):
+        return [f"{part!r} must be a mapping with id, weight, args"]
+    found = [f"unknown key '{key}'{nearest(str(key), PART_KEYS)}" for key in part if key not in PART_KEYS]
+    if not is_finite(part.get("weight", 1.0)):
+        found.append(f"weight {part['weight']!r} must be a finite number")
+    args = part.get("args") or {}
+    if not isinstance(args, dict):
+        found.append(f"args {args!r} must be a mapping of the reward's arguments")
+    elif "id" not in part:
+        found.append(f"id is missing; known rewards: {', '.join(sorted(RewardFactory.classes))}")
+    elif problem := RewardFactory.problem(str(part["id"]), args):
+        found.append(problem)
+    return found
+
+
+def is_finite(value: Any) -> bool:
+    """A finite number, or its text: PyYAML reads `1e-1` as text."""
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
+    place = f"reward_class.args.parts[{index}]"
+    try:
+        return build_reward(str(part["id"]), part.get("args") or {})
+    except UserError as error:
+        text = str(error)
+        inside = "reward_class.args" in text
+        error.args = (text.replace("reward_class.args", f"{place}.args") if inside else f"{place}: {text}",)
+        raise
+
+
+def _free_name(name: str, taken: dict[str, Part]) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free

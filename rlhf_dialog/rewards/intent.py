@@ -1,0 +1,159 @@
+"""Intent: does a frozen classifier see in the response the act that the reference has?"""
+
+from typing import TYPE_CHECKING, Any
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import RewardFactory
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.needs import ACTS, acts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+INPUTS = ("pair", "concat")
+KEY = "reward_class.args.intent_model"
+
+
+@RewardFactory.register("Intent")
+class Intent(BaseReward):
+    """1.0 when the classifier's class is the reference's act - 1, else 0.0.
+
+    `intent_model`: a folder or a Hub name of a sequence classifier with 4 classes; only safetensors are read unless
+    `allow_pickle_weights`, and code from the model's folder is never run.
+    `intent_input`: how the last turn of the prompt and the response become the classifier's input: `pair` = tokenizer(last_turn, response), `concat` = last_turn + " " + response; by default what
+    `rlhf_dialog_input` in its config.json says, else concat. What is too long loses the left of last_turn.
+    Raises UserError for a classifier that cannot be found, loaded or used.
+    """
+
+    needs = ("act",)
+    name = "intent"
+
+    def __init__(
+        self,
+        intent_model: str,
+        intent_input: str | None = None,
+        batch_size: int = 32,
+        allow_pickle_weights: bool = False,
+    ):
+        if intent_input not in (None, *INPUTS):
+            raise UserError(f"reward_class.args.intent_input: {intent_input!r} is not one of {', '.join(INPUTS)}")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise UserError(f"reward_class.args.batch_size: {batch_size!r} must be a whole number, at least 1")
+        self.tokenizer, self.model = load_classifier(str(intent_model), allow_pickle_weights)
+        self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
+        if self.input not in INPUTS:
+            raise UserError(
+                f"{KEY}: config.json of {intent_model} has rlhf_dialog_input {self.input!r}, which is not one of "
+                f"{', '.join(INPUTS)}; set reward_class.args.intent_input to one of them"
+            )
+        self.max_length = max_input_length(self.tokenizer, self.model)
+        self.batch_size = batch_size
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """1.0 or 0.0 for each dialogue. Raises UserError when one has no act."""
+        pairs = zip(acts(dialogues, self.name), self.predict(dialogues), strict=True)
+        return [float(predicted == act - 1) for act, predicted in pairs]
+
+    def predict(self, dialogues: list[Dialogue]) -> list[int]:
+        """The classifier's class (0 inform, 1 question, 2 directive, 3 commissive) for each dialogue."""
+        import torch
+
+        inputs = self.encode(dialogues)
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
+        predicted = [0] * len(inputs)
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start : start + self.batch_size]
+            batch = self.tokenizer.pad([inputs[i] for i in rows], return_tensors="pt").to(self.model.device)
+            with torch.inference_mode():
+                classes = self.model(**batch).logits.argmax(-1).tolist()
+            for i, row_class in zip(rows, classes, strict=True):
+                predicted[i] = row_class
+        return predicted
+
+    def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
+        """The classifier's unpadded input for each dialogue, at most `max_length` tokens."""
+        if not dialogues:
+            return []
+        last_turns = ["".join(dialogue.prompt_turns[-1:]) for dialogue in dialogues]
+        responses = [dialogue.response for dialogue in dialogues]
+        inputs = self._join(last_turns, responses, verbose=False)
+        for i, encoded in enumerate(inputs):
+            if len(encoded["input_ids"]) > self.max_length:
+                inputs[i] = self._shortened(last_turns[i], responses[i])
+        return inputs
+
+    def _join(self, last_turns: list[str], responses: list[str], **options: Any) -> list[dict[str, list[int]]]:
+        # lists, because tokenizer("a", "") forgets that there is a second text, but tokenizer(["a"], [""]) does not
+        if self.input == "pair":
+            encoded = self.tokenizer(last_turns, responses, **options)
+        else:
+            joined = [f"{last_turn} {response}" for last_turn, response in zip(last_turns, responses, strict=True)]
+            encoded = self.tokenizer(joined, **options)
+        return [{key: column[i] for key, column in encoded.items()} for i in range(len(responses))]
+
+    def _shortened(self, last_turn: str, response: str) -> dict[str, list[int]]:
+        """Cut from the left of last_turn; a response too long by itself is cut on its right and has no last_turn."""
+        pair = self.input == "pair"
+        tail = response if pair else f" {response}"
+        response_ids = self.tokenizer(tail, add_special_tokens=False, verbose=False)["input_ids"]
+        num_special = self.tokenizer.num_special_tokens_to_add(pair=pair)
+        if len(response_ids) + num_special < self.max_length:
+            self.tokenizer.truncation_side = "left"
+            cut = "only_first"
+        else:
+            self.tokenizer.truncation_side = "right"
+            last_turn = ""
+            cut = "only_second" if pair else "only_first"
+        return self._join([last_turn], [response], truncation=cut, max_length=self.max_length)[0]
+
+    def to(self, device: str) -> "Intent":
+        """Move the classifier to `device`."""
+        self.model.to(device)  # type: ignore[arg-type]
+        return self
+
+
+def max_input_length(tokenizer: Any, model: Any) -> int:
+    """Tokens that the tokenizer and the model's positions allow; RoBERTa counts positions from pad_token_id + 1."""
+    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(int(limit) for limit in limits if limit is not None and limit > 0)
+
+
+def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any, "PreTrainedModel"]:
+    """Tokenizer and frozen classifier in fp32, from a folder or the Hub. Raises UserError, see Intent."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from rlhf_dialog.hub import load_pretrained
+
+    tokenizer = load_pretrained(AutoTokenizer, path, KEY, trust_remote_code=False)
+    model, report = load_pretrained(
+        AutoModelForSequenceClassification,
+        path,
+        KEY,
+        trust_remote_code=False,
+        use_safetensors=None if allow_pickle_weights else True,
+        dtype="float32",
+        output_loading_info=True,
+    )
+    check_classifier(path, tokenizer, model, report["missing_keys"])
+    return tokenizer, model.eval().requires_grad_(False)
+
+
+def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any) -> None:
+    """Raises UserError when the model is no classifier of four acts, or its tokenizer is not its own."""
+    if (found := model.config.num_labels) != len(ACTS):
+        raise UserError(f"{KEY}: '{path}' has {found} classes; DailyDialog's acts are 4 ({', '.join(ACTS.values())})")
+    if missing:
+        raise UserError(
+            f"{KEY}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was never trained as a classifier"
+        )
+    if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+        raise UserError(
+            f"{KEY}: the tokenizer of '{path}' has {len(tokenizer)} tokens, but the classifier's embedding only {rows} "
+            "rows: it belongs to another model"
+        )
+    if tokenizer.pad_token is None:
+        raise UserError(f"{KEY}: the tokenizer of '{path}' has no pad token, so that responses cannot be batched")

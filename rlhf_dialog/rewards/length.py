@@ -1,0 +1,28 @@
+"""A price on length: responses should be as long as a person's reply."""
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.registry import RewardFactory
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.needs import references
+
+
+@RewardFactory.register("LengthMatch")
+class LengthMatch(BaseReward):
+    """-|w - r| / max(w, r), with w and r the numbers of words (split at white space) of response and reference.
+
+    0 for equal lengths, -1 for an empty response. METEOR alone is raised by longer responses; this holds them.
+    """
+
+    needs = ("reference",)
+    name = "length_match"
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """One number in [-1, 0] for each dialogue. Raises UserError when one has no reference."""
+        pairs = zip(dialogues, references(dialogues, self.name), strict=True)
+        return [length_match(dialogue.response, reference) for dialogue, reference in pairs]
+
+
+def length_match(response: str, reference: str) -> float:
+    """The formula of LengthMatch on two texts; two empty texts give 0."""
+    w, r = len(response.split()), len(reference.split())
+    return -abs(w - r) / max(w, r, 1)

@@ -1,0 +1,32 @@
+"""What the built-in rewards ask of every dialogue, with the error of a dialogue that lacks it."""
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+
+ACTS = {1: "inform", 2: "question", 3: "directive", 4: "commissive"}  # DailyDialog's numbers
+
+
+def references(dialogues: list[Dialogue], reward: str) -> list[str]:
+    """The reference of each dialogue. Raises UserError when one has none."""
+    found = [dialogue.reference for dialogue in dialogues if dialogue.reference is not None]
+    if len(found) < len(dialogues):
+        raise _missing("a reference reply", [dialogue.reference is None for dialogue in dialogues], reward)
+    return found
+
+
+def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
+    """The act of each dialogue, 1 to 4. Raises UserError when one has none or another number."""
+    found = [dialogue.act for dialogue in dialogues if dialogue.act is not None]
+    if len(found) < len(dialogues):
+        raise _missing("the act of the reference", [dialogue.act is None for dialogue in dialogues], reward)
+    if wrong := [act for act in found if act not in ACTS]:
+        known = ", ".join(f"{number} {act}" for number, act in ACTS.items())
+        raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {known}")
+    return found
+
+
+def _missing(what: str, lacks: list[bool], reward: str) -> UserError:
+    return UserError(
+        f"reward '{reward}' needs {what} with every prompt; {sum(lacks)} of {len(lacks)} dialogues have none "
+        f"(the first is number {lacks.index(True)}). Use data that has it, or another reward."
+    )

@@ -1,0 +1,59 @@
+"""NLPReward: the reward of the DailyDialog task, Intent and METEOR in a weighted sum."""
+
+import logging
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import RewardFactory
+from rlhf_dialog.rewards.composite import CompositeReward, Part, is_finite
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.meteor import Meteor
+
+logger = logging.getLogger(__name__)
+
+
+@RewardFactory.register("NLPReward")
+class NLPReward(CompositeReward):
+    """intent_coef * Intent + meteor_coef * Meteor; a part of coefficient 0 is left out and loads nothing.
+
+    The KL to the reference model is no part of it: `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among
+    the YAML's arguments of NLPReward are moved to the top level by the config before the reward is built.
+    `use_deepspeed`, `ref_ds_config` and `intent_ds_config` are accepted, but a frozen classifier needs no engine: they
+    have no effect in this version (scoring through DeepSpeed comes later).
+    Raises UserError for a coefficient that is no finite number, two that are 0, and what Intent and Meteor raise.
+    """
+
+    name = "nlp"
+
+    def __init__(
+        self,
+        intent_model: str | None = None,
+        intent_coef: float = 0.5,
+        meteor_coef: float = 0.5,
+        meteor_wordnet: str | bool = "auto",
+        intent_input: str | None = None,
+        allow_pickle_weights: bool = False,
+        use_deepspeed: bool = False,
+        ref_ds_config: str = "default",
+        intent_ds_config: str = "default",
+    ):
+        for key, value in {"intent_coef": intent_coef, "meteor_coef": meteor_coef}.items():
+            if not is_finite(value):
+                raise UserError(f"reward_class.args.{key}: {value!r} must be a finite number")
+        intent_coef, meteor_coef = float(intent_coef), float(meteor_coef)
+        if intent_coef == meteor_coef == 0:
+            raise UserError("reward_class.args: intent_coef and meteor_coef are both 0: there is nothing to reward")
+        if intent_coef and not intent_model:
+            raise UserError(
+                "reward_class.args.intent_model is missing: give the folder or Hub name of an act classifier, or set "
+                "`intent_coef: 0` to train without it"
+            )
+        if use_deepspeed:
+            logger.info("reward_class.args.use_deepspeed has no effect in this version: the classifier has no engine")
+        parts = []
+        if intent_coef:
+            parts.append(
+                Part(intent_coef, Intent(str(intent_model), intent_input, allow_pickle_weights=allow_pickle_weights))
+            )
+        if meteor_coef:
+            parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))
+        self._set_parts(parts)

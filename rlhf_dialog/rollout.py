@@ -1,0 +1,144 @@
+"""From prompts to a scored rollout: the only bridge between text and tensors. B episodes, P prompt tokens, T response tokens."""
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.dialogue import Dialogue, cut_at_separator
+from rlhf_dialog.generation import (
+    Responses,
+    Sampling,
+    StopRule,
+    compare_unfiltered,
+    evaluate,
+    evaluate_values,
+    microbatches,
+    respond,
+)
+from rlhf_dialog.models import Models
+from rlhf_dialog.prompts import PromptEncoder, collate
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import Scores, scored
+
+
+@dataclass
+class Rollout:
+    """The episodes collected with one policy: text, tokens, and what the models and rewards say of them.
+
+    >>> rollout.logprobs.shape == rollout.values.shape == rollout.response_mask.shape  # (B, T)
+    True
+    """
+
+    dialogues: list[Dialogue]
+    prompt_ids: Tensor  # (B, P), padded left
+    prompt_mask: Tensor  # (B, P)
+    response_ids: Tensor  # (B, T), padded right
+    response_mask: Tensor  # (B, T), may have holes
+    support: Tensor | None  # (B, T, K) kept token ids of a filtered rollout, padded with -1
+    truncated: Tensor  # (B,)
+    logprobs: Tensor  # (B, T)
+    ref_logprobs: Tensor  # (B, T)
+    entropy: Tensor  # (B, T)
+    values: Tensor  # (B, T), as the critic gives them; 0 without a critic
+    kl_full: Tensor | None  # (B, T), only for a filtered rollout
+    ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
+    reward_scores: Scores  # every part's raw and weighted values and its time
+    scores: Tensor  # (B,), after the price of truncation
+    seconds: dict[str, float]  # "rollout" and "reward"
+    rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+
+    def __len__(self) -> int:
+        return len(self.dialogues)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.response_mask.sum())
+
+
+def collect(
+    models: Models,
+    prompts: list[Dialogue],
+    encoder: PromptEncoder,
+    sampling: Sampling,
+    stop: StopRule,
+    reward: BaseReward,
+    truncation_penalty: float = 0.0,
+    microbatch_size: int = 16,
+) -> Rollout:
+    """Answer the prompts with the policy, score the answers, and evaluate them with policy, critic and reference.
+
+    Raises RewardError (a UserError) when the reward fails.
+    """
+    start = time.perf_counter()
+    device = models.policy.lm.device
+    prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(encoder, prompts))
+    responses = respond(models.policy, prompt_ids, prompt_mask, sampling, stop, encoder.pad_id)
+    tensors = _evaluate(models, prompt_ids, prompt_mask, responses, sampling.temperature, microbatch_size)
+    dialogues = answered(prompts, responses, encoder)
+    collected = time.perf_counter()
+    reward_scores = scored(reward, dialogues)
+    scores = torch.tensor(reward_scores.total, device=device) - truncation_penalty * responses.truncated
+    return Rollout(
+        dialogues=dialogues,
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        response_ids=responses.ids,
+        response_mask=responses.mask,
+        support=responses.support,
+        truncated=responses.truncated,
+        reward_scores=reward_scores,
+        scores=scores,
+        seconds={"rollout": collected - start, "reward": time.perf_counter() - collected},
+        **tensors,
+    )
+
+
+def encode_prompts(encoder: PromptEncoder, prompts: list[Dialogue]) -> tuple[Tensor, Tensor]:
+    """Prompt ids and mask, each (B, P)."""
+    return collate([encoder.encode_prompt(prompt.prompt_turns) for prompt in prompts], encoder.pad_id)
+
+
+def answered(prompts: list[Dialogue], responses: Responses, encoder: PromptEncoder) -> list[Dialogue]:
+    """The dialogues with the policy's words in them: cut at the first separator, special tokens removed, stripped."""
+    texts = [
+        decode_response(encoder, ids[mask].tolist()) for ids, mask in zip(responses.ids, responses.mask, strict=True)
+    ]
+    ends = responses.truncated.tolist()
+    return [replace(p, response=text, truncated=end) for p, text, end in zip(prompts, texts, ends, strict=True)]
+
+
+def decode_response(encoder: PromptEncoder, ids: list[int]) -> str:
+    """The text that rewards and metrics see."""
+    tokenizer = encoder.tokenizer
+    special = set(tokenizer.all_special_ids) - {tokenizer.get_vocab().get(encoder.separator)}
+    text = tokenizer.decode([i for i in ids if i not in special], skip_special_tokens=False)
+    return cut_at_separator(str(text), encoder.separator)
+
+
+@torch.no_grad()
+def _evaluate(
+    models: Models, prompt_ids: Tensor, prompt_mask: Tensor, responses: Responses, temperature: float, size: int
+) -> dict[str, Any]:
+    """`logprobs, ref_logprobs, entropy, values, kl_full, ref_support_mass`; each (B, T), the last two None without a filter."""
+    columns: dict[str, list[Tensor]] = defaultdict(list)
+    for part in microbatches(len(prompt_ids), size):
+        inputs = (prompt_ids[part], prompt_mask[part], responses.ids[part])
+        support = None if responses.support is None else responses.support[part]
+        ours = evaluate(models.policy, *inputs, temperature, support)
+        theirs = evaluate(models.ref_policy, *inputs, temperature, support)
+        values = evaluate_values(models.critic, *inputs) if models.critic else ours.values
+        if values is None:
+            values = torch.zeros_like(ours.logprobs)
+        found = {"logprobs": ours.logprobs, "ref_logprobs": theirs.logprobs, "entropy": ours.entropy, "values": values}
+        if support is not None:
+            unfiltered = compare_unfiltered(models.policy, models.ref_policy, *inputs, temperature, support)
+            found["kl_full"], found["ref_support_mass"] = unfiltered
+        for name, tensor in found.items():
+            columns[name].append(tensor)
+    return {"kl_full": None, "ref_support_mass": None} | {name: torch.cat(parts) for name, parts in columns.items()}

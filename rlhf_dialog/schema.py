@@ -1,0 +1,282 @@
+"""Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core.core_schema import ValidationInfo
+
+
+class Settings(BaseModel):
+    """A flat configuration: unknown keys and non-finite numbers are errors, `1e-6` written as a string is a number."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        protected_namespaces=(),
+        validate_assignment=True,
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
+            raise ValueError("a number")
+        return value
+
+
+class DataKeys(Settings):
+    """Prompts and responses"""
+
+    context_size: int = Field(5, ge=1, description="a prompt is the last so many turns")
+    min_context_size: int = Field(
+        1, ge=1, description="only turns with at least so many before them are answered; 5 gives OpenRL's prompts"
+    )
+    drop_overlap: bool = Field(
+        False, description="leave out training dialogues that nearly repeat one of validation or test"
+    )
+    max_prompt_length: int = Field(
+        128, ge=2, description="tokens; whole oldest turns go first, then tokens from the left"
+    )
+    turn_separator: str = Field("<EOU>", min_length=1, description="text (or special token) that closes each turn")
+
+
+class SamplingKeys(Settings):
+    """Sampling"""
+
+    max_new_tokens: int = Field(20, ge=1, description="a response is cut after so many tokens")
+    temperature: float = Field(1.0, gt=0, description="mirrored in every log-probability")
+    top_k: int = Field(0, ge=0, description="0: off; the kept tokens are stored and mirrored in every log-probability")
+    top_p: float = Field(1.0, gt=0, le=1, description="1: off; mirrored like top_k")
+
+
+class RunKeys(Settings):
+    """Run"""
+
+    seed: int = Field(0, ge=0, lt=2**32, description="python, numpy, torch, and the order of the prompts")
+    run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
+    experiment_name: str | None = Field(None, description="default: the name of the YAML without its ending")
+    total_time_steps: int = Field(
+        100_000, ge=1, description="generated tokens; training ends after the iteration that reaches it"
+    )
+    max_iterations: int | None = Field(None, ge=1, description="end after exactly so many iterations instead")
+    save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints are kept")
+    log_interval: int = Field(
+        1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every one"
+    )
+    sample_interval: int = Field(10, ge=0, description="iterations between tables of sample dialogues; 0: none")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    disable_cuda: bool = Field(False, description="the same as device: cpu")
+    use_amp: bool = Field(False, description="bfloat16 autocast in rollout, scoring and update")
+    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    use_wandb: bool = Field(False, description="log to wandb; offline when there is no key")
+    disable_wandb: bool = Field(False, description="true wins over use_wandb")
+    wandb_entity: str | None = Field(None, description="wandb team; does not start wandb by itself")
+    wandb_project: str = Field("rlhf-dialog", description="wandb project")
+    use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
+    use_rich_handler: bool = Field(True, description="live display on a terminal; false: plain lines")
+
+
+class ModelKeys(Settings):
+    """Models"""
+
+    model_path: str = Field(description="causal LM to train: folder or Hub name")
+    ref_model: str | None = Field(None, description="frozen reference of the KL penalty; default: model_path")
+    use_share_model: bool = Field(
+        False, description="true: one trunk with a value head; false: a separate critic with critic_lr"
+    )
+    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    allow_pickle_weights: bool = Field(
+        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
+
+
+class PPOKeys(Settings):
+    """PPO"""
+
+    advantage_estimator: Literal["gae", "grpo", "rloo", "reinforce_pp"] = Field(
+        "gae", description="only gae trains a critic"
+    )
+    num_responses_per_prompt: int | None = Field(None, ge=1, description="default 1; 4 for grpo and rloo")
+    episode_length: int = Field(
+        128, ge=1, description="OpenRL's count of tokens per environment and iteration; see rollout_batch_size"
+    )
+    env_num: int = Field(
+        5, ge=1, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
+    )
+    rollout_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="responses per iteration, over all processes; default: episode_length * env_num / max_new_tokens, rounded up",
+    )
+    ppo_epoch: int = Field(5, ge=1, description="passes over each rollout")
+    num_mini_batch: int = Field(
+        20, ge=1, description="minibatches (optimizer steps) per pass; at most one per response"
+    )
+    per_device_microbatch_size: int = Field(
+        16, ge=1, description="responses per forward pass; changes memory and speed, not the result"
+    )
+    lr: float = Field(1e-6, gt=0, description="learning rate of the policy (and of the value head in a shared trunk)")
+    critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
+    opti_eps: float = Field(1e-5, gt=0, description="epsilon of Adam")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay (AdamW)")
+    use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
+    gamma: float = Field(0.99, ge=0, le=1, description="discount per response token")
+    use_gae: bool = Field(True, description="false: gae_lambda 1, plain discounted returns")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
+    use_adv_normalize: bool = Field(True, description="whiten advantages once over the whole rollout")
+    clip_param: float = Field(
+        0.2, gt=0, description="clip range of the ratio, and of the value in the clipped value loss"
+    )
+    dual_clip_ppo: bool = Field(False, description="bound the loss of negative advantages (dual clip)")
+    dual_clip_coeff: float = Field(3.0, gt=1, description="the bound of dual_clip_ppo, in multiples of the advantage")
+    entropy_coef: float = Field(0.01, ge=0, description="entropy bonus")
+    value_loss_coef: float = Field(0.5, ge=0, description="weight of the value loss")
+    use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
+    use_huber_loss: bool = Field(True, description="Huber instead of squared value loss")
+    huber_delta: float = Field(10.0, gt=0, description="where the Huber loss turns linear")
+    use_valuenorm: bool = Field(
+        True, description="the critic predicts returns normalised by their running mean and deviation"
+    )
+    use_max_grad_norm: bool = Field(True, description="clip gradients")
+    max_grad_norm: float = Field(10.0, gt=0, description="norm to clip to, separately for policy and separate critic")
+
+
+class RewardKeys(Settings):
+    """Reward and KL"""
+
+    kl_coef: float = Field(0.2, ge=0, description="start of the coefficient of the per-token KL penalty")
+    kl_target: float = Field(0.05, gt=0, description="KL per token that the controller steers to")
+    kl_rate: float = Field(0.1, ge=0, description="step of the controller; 0 keeps kl_coef fixed")
+    kl_clip: float = Field(0.2, gt=0, description="bound of the controller's relative error")
+    truncation_penalty: float = Field(
+        0.0, ge=0, description="subtracted from the score of a response cut at max_new_tokens"
+    )
+
+
+class ClassConfig(Settings):
+    """A registered class and the arguments of its constructor."""
+
+    id: str = Field(description="registered name of the class")
+    args: dict[str, Any] = Field(default_factory=dict, description="arguments of its constructor")
+
+    @field_validator("args", mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+class EnvArgs(Settings):
+    tokenizer_path: str | None = Field(None, description="tokenizer: folder or Hub name; default: model_path")
+    data_path: str = Field(description="Hub name, folder in the original DailyDialog layout, or JSONL")
+
+
+class EnvConfig(Settings):
+    args: EnvArgs
+
+
+class DeepSpeedKeys(Settings):
+    """Several processes"""
+
+    use_deepspeed: bool = Field(False, description="not in this version: training stops and says so")
+    use_fp16: bool = Field(False, description="read with use_deepspeed only")
+    use_offload: bool = Field(False, description="read with use_deepspeed only")
+    deepspeed_config: str | None = Field(None, description="read with use_deepspeed only")
+    local_rank: int = Field(-1, description="set by launchers")
+
+
+class Config(RunKeys, ModelKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys):
+    """The configuration of train_ppo.py"""
+
+    env: EnvConfig = Field(description="what the prompts are made of")
+    reward_class: ClassConfig = Field(description="the reward: {id, args}")
+    vec_info_class: ClassConfig = Field(
+        default_factory=lambda: ClassConfig(id="NLPVecInfo"),
+        description="extra metrics: {id, args}",
+    )
+
+    @model_validator(mode="after")
+    def _groups(self) -> "Config":
+        n = self.responses_per_prompt
+        if self.advantage_estimator in ("grpo", "rloo") and n < 2:
+            raise ValueError(
+                f"num_responses_per_prompt: {self.advantage_estimator} compares the responses of one prompt "
+                f"and needs at least 2, found {n}"
+            )
+        if self.rollout_batch_size and self.rollout_batch_size % n:
+            raise ValueError(
+                f"rollout_batch_size: {self.rollout_batch_size} responses cannot be shared out as {n} per "
+                f"prompt; use a multiple of {n}"
+            )
+        return self
+
+    @property
+    def responses_per_prompt(self) -> int:
+        default = 4 if self.advantage_estimator in ("grpo", "rloo") else 1
+        return self.num_responses_per_prompt or default
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How the numbers of the configuration become responses, minibatches and optimizer steps of one iteration."""
+
+    num_prompts: int
+    num_responses: int
+    num_minibatches: int
+    num_optimizer_steps: int
+    text: str
+
+
+def batch_plan(config: Config) -> BatchPlan:
+    """The arithmetic of DECISIONS: minibatches count responses, at most one minibatch per response."""
+    n = config.responses_per_prompt
+    wanted = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
+    prompts = math.ceil(wanted / n)
+    responses = prompts * n
+    minibatches = min(config.num_mini_batch, responses)
+    small, extra = divmod(responses, minibatches)
+    sizes = f"{minibatches} of {small}" if not extra else f"{extra} of {small + 1} and {minibatches - extra} of {small}"
+    source = (
+        f"rollout_batch_size {config.rollout_batch_size}"
+        if config.rollout_batch_size
+        else f"episode_length {config.episode_length} x env_num {config.env_num} tokens / max_new_tokens {config.max_new_tokens}"
+    )
+    steps = minibatches * config.ppo_epoch
+    lines = [
+        f"iteration: {responses} responses ({source}{f', {n} for each of {prompts} prompts' if n > 1 else ''})",
+        f"{config.num_mini_batch} minibatches asked, {responses} responses: {sizes}",
+        f"{config.ppo_epoch} epochs x {minibatches} minibatches = {steps} optimizer steps an iteration",
+    ]
+    return BatchPlan(prompts, responses, minibatches, steps, "\n".join(lines))
+
+
+NO_EFFECT = {
+    "hidden_size": "a language model brings its own width",
+    "use_recurrent_policy": "a language model has no recurrent state",
+    "use_naive_recurrent_policy": "a language model has no recurrent state",
+    "data_chunk_length": "a language model has no recurrent state",
+    "recurrent_N": "a language model has no recurrent state",
+    "n_rollout_threads": "env_num says it",
+    "num_env_steps": "total_time_steps says it",
+    "mini_batch_size": "num_mini_batch says it",
+    "use_popart": "use_valuenorm does this work",
+    "use_proper_time_limits": "the length limit is part of the task: a truncated response bootstraps from 0",
+    "use_value_active_masks": "padding never counts",
+    "use_policy_active_masks": "padding never counts",
+    "use_policy_vhead": "use_share_model says it",
+    "policy_value_loss_coef": "it belongs to use_policy_vhead",
+    "use_joint_action_loss": "there is one agent",
+    "callbacks": "there are none; register a vec-info class, or call PPOTrainer.step() yourself",
+    "log_each_episode": "every iteration is logged",
+    "use_eval": "evaluation during training is not in this version",
+    "eval_interval": "evaluation during training is not in this version",
+    "eval_episodes": "evaluation during training is not in this version",
+    "eval_metrics": "evaluation during training is not in this version",
+    "load_optimizer": "--resume restores the optimizer",
+    "model_dir": "model_path says it",
+    "save_dir": "run_dir and experiment_name say it",
+}

@@ -1,0 +1,114 @@
+"""What supervised training of a policy and of a classifier share: keys, Trainer arguments, length-sorted batches."""
+
+import logging
+import math
+import sys
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from datasets import Dataset
+from pydantic import Field
+from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
+from transformers.trainer_callback import PrinterCallback
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.schema import Settings
+
+logger = logging.getLogger(__name__)
+POOL = 50  # batches that are sorted by length together
+
+
+class SupervisedKeys(Settings):
+    """Training"""
+
+    epochs: float = Field(1.0, gt=0, description="passes over the training data; a part of one is allowed")
+    max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
+    learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
+    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps that warm up")
+    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
+    batch_size: int = Field(32, ge=1, description="examples of one optimizer step")
+    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
+
+
+def prepare(config: SupervisedKeys) -> None:
+    """Seeds and threads. Raises UserError for a device that is not there."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device: cuda asked, but torch finds no CUDA device; use auto or cpu")
+    if config.pytorch_threads:
+        torch.set_num_threads(config.pytorch_threads)
+    set_seed(config.seed)
+
+
+def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -> dict[str, Any]:
+    """Arguments of a TrainingArguments for one pass over a data set in the order of `batch_order`."""
+    return {
+        "output_dir": scratch,
+        "max_steps": num_steps(config, num_examples),
+        "train_sampling_strategy": "sequential",
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": config.warmup_ratio,
+        "weight_decay": config.weight_decay,
+        "per_device_train_batch_size": config.batch_size,
+        "seed": config.seed,
+        "use_cpu": config.device == "cpu",
+        "save_strategy": "no",
+        "logging_steps": 0.05,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "report_to": "none",
+    }
+
+
+def num_steps(config: SupervisedKeys, num_examples: int) -> int:
+    """Optimizer steps of the whole training, at least one."""
+    return config.max_steps or max(1, round(config.epochs * num_examples / config.batch_size))
+
+
+def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
+    """Positions of the examples of every step, one after the other, in batches of similar length.
+
+    Shuffled epochs follow each other without a gap; 50 batches at a time (at most an epoch) are sorted by length and
+    cut, and their order is shuffled: the Trainer's own group_by_length always has the long ones first.
+    """
+    rng = np.random.default_rng(config.seed)
+    total = num_steps(config, len(lengths)) * config.batch_size
+    pool = min(POOL, max(1, len(lengths) // config.batch_size)) * config.batch_size
+    num_epochs = math.ceil(total / len(lengths))
+    stream = np.concatenate([rng.permutation(len(lengths)) for _ in range(num_epochs)])[:total]
+    order: list[int] = []
+    for start in range(0, total, pool):
+        similar = sorted(stream[start : start + pool].tolist(), key=lambda i: lengths[i])
+        cuts = rng.permutation(len(similar) // config.batch_size) * config.batch_size
+        order += [position for cut in cuts for position in similar[cut : cut + config.batch_size]]
+    return order
+
+
+def ordered_dataset(rows: list[dict[str, Any]], config: SupervisedKeys) -> Dataset:
+    """`rows` (each with its `length`) in the order in which the whole training reads them."""
+    return Dataset.from_list(rows).select(batch_order([row["length"] for row in rows], config))
+
+
+def train_quietly(trainer: Trainer) -> None:
+    """`trainer.train()` with one plain line per logged loss, and a progress bar on a terminal."""
+    trainer.remove_callback(ProgressCallback)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_LossLines())
+    if sys.stderr.isatty():
+        trainer.add_callback(_Bar())
+    trainer.train()
+
+
+class _LossLines(TrainerCallback):
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            logger.info("step %d of %d: loss %.3f", state.global_step, state.max_steps, float(logs["loss"]))
+
+
+class _Bar(ProgressCallback):
+    """The progress bar of transformers without its dictionaries."""
+
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: _LossLines says it."""

@@ -1,0 +1,198 @@
+"""Where metrics go: metrics.jsonl always; console, wandb and TensorBoard by configuration; all behind `log(step, metrics)`."""
+
+import json
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rlhf_dialog.checkpoint import replace_text
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.schema import Config
+
+logger = logging.getLogger(__name__)
+Metrics = dict[str, float]
+
+
+class Tracker(Protocol):
+    """One place that metrics go to."""
+
+    def log(self, step: int, metrics: Metrics) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonlTracker:
+    """`metrics.jsonl`, one object a line, flushed at every iteration; non-finite numbers are null."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = path.open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self.file.write(json.dumps(finite) + "\n")
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line that a kill cut short is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def cut_metrics(path: Path, iteration: int) -> None:
+    """Keep the lines up to `iteration`, atomically: what a resumed run computes again is not there twice."""
+    if path.exists():
+        kept = [row for row in read_metrics(path) if row["iteration"] <= iteration]
+        replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+
+class WandbTracker:
+    """Weights & Biases; offline when there is no key and no mode was chosen."""
+
+    def __init__(self, config: Config, folder: Path):
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE")
+        if mode is None and not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
+            mode = "offline"
+            logger.info(
+                "wandb: no key found, logging offline below %s; `wandb sync` uploads it later", folder / "wandb"
+            )
+        self.run = wandb.init(
+            project=config.wandb_project,
+            entity=config.wandb_entity,
+            name=config.experiment_name,
+            config=config.model_dump(),
+            dir=str(folder),
+            mode=mode,  # type: ignore[arg-type]
+            settings=wandb.Settings(console="off"),
+        )
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self.run.log(metrics, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class TensorBoardTracker:
+    """Event files in <run folder>/tensorboard."""
+
+    def __init__(self, folder: Path):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class ConsoleTracker:
+    """A live line with time left, reward, KL and FPS on a terminal; elsewhere one plain line per log point."""
+
+    def __init__(self, config: Config):
+        self.console = Console()
+        if not self.console.is_terminal:
+            self.console = Console(width=160)
+        self.live = self.console.is_terminal and config.use_rich_handler
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("collecting the first rollout", total=1.0)
+        self.progress.start()
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        text = (
+            f"iteration {step}  reward {metrics['objective/score']:.3f}  KL {metrics['objective/kl']:.3f}  "
+            f"length {metrics['response/length']:.1f}  FPS {metrics['FPS']:.0f}"
+        )
+        if self.live:
+            self.progress.update(self.task, description=text)
+        else:
+            self.console.print(f"{text}  tokens {metrics['time_steps']:.0f}", highlight=False)
+
+    def advance(self, share: float) -> None:
+        """Show that `share` (0 to 1) of the run is done."""
+        self.progress.update(self.task, completed=share)
+
+    def show_samples(self, rollout: Rollout, step: int, num_samples: int = 3) -> None:
+        """A table of the first dialogues of a rollout with the parts of their reward."""
+        parts = rollout.reward_scores.parts
+        table = Table(title=f"samples of iteration {step}", show_lines=True, title_justify="left")
+        for name, style in (("last turn", "dim"), ("response", "bold"), ("reference", "dim")):
+            table.add_column(name, style=style, overflow="fold", ratio=3)
+        for name in ("score", *parts):
+            table.add_column(name, justify="right", no_wrap=True)
+        stride = max(len(rollout) // num_samples, 1)
+        for i in range(0, min(stride * num_samples, len(rollout)), stride):
+            dialogue = rollout.dialogues[i]
+            texts = (
+                dialogue.prompt_turns[-1],
+                dialogue.response + (" [cut]" if dialogue.truncated else ""),
+                dialogue.reference or "",
+            )
+            numbers = [rollout.scores[i].item(), *(part.raw[i] for part in parts.values())]
+            table.add_row(*map(_plain, texts), *(f"{number:.2f}" for number in numbers))
+        self.console.print(table)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+class Trackers:
+    """All the places of one run."""
+
+    def __init__(self, config: Config, folder: Path):
+        self.console = ConsoleTracker(config)
+        self.log_interval = config.log_interval
+        self.jsonl = JsonlTracker(folder / "metrics.jsonl")
+        self.others: list[Tracker] = [self.console]
+        if config.use_wandb and not config.disable_wandb:
+            self.others.append(WandbTracker(config, folder))
+        if config.use_tensorboard:
+            self.others.append(TensorBoardTracker(folder))
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """Every iteration to metrics.jsonl, every `log_interval` to the others. Raises UserError when the disk is full."""
+        try:
+            self.jsonl.log(step, metrics)
+        except OSError as error:
+            raise UserError(f"{self.jsonl.path}: cannot be written: {error}") from error
+        if step % self.log_interval == 0:
+            for tracker in self.others:
+                tracker.log(step, metrics)
+
+    def close(self) -> None:
+        for tracker in (*self.others, self.jsonl):
+            tracker.close()

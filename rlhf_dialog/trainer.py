@@ -1,0 +1,299 @@
+"""PPO on dialogue prompts: `step` is the algorithm, `train` asks when to log, save and stop."""
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_dialog import ppo
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.generation import Evaluation, Sampling, StopRule, evaluate, evaluate_values, microbatches
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.models import Models
+from rlhf_dialog.prompts import PromptEncoder, PromptSampler
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rollout import Rollout, collect
+from rlhf_dialog.schema import Config, batch_plan
+
+logger = logging.getLogger(__name__)
+Metrics = dict[str, float]
+
+
+class PPOTrainer:
+    """Trains `models.policy` (and its critic) on the prompts with the reward.
+
+    `step()` runs one iteration and returns its metrics; `rollout` is the newest rollout. All state that a checkpoint needs is
+    in `state_dict()`, the modules and the optimizers.
+    """
+
+    def __init__(self, config: Config, models: Models, prompts: list[Dialogue], reward: BaseReward, vec_info: VecInfo):
+        self.config, self.models, self.prompts, self.reward, self.vec_info = config, models, prompts, reward, vec_info
+        self.plan = batch_plan(config)
+        self.encoder = PromptEncoder(models.tokenizer, config.turn_separator, config.max_prompt_length)
+        self.sampling = Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
+        self.stop = StopRule(models.policy, models.tokenizer, config.turn_separator)
+        self.sampler = PromptSampler(len(prompts), config.seed)
+        self.kl = ppo.AdaptiveKLController(config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip)
+        self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
+        self.optimizers = {"policy": self._adam(models.policy, config.lr)}
+        if models.critic is not None:
+            self.optimizers["critic"] = self._adam(models.critic, config.critic_lr)
+        self.iteration, self.time_steps, self.episodes = 0, 0, 0
+        self.first_support_mass: float | None = None
+        self.rollout: Rollout | None = None
+
+    def _adam(self, model: nn.Module, lr: float) -> torch.optim.AdamW:
+        return torch.optim.AdamW(
+            model.parameters(), lr=lr, eps=self.config.opti_eps, weight_decay=self.config.weight_decay
+        )
+
+    def step(self) -> Metrics:
+        """One iteration: collect a rollout, turn scores into advantages, update, adapt the KL coefficient.
+
+        Raises RunStopped when a check that every run makes fails, RewardError when the reward does.
+        """
+        start = time.perf_counter()
+        rollout = self.rollout = self._collect(self._next_prompts())
+        kl = ppo.masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).item()
+        self._check_start(kl)
+        kl_coef = self.kl.kl_coef
+        rollout.rewards = ppo.token_rewards(
+            rollout.scores, rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, kl_coef
+        )
+        explained = self._set_advantages(rollout)
+        losses = self._update(rollout) | explained
+        self.kl.update(kl)
+        self.iteration += 1
+        self.time_steps += rollout.num_tokens
+        self.episodes += len(rollout)
+        metrics = self._metrics(rollout, losses, kl, kl_coef)
+        metrics["time/update"] = time.perf_counter() - start - sum(rollout.seconds.values())
+        metrics["FPS"] = rollout.num_tokens / (time.perf_counter() - start)
+        return metrics
+
+    def train(self) -> Iterator[Metrics]:
+        """Yield the metrics of each iteration until `total_time_steps` or `max_iterations` is reached."""
+        while not self.done:
+            yield self.step()
+
+    @property
+    def done(self) -> bool:
+        if self.config.max_iterations is not None:
+            return self.iteration >= self.config.max_iterations
+        return self.time_steps >= self.config.total_time_steps
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done, 0 to 1."""
+        if self.config.max_iterations is not None:
+            return self.iteration / self.config.max_iterations
+        return min(self.time_steps / self.config.total_time_steps, 1.0)
+
+    def _next_prompts(self) -> list[Dialogue]:
+        """The prompts of one iteration; the responses to one prompt stand side by side."""
+        indices = self.sampler.take(self.plan.num_prompts)
+        return [self.prompts[i] for i in indices for _ in range(self.config.responses_per_prompt)]
+
+    def _collect(self, prompts: list[Dialogue]) -> Rollout:
+        return collect(
+            self.models,
+            prompts,
+            self.encoder,
+            self.sampling,
+            self.stop,
+            self.reward,
+            self.config.truncation_penalty,
+            self.config.per_device_microbatch_size,
+        )
+
+    def _check_start(self, kl: float) -> None:
+        """A fresh run that starts from its own reference has KL 0; anything else is a fault of masks, positions or dropout."""
+        starts_from_reference = self.config.ref_model in (None, self.config.model_path)
+        tolerance = 1e-3 if self.config.use_amp else 1e-5
+        if self.iteration == 0 and starts_from_reference and not abs(kl) < tolerance:
+            raise RunStopped(
+                f"the policy starts as its own reference, yet their KL is {kl:.3g} nats per token (allowed: {tolerance:g}); "
+                "the two do not compute the same log-probabilities"
+            )
+
+    def _set_advantages(self, rollout: Rollout) -> Metrics:
+        """Advantages and returns of the rollout, and how much of the returns' variance the critic explains (1: all)."""
+        config, mask, metrics = self.config, rollout.response_mask, {}
+        if config.advantage_estimator == "gae":
+            values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
+            gae_lambda = config.gae_lambda if config.use_gae else 1.0
+            rollout.advantages, rollout.returns = ppo.gae(rollout.rewards, values, mask, config.gamma, gae_lambda)
+            error, returns = (rollout.returns - values)[mask], rollout.returns[mask]
+            metrics["ppo/explained_variance"] = (1 - error.var(correction=0) / returns.var(correction=0)).item()
+        else:
+            rollout.returns = ppo.discounted_returns(rollout.rewards, mask, config.gamma)
+            rollout.advantages = rollout.returns
+        if config.advantage_estimator in ("grpo", "rloo"):
+            n = config.responses_per_prompt
+            rollout.advantages = ppo.group_advantages(rollout.rewards, mask, n, config.advantage_estimator)
+        if config.use_adv_normalize:
+            rollout.advantages = ppo.whiten(rollout.advantages, mask)
+        return metrics
+
+    def _update(self, rollout: Rollout) -> Metrics:
+        """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the minibatches."""
+        targets = rollout.returns
+        if self.value_norm is not None and self.config.advantage_estimator == "gae":
+            self.value_norm.update(rollout.returns, rollout.response_mask)
+            targets = self.value_norm.normalize(rollout.returns)
+        self._set_learning_rates()
+        steps: list[Metrics] = []
+        for _ in range(self.config.ppo_epoch):
+            order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
+            for rows in order.tensor_split(self.plan.num_minibatches):
+                steps.append(self._minibatch(rollout, rows, targets, first=not steps))
+        return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+
+    def _set_learning_rates(self) -> None:
+        scale = 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
+        for name, lr in (("policy", self.config.lr), ("critic", self.config.critic_lr)):
+            if name in self.optimizers:
+                self.optimizers[name].param_groups[0]["lr"] = lr * scale
+
+    def _minibatch(self, rollout: Rollout, rows: Tensor, targets: Tensor, first: bool) -> Metrics:
+        """One optimizer step; its microbatches add up to the same gradient whatever their size."""
+        num_tokens = rollout.response_mask[rows].sum()
+        totals: Metrics = {}
+        for part in microbatches(len(rows), self.config.per_device_microbatch_size):
+            loss, statistics = self._losses(rollout, rows[part], targets, num_tokens, first)
+            loss.backward()
+            for name, value in statistics.items():
+                totals[name] = totals.get(name, 0.0) + value.item()
+        totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
+        if not all(map(math.isfinite, totals.values())):
+            bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
+            raise RunStopped(
+                f"iteration {self.iteration + 1}: a number of the update is not finite ({bad}); the last checkpoint stands"
+            )
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return totals
+
+    def _losses(
+        self, rollout: Rollout, rows: Tensor, targets: Tensor, num_tokens: Tensor, first: bool
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of some rows as their share of the minibatch, and the statistics to add up."""
+        config, mask = self.config, rollout.response_mask[rows]
+        new, values = self._evaluate(rollout, rows)
+        log_ratio = ppo.masked(new.logprobs - rollout.logprobs[rows], mask)
+        if first:
+            self._check_ratio(log_ratio.detach(), mask)
+        dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
+        policy_loss, clip_fraction = ppo.policy_loss(
+            new.logprobs,
+            rollout.logprobs[rows],
+            rollout.advantages[rows],
+            mask,
+            config.clip_param,
+            dual_clip,
+            num_tokens,
+        )
+        entropy = ppo.masked(new.entropy, mask).sum() / num_tokens
+        loss = policy_loss - config.entropy_coef * entropy
+        with torch.no_grad():
+            approx_kl = ppo.masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
+        statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
+        if values is not None:
+            clip = config.clip_param if config.use_clipped_value_loss else None
+            huber = config.huber_delta if config.use_huber_loss else None
+            value_loss = ppo.value_loss(values, rollout.values[rows], targets[rows], mask, clip, huber, num_tokens)
+            loss = loss + config.value_loss_coef * value_loss
+            statistics["ppo/value_loss"] = value_loss
+        return loss, statistics
+
+    def _evaluate(self, rollout: Rollout, rows: Tensor) -> tuple[Evaluation, Tensor | None]:
+        inputs = (rollout.prompt_ids[rows], rollout.prompt_mask[rows], rollout.response_ids[rows])
+        support = None if rollout.support is None else rollout.support[rows]
+        new = evaluate(self.models.policy, *inputs, self.config.temperature, support)
+        values = evaluate_values(self.models.critic, *inputs) if self.models.critic else new.values
+        return new, values
+
+    def _check_ratio(self, log_ratio: Tensor, mask: Tensor) -> None:
+        """Before the first optimizer step the policy is the one that sampled: every ratio is 1."""
+        largest, mean = log_ratio.abs().max().item(), ppo.masked_mean(log_ratio.abs(), mask).item()
+        fine = (mean < 1e-2 and largest < 0.3) if self.config.use_amp else largest < 1e-4
+        if not fine:
+            raise RunStopped(
+                f"iteration {self.iteration + 1}: the ratio of new to old probabilities is not 1 on the first minibatch (largest "
+                f"|log ratio| {largest:.3g}, mean {mean:.3g}); sampling and update do not compute the same log-probabilities"
+            )
+
+    def _clip_gradients(self) -> Metrics:
+        """Gradient norms before clipping, of the policy and of a separate critic."""
+        limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
+        norms = {"grad_norm": nn.utils.clip_grad_norm_(self.models.policy.parameters(), limit).item()}
+        if self.models.critic is not None:
+            norms["critic_grad_norm"] = nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit).item()
+        return norms
+
+    def _metrics(self, rollout: Rollout, losses: Metrics, kl: float, kl_coef: float) -> Metrics:
+        mask = rollout.response_mask
+        metrics: Metrics = {
+            "iteration": self.iteration,
+            "time_steps": self.time_steps,
+            "episodes": self.episodes,
+            "objective/score": rollout.scores.mean().item(),
+            "objective/kl": kl,
+            "objective/kl_coef": kl_coef,
+            "objective/entropy": ppo.masked_mean(rollout.entropy, mask).item(),
+            "response/length": rollout.num_tokens / len(rollout),
+            "response/truncated": rollout.truncated.float().mean().item(),
+            **losses,
+            **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
+        }
+        if self.iteration == 1:
+            metrics["objective/kl_initial"] = kl
+        for name, part in rollout.reward_scores.parts.items():
+            metrics[f"reward/{name}"] = math.fsum(part.raw) / len(rollout)
+            metrics[f"reward/{name}_weighted"] = math.fsum(part.weighted) / len(rollout)
+            metrics[f"time/reward_{name}"] = part.seconds
+        return metrics | self._support_metrics(rollout) | self.vec_info(rollout)
+
+    def _support_metrics(self, rollout: Rollout) -> Metrics:
+        """What top-k and top-p hide from the KL, with a warning when the reference's mass on the support falls by half."""
+        if rollout.kl_full is None or rollout.ref_support_mass is None:
+            return {}
+        mass = ppo.masked_mean(rollout.ref_support_mass, rollout.response_mask).item()
+        if self.first_support_mass is None:
+            self.first_support_mass = mass
+        if mass < 0.5 * self.first_support_mass:
+            logger.warning(
+                "iteration %d: the reference gives only %.2f of its probability to the tokens that the policy keeps (%.2f at the "
+                "start); objective/kl cannot see this, objective/kl_full can",
+                self.iteration,
+                mass,
+                self.first_support_mass,
+            )
+        kl_full = ppo.masked_mean(rollout.kl_full, rollout.response_mask).item()
+        return {"objective/kl_full": kl_full, "objective/ref_support_mass": mass}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but modules, optimizers and random states; JSON."""
+        return {
+            "iteration": self.iteration,
+            "time_steps": self.time_steps,
+            "episodes": self.episodes,
+            "first_support_mass": self.first_support_mass,
+            "sampler": self.sampler.state_dict(),
+            "kl_controller": self.kl.state_dict(),
+            "value_normalizer": self.value_norm.state_dict() if self.value_norm else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
+        self.first_support_mass = state["first_support_mass"]
+        self.sampler.load_state_dict(state["sampler"])
+        self.kl.load_state_dict(state["kl_controller"])
+        if self.value_norm:
+            self.value_norm.load_state_dict(state["value_normalizer"])

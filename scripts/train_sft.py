@@ -1,0 +1,328 @@
+"""Supervised fine-tuning: teach a causal LM, or a small GPT-2 from scratch, the replies of the training dialogues."""
+
+import json
+import logging
+import math
+import random
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from pydantic import Field
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+)
+from transformers.utils import logging as transformers_logging
+
+from rlhf_dialog.cli import new_folder, run_script, versions
+from rlhf_dialog.dialogue import Dialogue, render_reply
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.hub import load_pretrained
+from rlhf_dialog.models import load_causal_lm, trained_parameters
+from rlhf_dialog.prompts import PromptEncoder, load_prompts
+from rlhf_dialog.schema import DataKeys
+from rlhf_dialog.supervised import SupervisedKeys, ordered_dataset, prepare, train_quietly, trainer_arguments
+
+logger = logging.getLogger("rlhf_dialog.train_sft")
+IGNORED = -100  # the label of a token without loss
+
+
+class SFTConfig(SupervisedKeys, DataKeys):
+    """Supervised fine-tuning"""
+
+    data_path: str = Field(description="Hub name, folder in the original DailyDialog layout, or JSONL")
+    output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
+    model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
+    tokenizer_path: str | None = Field(
+        None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
+    )
+    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
+    n_layer: int = Field(4, ge=1, description="from scratch: layers of the GPT-2")
+    n_head: int = Field(4, ge=1, description="from scratch: attention heads")
+    n_embd: int = Field(256, ge=8, description="from scratch: width, a multiple of n_head")
+    n_positions: int = Field(256, ge=8, description="from scratch: tokens of the longest prompt with its reply")
+    dropout: float = Field(0.0, ge=0, lt=1, description="from scratch: dropout during this training")
+    learn_eos: bool = Field(
+        False,
+        description="also learn the end-of-text token behind the separator that ends a reply; only where all prompts have "
+        "as many turns (min_context_size = context_size), else nothing tells it from the separator inside a prompt",
+    )
+    max_train_prompts: int | None = Field(None, ge=1, description="a random part of the training prompts; default: all")
+    max_eval_prompts: int = Field(1000, ge=1, description="a random part of the validation prompts")
+    evals: int = Field(4, ge=1, description="validations during the training, at equal distances")
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many validations without a lower loss, and keep the best weights"
+    )
+
+
+def main(config: SFTConfig) -> None:
+    """Train, and write the output folder."""
+    started = time.perf_counter()
+    with new_folder(config.output) as folder:
+        prepare(config)
+        train = read_prompts(config, "train", config.max_train_prompts)
+        validation = read_validation(config)
+        lm, tokenizer = starting_point(config, train)
+        encoder = PromptEncoder(tokenizer, config.turn_separator, config.max_prompt_length)
+        positions = check_length(config, lm)
+        print(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
+        rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in train])
+        held_out = [example(encoder, dialogue, config.learn_eos, positions) for dialogue in validation]
+        logger.info("%d prompts are learnt in %d sequences", len(train), len(rows))
+        watch = Validation(held_out, config)
+        fine_tune(config, lm, tokenizer, rows, watch)
+        lm.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        report = {
+            "config": config.model_dump(),
+            "num_train_prompts": len(train),
+            "num_validation_prompts": len(validation),
+            "num_parameters": trained_parameters([lm]),
+            "validation": watch.points,
+            "train": watch.train_losses,
+            "best_step": watch.best_step,
+            "seconds": round(time.perf_counter() - started, 1),
+            "versions": versions("rlhf-dialog", "torch", "transformers", "trl", "tokenizers", "datasets"),
+        }
+        (folder / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(f"wrote {config.output} in {time.perf_counter() - started:.0f} s")
+
+
+def read_prompts(config: SFTConfig, split: str, limit: int | None) -> list[Dialogue]:
+    """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
+    found = load_prompts(config.data_path, split, config.context_size, config.min_context_size, config.drop_overlap)
+    prompts = [dialogue for dialogue in found if dialogue.reference]
+    if not prompts:
+        raise UserError(
+            f"data_path: the {split} split of '{config.data_path}' has no prompt with a reply to learn from"
+        )
+    if limit and limit < len(prompts):
+        prompts = random.Random(config.seed).sample(prompts, limit)
+    print(f"{split}: {len(prompts)} of {len(found)} prompts")
+    return prompts
+
+
+def read_validation(config: SFTConfig) -> list[Dialogue]:
+    """The validation prompts; none, with a notice, when the data has no such split."""
+    try:
+        return read_prompts(config, "validation", config.max_eval_prompts)
+    except UserError as error:
+        if "no validation split" not in str(error):
+            raise
+        logger.warning("no perplexity and no early stopping: %s", error)
+        return []
+
+
+def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer of the configuration, or new ones. Raises UserError when they do not fit together."""
+    source = config.tokenizer_path or config.model_path
+    if source:
+        key = "tokenizer_path" if config.tokenizer_path else "model_path"
+        tokenizer = load_pretrained(AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code)
+    else:
+        tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, config.n_positions)
+    if config.model_path:
+        lm = load_causal_lm(config.model_path, "model_path", trust_remote_code=config.trust_remote_code)
+    else:
+        lm = new_gpt2(config, tokenizer)
+    rows: Any = lm.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise UserError(f"tokenizer_path: {len(tokenizer)} tokens, but the model has embeddings for {rows}")
+    return lm, tokenizer
+
+
+def new_tokenizer(
+    dialogues: list[Dialogue], vocab_size: int, separator: str, max_length: int
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of the replies in `dialogues`, with <pad>, <eos> and `separator` as one special token each.
+
+    The separator takes the space before it, so that `" <EOU>"` and `"<EOU>"` are the same token.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<pad>", "<eos>", AddedToken(separator, lstrip=True, special=True)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((render_reply(dialogue.reference or "") for dialogue in dialogues), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", model_max_length=max_length
+    )
+
+
+def new_gpt2(config: SFTConfig, tokenizer: PreTrainedTokenizerBase) -> GPT2LMHeadModel:
+    """A GPT-2 with random weights and exactly the vocabulary of `tokenizer`."""
+    if config.n_embd % config.n_head:
+        raise UserError(f"n_embd: {config.n_embd} is not a multiple of n_head {config.n_head}")
+    sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "n_positions")}
+    return GPT2LMHeadModel(
+        GPT2Config(
+            **sizes,
+            vocab_size=len(tokenizer),
+            activation_function="gelu_pytorch_tanh",  # GPT-2's own function in one kernel
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.dropout,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
+    """The positions of the model, None without a limit. Raises UserError when the longest prompt leaves no reply."""
+    positions: int | None = getattr(lm.config, "max_position_embeddings", None)
+    if positions and config.max_prompt_length >= positions:
+        raise UserError(f"max_prompt_length: {config.max_prompt_length} leaves no room in {positions} positions")
+    return positions
+
+
+def example(
+    encoder: PromptEncoder, dialogue: Dialogue, learn_eos: bool = False, positions: int | None = None
+) -> dict[str, Any]:
+    """Token ids of prompt and target; only the target (reply, separator and, with `learn_eos`, eos) has labels.
+
+    A target that is too long for the model's `positions` loses its end.
+    """
+    prompt = encoder.encode_prompt(dialogue.prompt_turns)
+    target = encoder.encode_target(dialogue.reference or "")
+    if not learn_eos:
+        target = target[:-1]
+    ids = (prompt + target)[:positions]
+    labels = ([IGNORED] * len(prompt) + target)[:positions]
+    return {"input_ids": ids, "labels": labels, "length": len(ids)}
+
+
+def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row whose ids begin the next row is learnt inside it: the same labels after the same tokens, in fewer rows."""
+    merged: list[dict[str, Any]] = []
+    for row in rows:
+        last = merged[-1] if merged else None
+        if last and row["input_ids"][: last["length"]] == last["input_ids"]:
+            own = row["labels"][: last["length"]]
+            labels = [a if b == IGNORED else b for a, b in zip(last["labels"], own, strict=True)]
+            merged[-1] = {**row, "labels": labels + row["labels"][last["length"] :]}
+        else:
+            merged.append(row)
+    return merged
+
+
+@dataclass
+class Validation(TrainerCallback):
+    """Measures the loss per token on held-out prompts during the training, and keeps the best weights when asked."""
+
+    rows: list[dict[str, Any]]
+    config: SFTConfig
+    points: list[dict[str, float]] = field(default_factory=list)  # step, loss, perplexity
+    train_losses: list[dict[str, float]] = field(default_factory=list)  # step, loss
+    best_step: int | None = None
+    best_weights: dict[str, torch.Tensor] | None = None
+
+    def measure(self, lm: PreTrainedModel, step: int) -> bool:
+        """Measure, print and remember the loss in nats per labelled token; True when `patience` is over."""
+        if not self.rows:
+            return False
+        loss = token_loss(lm, self.rows, batch_size=64)
+        best = min((point["loss"] for point in self.points), default=math.inf)
+        self.points.append({"step": step, "loss": loss, "perplexity": math.exp(loss)})
+        logger.info("step %d: validation loss %.3f, perplexity %.1f per token", step, loss, math.exp(loss))
+        if self.config.patience is None:
+            return False
+        if loss < best:
+            self.best_step = step
+            self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in lm.state_dict().items()}
+        return sum(point["step"] > (self.best_step or 0) for point in self.points) >= self.config.patience
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self.train_losses.append({"step": state.global_step, "loss": float(logs["loss"])})
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        interval = math.ceil(state.max_steps / self.config.evals)
+        due = state.global_step % interval == 0 or state.global_step == state.max_steps
+        if due and self.measure(model, state.global_step):
+            logger.info("stopped: no lower validation loss in %d validations", self.config.patience)
+            control.should_training_stop = True
+
+
+@torch.no_grad()
+def token_loss(lm: PreTrainedModel, rows: list[dict[str, Any]], batch_size: int) -> float:
+    """Mean negative log-likelihood in nats over all labelled tokens of `rows`; dropout is off while it measures."""
+    was_training, total, count = lm.training, 0.0, 0
+    lm.eval()
+    ordered = sorted(rows, key=lambda row: row["length"])
+    for start in range(0, len(ordered), batch_size):
+        batch = pad_right(ordered[start : start + batch_size])
+        labels = batch.pop("labels")[:, 1:].to(lm.device)
+        logits = lm(**{name: tensor.to(lm.device) for name, tensor in batch.items()}).logits[:, :-1]
+        total += torch.nn.functional.cross_entropy(
+            logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="sum"
+        ).item()
+        count += int((labels != IGNORED).sum())
+    lm.train(was_training)
+    return total / count
+
+
+def pad_right(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """`input_ids`, `attention_mask`, `labels` (B, longest); the mask comes from the lengths, never from a pad id."""
+    width = max(row["length"] for row in rows)
+    return {
+        "input_ids": torch.tensor([row["input_ids"] + [0] * (width - row["length"]) for row in rows]),
+        "labels": torch.tensor([row["labels"] + [IGNORED] * (width - row["length"]) for row in rows]),
+        "attention_mask": torch.tensor([[1] * row["length"] + [0] * (width - row["length"]) for row in rows]),
+    }
+
+
+def fine_tune(
+    config: SFTConfig,
+    lm: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[dict[str, Any]],
+    watch: Validation,
+) -> None:
+    """Train `lm` in place; with `patience`, it ends with the weights of the lowest validation loss."""
+    from trl import SFTConfig as TrainerArguments
+    from trl import SFTTrainer
+
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
+        arguments = TrainerArguments(
+            **trainer_arguments(config, scratch, len(rows)),
+            max_length=None,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            bf16=False,
+            gradient_checkpointing=False,
+        )
+        trainer = SFTTrainer(
+            model=lm,
+            args=arguments,
+            train_dataset=ordered_dataset(rows, config),
+            processing_class=tokenizer,
+            callbacks=[watch],
+        )
+        watch.measure(lm, step=0)
+        train_quietly(trainer)
+    if watch.best_weights is not None:
+        lm.load_state_dict(watch.best_weights)
+    lm.eval()
+
+
+if __name__ == "__main__":
+    transformers_logging.disable_progress_bar()
+    sys.exit(run_script(main, SFTConfig, __doc__))

@@ -1,0 +1,629 @@
+"""Whole runs through main() and PPOAgent: what they leave behind, how they resume, and how every mistake ends."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config, main
+
+ROOT = Path(__file__).parents[1]
+STANDARD = {
+    *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
+    *("objective/entropy", "ppo/policy_loss", "ppo/value_loss", "ppo/clip_fraction", "ppo/approx_kl"),
+    *("ppo/explained_variance", "ppo/grad_norm", "response/length", "response/truncated", "time/rollout"),
+    *("time/reward", "time/update"),
+}
+CLOCKS = ("time/", "FPS")
+REWARDS = """
+from rlhf_dialog import BaseReward
+
+class Vowels(BaseReward):
+    def __call__(self, dialogues):
+        return [sum(letter in "aeiou" for letter in d.response) / 10 for d in dialogues]
+
+class Broken(BaseReward):
+    calls = 0
+
+    def __init__(self, at: int = 1):
+        self.at = at
+
+    def __call__(self, dialogues):
+        Broken.calls += 1
+        if Broken.calls == self.at:
+            return self.deeper({"a": 1})
+        return Vowels()(dialogues)
+
+    def deeper(self, mapping):
+        return mapping["politeness"]
+
+class Returns(BaseReward):
+    def __init__(self, what):
+        self.what = what
+
+    def __call__(self, dialogues):
+        return eval(self.what, {"n": len(dialogues), "nan": float("nan")})
+
+class Impatient(BaseReward):
+    def __call__(self, dialogues):
+        raise KeyboardInterrupt
+
+class Unbuildable(BaseReward):
+    def __init__(self):
+        raise FileNotFoundError("words.txt")
+"""
+BROKEN_LINE = 1 + REWARDS.split('return mapping["politeness"]')[0].count("\n")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with a model, its tokenizer and data; nothing in it changes."""
+    root = tmp_path_factory.mktemp("world")
+    tiny.gpt2().save_pretrained(root / "model")
+    tiny.byte_tokenizer().save_pretrained(root / "model")
+    tiny.write_data(root / "data", 6)
+    return root
+
+
+@pytest.fixture
+def rewards(tmp_path_factory, monkeypatch):
+    """A user's file of rewards, imported and registered as train_ppo.py would; returns its path."""
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    path = tmp_path_factory.mktemp("user") / "my_rewards.py"
+    path.write_text(REWARDS, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("my_rewards", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "my_rewards", module)
+    spec.loader.exec_module(module)
+    for name in ("Vowels", "Broken", "Returns", "Impatient", "Unbuildable"):
+        RewardFactory.register(name, getattr(module, name))
+    return path
+
+
+def settings(world: Path) -> dict:
+    return {
+        "model_path": str(world / "model"),
+        "env": {"args": {"data_path": str(world / "data")}},
+        "reward_class": {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch", "weight": 0.5}]}},
+        "rollout_batch_size": 8,
+        "num_mini_batch": 2,
+        "ppo_epoch": 2,
+        "max_new_tokens": 6,
+        "max_prompt_length": 60,
+        "max_iterations": 2,
+        "lr": "1e-3",
+        "critic_lr": "1e-3",
+        "sample_interval": 2,
+        "device": "cpu",
+    }
+
+
+@pytest.fixture
+def run(world, rewards, tmp_path, monkeypatch):
+    """`run("--key", "value")` runs main in an empty folder that holds ppo.yaml; returns the exit code."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(settings(world)), encoding="utf-8")
+
+    def run(*words: str) -> int:
+        return main(["--config", "ppo.yaml", *words])
+
+    return run
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def without_clocks(folder: Path) -> list[dict]:
+    return [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in rows(folder)]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+# what a run leaves behind
+
+
+def test_a_run_end_to_end(run, world, tmp_path, capsys):
+    before = tree(world)
+    assert run() == 0
+    folder = tmp_path / "run_results" / "ppo"
+    assert tree(world) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "run_results"}
+    assert {path.name for path in (tmp_path / "run_results").iterdir()} == {"ppo"}
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "metrics.jsonl", "agent", "checkpoints"}
+    assert (folder / "checkpoints" / "latest").read_text(encoding="utf-8").strip() == "iter_000002"
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"latest", "iter_000002"}
+    assert not [path for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
+    resolved = load_config(folder / "config.yaml")
+    assert (resolved.lr, resolved.experiment_name, resolved.ref_model) == (1e-3, "ppo", None)
+    found = rows(folder)
+    assert [row["iteration"] for row in found] == [1, 2]
+    assert [row["episodes"] for row in found] == [8, 16]
+    for row in found:
+        assert STANDARD | {"reward/length_match", "reward/length_match_weighted"} <= set(row)
+        assert all(value is None or math.isfinite(value) for value in row.values())
+        assert row["reward/length_match_weighted"] == pytest.approx(0.5 * row["reward/length_match"])
+        assert row["objective/score"] == pytest.approx(row["reward/length_match_weighted"], abs=1e-6)
+        assert 1 <= row["response/length"] <= 6
+    tokens = [row["response/length"] * 8 for row in found]
+    assert [row["time_steps"] for row in found] == pytest.approx([tokens[0], sum(tokens)])
+    assert found[0]["objective/kl"] == pytest.approx(0, abs=1e-5)
+    captured = capsys.readouterr()
+    assert "ppo.yaml" in captured.err
+    assert "2 minibatches asked, 8 responses: 2 of 4" in captured.err
+    assert [line.split()[1] for line in captured.out.splitlines() if line.startswith("iteration ")] == ["1", "2"]
+    assert "samples of iteration 2" in captured.out
+    assert "samples of iteration 1" not in captured.out
+
+
+def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, tmp_path):
+    assert run("--use_share_model", "true") == 0
+    agent = tmp_path / "run_results" / "ppo" / "agent"
+    assert not same(weights(agent), weights(world / "model"))
+    assert AutoTokenizer.from_pretrained(agent)("a <EOU>")["input_ids"] == tiny.byte_tokenizer()("a <EOU>")["input_ids"]
+    beside = json.loads((agent / "rlhf_dialog.json").read_text(encoding="utf-8"))
+    assert beside["format_version"] == 1
+    assert (beside["turn_separator"], beside["max_new_tokens"], beside["max_prompt_length"]) == ("<EOU>", 6, 60)
+    assert (agent / "value_head.safetensors").is_file()
+    assert isinstance(ChatAgent.load(agent).chat("Hello", history=["Good morning", "Good morning"]), str)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert run("--experiment_name", name, "--seed", seed) == 0
+    runs = tmp_path / "run_results"
+    assert without_clocks(runs / "a") == without_clocks(runs / "b") != without_clocks(runs / "c")
+    assert same(weights(runs / "a" / "agent"), weights(runs / "b" / "agent"))
+
+
+def test_training_ends_with_the_iteration_that_reaches_the_tokens(run, tmp_path):
+    assert run("--max_iterations", "null", "--total_time_steps", "100", "--run_dir", "runs") == 0
+    found = [row["time_steps"] for row in rows(tmp_path / "runs" / "ppo")]
+    assert found[-2] < 100 <= found[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--use_share_model", "true"],
+        ["--use_amp", "true"],
+        ["--use_amp", "true", "--use_share_model", "true"],
+        ["--top_k", "12"],
+        ["--top_p", "0.8", "--temperature", "0.7"],
+        ["--advantage_estimator", "grpo"],
+        ["--advantage_estimator", "rloo", "--num_responses_per_prompt", "2"],
+        ["--advantage_estimator", "reinforce_pp", "--num_responses_per_prompt", "1"],
+        ["--use_valuenorm", "false", "--use_huber_loss", "false", "--use_clipped_value_loss", "false"],
+        [
+            "--use_gae",
+            "false",
+            "--use_adv_normalize",
+            "false",
+            "--dual_clip_ppo",
+            "true",
+            "--use_linear_lr_decay",
+            "true",
+        ],
+        ["--per_device_microbatch_size", "3", "--rollout_batch_size", "7", "--num_mini_batch", "3"],
+        ["--truncation_penalty", "0.5", "--use_max_grad_norm", "false"],
+        ["--reward_class", "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3, meteor_wordnet: off}}"],
+        ["--drop_overlap", "true", "--min_context_size", "2", "--context_size", "3"],
+        ["--turn_separator", "\\n##", "--pytorch_threads", "1", "--local_rank=0"],
+    ],
+    ids=" ".join,
+)
+def test_the_options_run(run, tmp_path, words):
+    reward = [] if "--reward_class" in words else ["--reward_class", "{id: Vowels}"]
+    assert run(*words, *reward) == 0
+    found = rows(tmp_path / "run_results" / "ppo")
+    assert len(found) == 2
+    assert all(math.isfinite(row["objective/kl"]) for row in found)
+    estimator = words[1] if words[0] == "--advantage_estimator" else "gae"
+    assert ("ppo/value_loss" in found[0]) == (estimator == "gae")
+    assert ("objective/kl_full" in found[0]) == (words[0] in ("--top_k", "--top_p"))
+    assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words[-1] else 0.2)
+
+
+def test_a_model_without_learned_positions(run, tmp_path):
+    tiny.llama().save_pretrained(tmp_path / "llama")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "llama")
+    assert run("--model_path", "./llama", "--use_share_model", "true") == 0
+
+
+def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
+    tiny.gpt2(seed=5).save_pretrained(tmp_path / "ref")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "ref")
+    assert run("--ref_model", "./ref") == 0
+    first = rows(tmp_path / "run_results" / "ppo")[0]
+    assert first["objective/kl_initial"] == first["objective/kl"] > 1e-3
+
+
+def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
+
+    @VecInfoFactory.register("Mine")
+    class Mine:
+        def __init__(self, scale):
+            self.scale = scale
+
+        def __call__(self, rollout):
+            return {"my/number": self.scale * len(rollout)}
+
+    assert run("--vec_info_class", "{id: Mine, args: {scale: 0.5}}") == 0
+    assert [row["my/number"] for row in rows(tmp_path / "run_results" / "ppo")] == [4.0, 4.0]
+
+
+def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
+    assert run("--max_iterations", "5", "--save_interval", "2", "--keep_checkpoints", "2", "--ppo_epoch", "1") == 0
+    names = {path.name for path in (tmp_path / "run_results" / "ppo" / "checkpoints").iterdir()}
+    assert names == {"iter_000004", "iter_000005", "latest"}
+
+
+# overwrite and resume
+
+
+def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
+    folder = tmp_path / "run_results" / "ppo"
+    assert run("--max_iterations", "3", "--use_tensorboard", "true") == 0
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    assert run("--max_iterations", "1", "--overwrite") == 0
+    assert [row["iteration"] for row in rows(folder)] == [1]
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"iter_000001", "latest"}
+    assert load_config(folder / "config.yaml").max_iterations == 1
+    assert {path.name for path in folder.iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "agent",
+        "checkpoints",
+        "notes.txt",
+    }
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path, rewards, shared):
+    """Its reward raises in iteration 4, two iterations after the checkpoint; the lines in between are not there twice."""
+    words = ["--max_iterations", "5", "--save_interval", "2", "--use_share_model", shared, "--top_k", "40"]
+    broken = ["--experiment_name", "broken", "--reward_class", "{id: Broken, args: {at: 4}}"]
+    assert run(*words, *broken) == 2
+    folder = tmp_path / "run_results" / "broken"
+    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3]
+    assert (folder / "checkpoints" / "latest").read_text(encoding="utf-8").strip() == "iter_000002"
+    assert not (folder / "agent").exists()
+    assert run(*words, *broken, "--resume") == 0
+    assert run(*words, "--experiment_name", "whole", "--reward_class", "{id: Broken, args: {at: -1}}") == 0
+    whole = tmp_path / "run_results" / "whole"
+    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3, 4, 5]
+    assert without_clocks(folder) == without_clocks(whole)
+    assert same(weights(folder / "agent"), weights(whole / "agent"))
+
+
+def test_resume_goes_on_where_a_shorter_run_ended(run, tmp_path):
+    for name, lengths in (("parts", ("2", "4")), ("whole", ("4",))):
+        for i, length in enumerate(lengths):
+            resume = ["--resume"] if i else []
+            assert run("--experiment_name", name, "--max_iterations", length, *resume) == 0
+    runs = tmp_path / "run_results"
+    assert without_clocks(runs / "parts") == without_clocks(runs / "whole")
+    assert same(weights(runs / "parts" / "agent"), weights(runs / "whole" / "agent"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("latest", "iter_000077"),
+        ("iter_000002/trainer.json", '{"format_version": 1, "iter'),
+        ("iter_000002/policy.safetensors", "half"),
+        ("iter_000002/policy_optimizer.safetensors", "half"),
+        ("iter_000002/random.safetensors", "half"),
+    ],
+)
+def test_a_damaged_checkpoint_is_the_users_error(run, tmp_path, capsys, name, text):
+    assert run() == 0
+    checkpoints = tmp_path / "run_results" / "ppo" / "checkpoints"
+    (checkpoints / name).write_text(text, encoding="utf-8")
+    capsys.readouterr()
+    assert run("--resume", "--max_iterations", "3") == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert "checkpoints" in captured.err
+
+
+def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
+    assert run() == 0
+    assert run("--resume", "--use_share_model", "true") == 2
+    assert "optimizers" in capsys.readouterr().err
+
+
+# words that train nothing
+
+
+def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
+    for name in ("load_models", "load_prompts", "build_reward"):
+        monkeypatch.setattr(f"rlhf_dialog.agent.{name}", lambda *_: pytest.fail("something was loaded"))
+    assert run("--print_config", "--lr", "3e-5", "--env.args.tokenizer_path", "words") == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "printed.yaml"
+    path.write_text(printed, encoding="utf-8")
+    config = load_config(path)
+    assert (config.lr, config.env.args.tokenizer_path, config.gamma) == (3e-5, "words", 0.99)
+    assert yaml.safe_load(printed)["experiment_name"] == "ppo"
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "printed.yaml"}
+
+
+def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--help"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("--")}
+    for key in (
+        "env.args.data_path",
+        "env.args.tokenizer_path",
+        "reward_class",
+        "vec_info_class",
+        *Config.model_fields,
+    ):
+        assert f"--{key}" in lines, key
+    for flag in ("help", "print_config", "debug", "overwrite", "resume"):
+        assert f"--{flag}" in lines
+    by_hand = {"episode_length": "128", "gamma": "0.99", "use_amp": "false", "device": "auto", "ref_model": "null"}
+    for key, default in {**by_hand, "turn_separator": "<EOU>", "model_path": "required"}.items():
+        assert default in lines[f"--{key}"].split(), lines[f"--{key}"]
+    assert list(tmp_path.iterdir()) == []
+
+
+# mistakes
+
+
+@pytest.fixture
+def refused(run, tmp_path, capsys):
+    """Runs what must end with code 2, one message and nothing written; returns the message."""
+
+    def refused(*words: str) -> str:
+        before = tree(tmp_path)
+        assert run(*words) == 2
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        assert captured.err.count("error: ") == 1
+        assert tree(tmp_path) == before
+        return captured.err[captured.err.index("error: ") :]
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--learnrate", "1"], ["learnrate: unknown key"]),
+        (["--lrr", "1", "--gamma", "2", "--seed", "x"], ["3 problems", "lrr", "gamma: found 2", "seed: found 'x'"]),
+        (["--model_path", "./absent"], ["model_path", "no folder './absent'"]),
+        (["--model_path", "nobody/absent"], ["model_path", "cannot be reached"]),
+        (["--ref_model", "./absent"], ["ref_model", "./absent"]),
+        (["--env.args.tokenizer_path", "nobody/absent"], ["env.args.tokenizer_path", "cannot be reached"]),
+        (["--env.args.data_path", "./absent"], ["./absent", "no such file or folder"]),
+        (["--env.args.data_path", "nobody/absent"], ["nobody/absent", "cannot be reached"]),
+        (["--reward_class.id", "CompositReward"], ["CompositReward", "did you mean 'CompositeReward'"]),
+        (["--vec_info_class.id", "NLPVecInf"], ["NLPVecInf", "did you mean 'NLPVecInfo'"]),
+        (["--vec_info_class", "{id: NLPVecInfo, args: {x: 1}}"], ["vec_info_class", "NLPVecInfo", "x"]),
+        (["--reward_class.args.part", "1"], ["CompositeReward", "part"]),
+        (["--reward_class.args.parts.0.id", "Metteor"], ["parts[0]", "did you mean 'Meteor'"]),
+        (["--reward_class.args.parts.0.weight", "heavy"], ["parts[0]", "heavy"]),
+        (["--reward_class", "{id: NLPReward}"], ["intent_model"]),
+        (["--reward_class", "{id: NLPReward, args: {intent_model: ./absent}}"], ["intent_model", "./absent"]),
+        (["--reward_class", "{id: Unbuildable}"], ["Unbuildable", "FileNotFoundError", "words.txt", "my_rewards.py:"]),
+        (["--max_prompt_length", "251"], ["251", "256 positions"]),
+        (["--max_new_tokens", "200"], ["256 positions"]),
+        (["--device", "cuda"], ["device: cuda", "no CUDA device"]),
+        (["--device", "cuda", "--disable_cuda", "true"], ["disable_cuda"]),
+        (["--use_deepspeed", "true"], ["use_deepspeed: true"]),
+        (["--resume"], ["no checkpoint to resume from"]),
+        (["--run_dir", "ppo.yaml"], ["run_dir", "cannot be written"]),
+        (["--run_dir", "ppo.yaml/deeper"], ["run_dir", "cannot be written"]),
+        (["--min_context_size", "40"], ["min_context_size"]),
+        (["oops"], ["'oops'", "--key value"]),
+        (["--lr.x", "1"], ["--lr.x"]),
+        (["--reward_class.args", "{1: 2}"], ["reward_class"]),
+    ],
+    ids=lambda value: " ".join(value)[:60],
+)
+def test_a_mistake_ends_with_one_message_and_nothing_written(refused, monkeypatch, words, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    message = refused(*words)
+    assert all(word in message for word in said), message
+
+
+def test_a_missing_and_an_unknown_config(run, tmp_path, capsys):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "nlp_ppo.yaml").touch()
+    assert main([]) == 2
+    assert "--config is missing" in capsys.readouterr().err
+    assert main(["--config", "nlp_pppo.yaml"]) == 2
+    message = capsys.readouterr().err
+    assert "did you mean 'nlp_ppo.yaml'" in message
+    assert "configs/ holds: nlp_ppo.yaml" in message
+    assert main(["--config", "nlp_ppo.yaml"]) == 2  # found, but empty
+    assert "3 problems" in capsys.readouterr().err
+
+
+def test_acts_that_do_not_match_their_turns_are_told_with_the_line(refused, world, tmp_path):
+    tiny.write_data(tmp_path / "bad", 4)
+    acts = tmp_path / "bad" / "train" / "dialogues_act_train.txt"
+    lines = acts.read_text(encoding="utf-8").splitlines()
+    lines[2] += "1 1"
+    acts.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    message = refused("--env.args.data_path", "./bad")
+    assert "dialogues_train.txt, line 3" in message
+    assert "7 turns but 9 acts" in message
+
+
+def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, rewards):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
+
+    @RewardFactory.register("WantsActs")
+    class WantsActs(RewardFactory.classes["Vowels"]):  # type: ignore[misc]
+        needs = ("act",)
+
+    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: WantsActs}")
+    assert "2 of 2 prompts have no act" in message
+    assert "wantsacts" in message.lower()
+
+
+def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
+    assert run("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}") == 0
+
+
+def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
+    words = tiny.byte_tokenizer()
+    words.add_tokens(["more"])
+    words.save_pretrained(tmp_path / "words")
+    assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
+    assert run() == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    message = refused("--max_iterations", "1")
+    assert all(word in message for word in ("--overwrite", "--resume", "--experiment_name", "run_results/ppo"))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_path):
+    assert run() == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    refused("--overwrite", "--env.args.data_path", "./absent")
+    refused("--overwrite", "--max_prompt_length", "255")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_path, rewards, capsys):
+    assert run("--reward_class", "{id: Broken, args: {at: 2}}") == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    assert captured.err.count("error: ") == 1
+    assert "reward 'broken' raised KeyError: 'politeness'" in captured.err
+    assert f"my_rewards.py:{BROKEN_LINE}" in captured.err
+    folder = tmp_path / "run_results" / "ppo"
+    log = (folder / "error.log").read_text(encoding="utf-8")
+    assert "Traceback" in log
+    assert f'my_rewards.py", line {BROKEN_LINE}, in deeper' in log
+    assert "KeyError: 'politeness'" in log
+    assert not (folder / "agent").exists()
+    assert [row["iteration"] for row in rows(folder)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("[nan] * n", ["not finite", "dialogue 0"]),
+        ("[0.5] * (n - 1) + [float('inf')]", ["not finite", "dialogue 7"]),
+        ("[0.5] * (n - 1)", ["7 values for 8 dialogues"]),
+        ("['good'] * n", ["'good'", "not a number"]),
+        ("[None] * n", ["None", "not a number"]),
+        ("0.5", ["float", "one number per dialogue"]),
+        ("None", ["NoneType"]),
+    ],
+)
+def test_what_a_reward_may_not_return(run, capsys, what, said):
+    assert run("--reward_class", f'{{id: Returns, args: {{what: "{what}"}}}}') == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    assert "reward 'returns'" in captured.err
+    assert all(word in captured.err for word in said), captured.err
+
+
+def test_debug_shows_the_traceback(run, capsys):
+    assert run("--reward_class", "{id: Broken, args: {at: 1}}", "--debug") == 2
+    captured = capsys.readouterr()
+    assert "Traceback" in captured.err
+    assert "KeyError" in captured.err
+    assert captured.err.count("error: ") == 1
+
+
+def test_control_c_is_130_without_a_traceback(run, tmp_path, capsys):
+    assert run("--reward_class", "{id: Impatient}") == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
+
+
+def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
+    assert run("--lr", "1e25", "--critic_lr", "1e25", "--max_iterations", "4") == 3
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert "finite" in captured.err or "not 1" in captured.err
+    assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
+
+
+def test_several_processes_are_refused_and_only_one_speaks(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert run("--local_rank=" + rank) == 2
+        said.append(capsys.readouterr())
+    assert "2 processes" in said[0].err
+    assert said[0].err.count("error: ") == 1
+    assert (said[1].out, said[1].err) == ("", "")
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
+
+
+def test_the_script_itself_ends_with_the_exit_code(tmp_path):
+    command = [sys.executable, str(ROOT / "train_ppo.py"), "--config", "absent.yaml"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: config file 'absent.yaml' not found")
+    assert list(tmp_path.iterdir()) == []
+
+
+# from Python
+
+
+def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    agent = PPOAgent.from_config("ppo.yaml", max_iterations=None, **{"env.args.tokenizer_path": None, "seed": 3})
+    with pytest.raises(UserError, match=r"train\(\) first"):
+        agent.save("early")
+    metrics = agent.train(total_time_steps=60, use_wandb=True, use_tensorboard=True)
+    assert metrics["time_steps"] >= 60
+    agent.save("./ppo_agent")
+    assert isinstance(ChatAgent.load("./ppo_agent").chat("Hello", history=["Hi", "Hi"]), str)
+    folder = tmp_path / "run_results" / "ppo"
+    assert same(weights(tmp_path / "ppo_agent"), weights(folder / "agent"))
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "run_results", "ppo_agent"}
+    assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
+    assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
+    again = PPOAgent.from_config("ppo.yaml")
+    with pytest.raises(UserError, match="holds a run"):
+        again.train()
+
+
+def test_from_python_mistakes_are_user_errors(run):
+    with pytest.raises(UserError, match="lr: found -1"):
+        PPOAgent.from_config("ppo.yaml", lr=-1)
+    with pytest.raises(UserError, match="total_time_steps"):
+        PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
+
+
+def test_disable_wandb_wins(run, tmp_path):
+    assert run("--use_wandb", "true", "--disable_wandb", "true") == 0
+    assert not (tmp_path / "run_results" / "ppo" / "wandb").exists()

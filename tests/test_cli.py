@@ -1,0 +1,172 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+from rlhf_dialog import cli
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.schema import Config, DataKeys
+
+
+class Demo(DataKeys):
+    """Demo keys"""
+
+    size: int = Field(3, ge=1, le=9, description="how big [in metres]")
+    name: str = Field(description="what it is called")
+    mode: Literal["fast", "slow"] | None = Field(None, description="how")
+    rate: float = Field(1e-6, gt=0, description="how quick")
+
+
+def run(argv: list[str]) -> tuple[int, list[Demo]]:
+    seen: list[Demo] = []
+    return cli.run_script(seen.append, Demo, "What the demo does.", argv), seen
+
+
+def test_settings_reach_main_from_file_and_command_line(tmp_path, capsys):
+    path = tmp_path / "demo.yaml"
+    path.write_text("name: x\nsize: 2\nrate: 1e-3\n", encoding="utf-8")
+    code, seen = run(["--config", str(path), "--size", "5"])
+    assert code == 0
+    assert (seen[0].name, seen[0].size, seen[0].rate, seen[0].context_size) == ("x", 5, 0.001, 5)
+    assert f"config: {path}" in capsys.readouterr().err
+
+
+def test_help_lists_every_key_with_kind_default_and_meaning(capsys):
+    assert run(["--help"]) == (0, [])
+    text = capsys.readouterr().out
+    assert text.startswith("What the demo does.")
+    line = {words[0]: " ".join(words) for words in map(str.split, text.splitlines()) if words}
+    assert line["--size"] == "--size int >= 1, <= 9 3 how big [in metres]"
+    assert line["--name"] == "--name text required what it is called"
+    assert line["--mode"] == "--mode fast | slow null how"
+    assert line["--rate"] == "--rate float > 0 1.0e-06 how quick"
+    assert line["--drop_overlap"].startswith("--drop_overlap true | false false leave out")
+    assert line["--debug"] == "--debug show the traceback of an error"
+    assert (
+        text.index("Demo keys") < text.index("--size") < text.index("Prompts and responses") < text.index("--context")
+    )
+
+
+def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
+    rows = list(cli.key_rows(Config))
+    keys = [row.key for row in rows]
+    assert len(keys) == len(set(keys))
+    assert {"env.args.data_path", "kl_coef", "lr", "reward_class", "use_deepspeed"} <= set(keys)
+    assert {row.group for row in rows if row.key == "kl_coef"} == {"Reward and KL"}
+    assert next(row.default for row in rows if row.key == "vec_info_class") == "{id: NLPVecInfo}"
+
+
+def test_print_config_writes_yaml_that_loads_again(capsys, tmp_path):
+    assert run(["--print_config", "--name", "x"])[0] == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "again.yaml"
+    path.write_text(printed, encoding="utf-8")
+    code, seen = run(["--config", str(path)])
+    assert code == 0
+    assert seen[0] == Demo(name="x")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], ["name: missing"]),
+        (["--name", "x", "--siz", "2"], ["siz: unknown key", "did you mean 'size'"]),
+        (["--name", "x", "--size", "10"], ["size: found 10"]),
+        (["--config", "nowhere.yaml"], ["nowhere.yaml", "not found"]),
+        (["name"], ["--key value"]),
+    ],
+)
+def test_mistakes_of_the_user_are_exit_code_2_without_traceback(argv, words, capsys):
+    code, seen = run(argv)
+    error = capsys.readouterr().err
+    assert (code, seen) == (2, [])
+    assert error.startswith("error: ")
+    assert all(word in error for word in words)
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(("error", "code"), [(UserError("a"), 2), (RunStopped("b"), 3), (KeyboardInterrupt(), 130)])
+def test_exit_codes(error, code, capsys):
+    def fail() -> None:
+        raise error
+
+    assert cli.exit_code_of(fail, debug=False) == code
+    assert "Traceback" not in capsys.readouterr().err
+    assert cli.exit_code_of(fail, debug=True) == code
+    assert ("Traceback" in capsys.readouterr().err) == (code != 130)
+
+
+def test_a_bug_is_not_swallowed():
+    with pytest.raises(ZeroDivisionError):
+        cli.exit_code_of(lambda: print(1 / 0), debug=False)
+
+
+def test_logging_is_set_up_once_and_quiet_about_libraries(capsys):
+    cli.set_up_logging()
+    cli.set_up_logging()
+    logging.getLogger("rlhf_dialog.demo").info("ours")
+    logging.getLogger("httpx").info("theirs")
+    logging.getLogger("httpx").warning("important")
+    assert capsys.readouterr().err == "ours\nwarning: important\n"
+
+
+def test_new_folder_appears_only_when_all_went_well(tmp_path):
+    target = tmp_path / "deep" / "out"
+    with cli.new_folder(str(target)) as folder:
+        (folder / "a.txt").write_text("a", encoding="utf-8")
+        assert not target.exists()
+    assert [path.name for path in target.iterdir()] == ["a.txt"]
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
+
+
+def fill_and_fail(output: Path) -> None:
+    with cli.new_folder(str(output)) as folder:
+        (folder / "half").write_text("", encoding="utf-8")
+        raise KeyboardInterrupt
+
+
+def test_new_folder_leaves_nothing_behind_after_an_error(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fill_and_fail(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_folder_takes_an_empty_folder_and_refuses_a_full_one_and_a_file(tmp_path):
+    with cli.new_folder(str(tmp_path / "x")) as folder:
+        (folder / "a").write_text("a", encoding="utf-8")
+    for output in (tmp_path / "x", tmp_path / "x" / "a"):
+        with pytest.raises(UserError, match="output"), cli.new_folder(str(output)):
+            pass
+    (tmp_path / "empty").mkdir()
+    with cli.new_folder(str(tmp_path / "empty")) as folder:
+        (folder / "b").write_text("b", encoding="utf-8")
+    assert (tmp_path / "empty" / "b").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "x"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time\n"
+        "from rlhf_dialog import cli\n"
+        "from rlhf_dialog.schema import DataKeys\n"
+        "def main(settings):\n"
+        f"    with cli.new_folder({str(tmp_path / 'out')!r}):\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "sys.exit(cli.run_script(main, DataKeys, 'demo', []))\n",
+        encoding="utf-8",
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -1,0 +1,265 @@
+"""Weighted sums, their parts, and what a reward that misbehaves is told."""
+
+import logging
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import RewardFactory
+from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
+
+DIALOGUES = [
+    Dialogue(["Hi ."], "one two", "a b c d", act=1),
+    Dialogue(["Hi ."], "", "a b", act=2),
+    Dialogue(["Hi ."], "the cat sat", "the dog sat", act=3),
+]
+
+
+class Given(BaseReward):
+    """Returns what it was given; raises it when it is an exception."""
+
+    needs = ("act",)
+
+    def __init__(self, value=0.0, per_dialogue=True):
+        self.value = value
+        self.per_dialogue = per_dialogue
+        self.device = None
+
+    def __call__(self, dialogues):
+        if isinstance(self.value, Exception):
+            raise_deep(self.value)
+        return [self.value] * len(dialogues) if self.per_dialogue else self.value
+
+    def to(self, device):
+        self.device = device
+        return self
+
+
+def raise_deep(error):
+    raise error  # the deepest line in this file
+
+
+class Broken(BaseReward):
+    def __init__(self, number="x"):
+        self.number = int(number)
+
+
+@pytest.fixture(autouse=True)
+def own_rewards(monkeypatch):
+    monkeypatch.setattr(RewardFactory, "classes", {**RewardFactory.classes, "Given": Given, "Broken": Broken})
+
+
+def test_weighted_sum_and_parts_by_hand():
+    reward = CompositeReward(
+        [
+            {"id": "Meteor", "args": {"meteor_wordnet": "off"}},
+            {"id": "LengthMatch", "weight": 0.5},
+            {"id": "Given", "weight": "-1e-1", "args": {"value": 3}},  # PyYAML reads -1e-1 as text
+        ]
+    )
+    scores = scored(reward, DIALOGUES)
+    assert list(scores.parts) == ["meteor_exact_stem", "length_match", "given"]
+    assert scores.parts["meteor_exact_stem"].raw == pytest.approx([0, 0, 1 / 3])
+    assert scores.parts["meteor_exact_stem"].weighted == pytest.approx([0, 0, 1 / 3])
+    assert scores.parts["length_match"].raw == [-0.5, -1.0, 0.0]
+    assert scores.parts["length_match"].weighted == [-0.25, -0.5, 0.0]
+    assert scores.parts["given"].raw == [3.0] * 3
+    assert scores.parts["given"].weighted == pytest.approx([-0.3] * 3)
+    assert scores.total == pytest.approx([-0.55, -0.8, 1 / 3 - 0.3])
+    assert reward(DIALOGUES) == scores.total
+    assert reward.needs == ("reference", "act")
+
+
+def test_a_single_reward_is_one_part_of_weight_one():
+    class Slow(Given):
+        def __call__(self, dialogues):
+            time.sleep(0.05)
+            return super().__call__(dialogues)
+
+    scores = scored(Slow(0.25), DIALOGUES)
+    assert scores.total == [0.25] * 3
+    assert list(scores.parts) == ["slow"]
+    assert scores.parts["slow"].raw == scores.parts["slow"].weighted == [0.25] * 3
+    assert 0.05 <= scores.parts["slow"].seconds < 1
+
+
+def test_equal_names_get_a_number():
+    parts = [{"id": "Given", "args": {"value": value}} for value in (1, 2, 3)]
+    scores = CompositeReward(parts).score(DIALOGUES[:1])
+    assert {name: part.raw for name, part in scores.parts.items()} == {"given": [1], "given_2": [2], "given_3": [3]}
+
+
+def test_device_reaches_every_part():
+    nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given"}]}}
+    reward = CompositeReward([{"id": "Given"}, nested])
+    assert reward.to("meta") is reward
+    assert reward.parts["given"].reward.device == "meta"
+    assert reward.parts["composite"].reward.parts["given"].reward.device == "meta"
+
+
+def test_no_dialogues():
+    scores = scored(CompositeReward([{"id": "Given"}]), [])
+    assert scores.total == []
+    assert scores.parts["given"].raw == []
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_lists_and_arrays_are_welcome(kind):
+    scores = scored(Given(kind([1, True, 0.5]), per_dialogue=False), DIALOGUES)
+    assert scores.total == [1.0, 1.0, 0.5]
+    assert all(type(value) is float for value in scores.total)
+
+
+@pytest.mark.parametrize(
+    ("value", "per_dialogue", "message"),
+    [
+        ([1.0, 2.0], False, r"'given' returned 2 values for 3 dialogues"),
+        (None, False, r"'given' returned NoneType; it must return a list"),
+        (1.0, False, r"'given' returned float; it must return a list"),
+        ([0.0, 0.0, "high"], False, r"'given' gave 'high', which is not a number, for dialogue 2 .*'the cat sat'"),
+        ([0.0, None, 0.0], False, r"'given' gave None, which is not a number, for dialogue 1 with the response ''"),
+        ([0.0, 0.0, float("nan")], False, r"gave nan, which is not finite, for dialogue 2 .*'the cat sat'"),
+        (float("-inf"), True, r"gave -inf, which is not finite, for dialogue 0 .*'one two'"),
+    ],
+)
+def test_unusable_values(value, per_dialogue, message):
+    reward = Given(value, per_dialogue)
+    with pytest.raises(RewardError, match=message):
+        scored(reward, DIALOGUES)
+    with pytest.raises(RewardError, match=message):
+        CompositeReward([{"id": "Given", "args": {"value": value, "per_dialogue": per_dialogue}}])(DIALOGUES)
+
+
+def test_an_exception_names_the_line_of_the_users_file():
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "the deepest line" in text)
+    with pytest.raises(RewardError) as caught:
+        scored(Given(ValueError("bad word")), DIALOGUES)
+    assert str(caught.value).startswith("reward 'given' raised ValueError: bad word at ")
+    assert str(caught.value).endswith(f"test_composite.py:{line}")
+    assert caught.value.exit_code == 2
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "raise_deep" in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_exception_below_the_users_file_names_the_users_line():
+    class Elsewhere(BaseReward):
+        def __call__(self, dialogues):
+            return [np.linalg.inv(np.zeros((2, 3)))]  # raises inside numpy
+
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "inside numpy" in text)
+    with pytest.raises(RewardError, match=rf"'elsewhere' raised LinAlgError: .*test_composite\.py:{line}$"):
+        scored(Elsewhere(), DIALOGUES)
+
+
+def test_a_users_error_passes_unchanged():
+    with pytest.raises(UserError, match=r"^mend it$") as caught:
+        scored(Given(UserError("mend it")), DIALOGUES)
+    assert not isinstance(caught.value, RewardError)
+
+
+def test_a_nested_exception_is_told_once():
+    nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given", "args": {"value": KeyError("k")}}]}}
+    with pytest.raises(RewardError, match=r"^reward 'given' raised KeyError: 'k' at \S+$"):
+        CompositeReward([nested])(DIALOGUES)
+
+
+def test_every_fault_of_the_parts_is_told_at_once():
+    parts = [
+        {"weight": 1},
+        {"id": "Meteor", "wieght": 2},
+        {"id": "Meteor", "weight": "high"},
+        {"id": "Meteor", "weight": float("inf")},
+        {"id": "Meteor", "weight": True},
+        {"id": "Metoer"},
+        {"id": "Meteor", "args": {"meteor_word": "off"}},
+        "Meteor",
+        {"id": "Meteor", "args": ["off"]},
+        {"id": "Meteor", "args": None, "weight": 2},
+    ]
+    with pytest.raises(UserError) as caught:
+        CompositeReward(parts)
+    lines = str(caught.value).splitlines()
+    expected = [
+        "[0]: id is missing",
+        "[1]: unknown key 'wieght'; did you mean 'weight'?",
+        "[2]: weight 'high' must be a finite number",
+        "[3]: weight inf must be a finite number",
+        "[4]: weight True must be a finite number",
+        "[5]: unknown reward 'Metoer'; did you mean 'Meteor'?",
+        "[6]: wrong arguments for Meteor",
+        "[7]: 'Meteor' must be a mapping",
+        "[8]: args ['off'] must be a mapping",
+    ]
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(f"reward_class.args.parts{start}")
+
+
+@pytest.mark.parametrize("parts", [[], None, {"id": "Meteor"}])
+def test_parts_must_be_a_list(parts):
+    with pytest.raises(UserError, match=r"reward_class\.args\.parts: give a list"):
+        CompositeReward(parts)
+
+
+def test_an_error_inside_a_part_names_the_part():
+    inner = {"id": "Meteor", "args": {"meteor_wordnet": "on"}}
+    nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given"}, inner]}}
+    with pytest.raises(UserError, match=r"^reward_class\.args\.parts\[1\]\.args\.meteor_wordnet: 'on'"):
+        CompositeReward([{"id": "Given"}, inner])
+    with pytest.raises(
+        UserError, match=r"^reward_class\.args\.parts\[0\]\.args\.parts\[1\]\.args\.meteor_wordnet: 'on'"
+    ):
+        CompositeReward([nested])
+    with pytest.raises(RewardError, match=r"^reward_class\.args\.parts\[0\]: reward 'Broken' raised ValueError"):
+        CompositeReward([{"id": "Broken"}])
+
+
+def test_build_reward():
+    assert build_reward("Given", {"value": 2}).value == 2
+    with pytest.raises(RewardError, match=r"'Broken' raised ValueError: .*at .*test_composite\.py:\d+$"):
+        build_reward("Broken", {})
+    with pytest.raises(UserError, match=r"did you mean 'Broken'"):
+        build_reward("Brokn", {})
+    RewardFactory.classes["Text"] = type("Text", (), {})
+    with pytest.raises(UserError, match=r"subclass of BaseReward"):
+        build_reward("Text", {})
+
+
+def test_nlp_reward_without_intent(caplog):
+    caplog.set_level(logging.INFO)
+    reward = NLPReward(intent_coef=0, meteor_coef="5e-1", meteor_wordnet="off", use_deepspeed=True)
+    scores = scored(reward, DIALOGUES)
+    assert list(scores.parts) == ["meteor_exact_stem"]
+    assert scores.total == pytest.approx([0, 0, 1 / 6])
+    assert reward.needs == ("reference",)
+    assert caplog.text.count("use_deepspeed has no effect") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({}, r"reward_class\.args\.intent_model.*`intent_coef: 0`"),
+        ({"intent_coef": 0, "meteor_coef": 0}, r"both 0"),
+        ({"intent_coef": "high"}, r"reward_class\.args\.intent_coef: 'high' must be a finite number"),
+        ({"intent_coef": 0, "meteor_coef": float("nan")}, r"reward_class\.args\.meteor_coef: nan"),
+        ({"intent_model": "./nothing"}, r"reward_class\.args\.intent_model: there is no folder './nothing'"),
+        ({"intent_coef": 0, "meteor_wordnet": "on"}, r"reward_class\.args\.meteor_wordnet"),
+    ],
+)
+def test_nlp_reward_mistakes(args, message):
+    with pytest.raises(UserError, match=message):
+        NLPReward(**args)
+
+
+def test_importing_the_rewards_is_light():
+    heavy = "[name for name in ('torch', 'transformers', 'nltk', 'huggingface_hub') if name in sys.modules]"
+    command = f"import sys, rlhf_dialog.rewards; print({heavy})"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,647 @@
+"""YAML and command line -> Config: what loads, in which order, and what every mistake is told. Values stand here by hand."""
+
+import logging
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rlhf_dialog.metrics
+import rlhf_dialog.rewards  # noqa: F401  so that unknown reward ids are known to be unknown
+from rlhf_dialog.config import (
+    dump_yaml,
+    find_config,
+    load_config,
+    load_settings,
+    override,
+    parse_arguments,
+    read_yaml,
+    walk,
+)
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.schema import NO_EFFECT, BatchPlan, Config, DataKeys, batch_plan
+
+SEEDS = Path(__file__).parents[2] / "shared" / "seed_configs"
+
+# The syntax that people bring along: flow mappings with comments and a trailing comma, uneven indents, 1e-6.
+PLAIN = """
+# a comment first
+reward_class:
+    id: NLPReward # which reward
+    args: {
+        # The classifier.
+        "intent_model": someone/act-classifier,
+        # The frozen language model.
+        "ref_model": someone/gpt2-dialog,
+    }
+
+vec_info_class:
+    id: "NLPVecInfo" # extra numbers
+wandb_entity: my-team # a name
+experiment_name: first_try
+run_dir: ./elsewhere/ # with a slash at the end
+log_interval: 3
+
+model_path: someone/gpt2-dialog # name or path
+use_share_model: true
+ppo_epoch: 4
+env: # what the prompts are made of
+    args: {
+        "tokenizer_path": gpt2, # tokenizer
+        "data_path": daily_dialog # no comma here
+    }
+lr: 1e-6 # text to a YAML 1.1 reader
+critic_lr: 2E-6
+episode_length: 64
+num_mini_batch: 10
+seed: 7
+use_amp: true
+"""
+ENGINE = """
+use_deepspeed: true
+use_fp16: false
+use_offload: false
+deepspeed_config: ds_config.json
+reward_class:
+  id: "NLPReward"
+  args: {
+    "use_deepspeed": true,
+    "ref_ds_config": "eval_ds_config.json", # a comment inside
+    "ref_model": "someone/gpt2-dialog",
+    "intent_ds_config": "eval_ds_config.json",
+    "intent_model": "someone/act-classifier",
+  }
+model_path: someone/gpt2-dialog
+env:
+    args: {
+        "tokenizer_path": gpt2,
+        "data_path": daily_dialog
+    }
+"""
+SMALL = "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str | bytes, name: str = "run.yaml") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def message(path: Path, overrides=None) -> str:
+    with pytest.raises(UserError) as error:
+        load_config(path, overrides)
+    return str(error.value)
+
+
+def test_the_syntax_of_the_openrl_example_loads(write):
+    config = load_config(write(PLAIN))
+    assert (config.lr, config.critic_lr) == (0.000001, 0.000002)
+    assert config.ref_model == config.model_path == "someone/gpt2-dialog"
+    assert config.reward_class.model_dump() == {"id": "NLPReward", "args": {"intent_model": "someone/act-classifier"}}
+    assert config.vec_info_class.model_dump() == {"id": "NLPVecInfo", "args": {}}
+    assert config.env.model_dump() == {"args": {"tokenizer_path": "gpt2", "data_path": "daily_dialog"}}
+    assert (config.wandb_entity, config.use_wandb, config.run_dir) == ("my-team", False, "./elsewhere/")
+    assert (config.experiment_name, config.log_interval, config.ppo_epoch) == ("first_try", 3, 4)
+    assert (config.episode_length, config.num_mini_batch, config.seed) == (64, 10, 7)
+    assert config.use_share_model is config.use_amp is True
+
+
+def test_the_engine_keys_load(write):
+    config = load_config(write(ENGINE, "with_engine.yaml"))
+    assert (config.use_deepspeed, config.use_fp16, config.use_offload) == (True, False, False)
+    assert config.deepspeed_config == "ds_config.json"
+    assert config.ref_model == "someone/gpt2-dialog"
+    assert config.reward_class.args == {
+        "use_deepspeed": True,
+        "ref_ds_config": "eval_ds_config.json",
+        "intent_ds_config": "eval_ds_config.json",
+        "intent_model": "someone/act-classifier",
+    }
+    assert config.experiment_name == "with_engine"  # the stem, when the file names none
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the document's own configurations are not here")
+def test_the_documents_own_files_load_unchanged():
+    config = load_config(SEEDS / "nlp_ppo.yaml")
+    assert config.model_path == config.ref_model == "rajkumarrrk/gpt2-fine-tuned-on-daily-dialog"
+    assert config.reward_class.args == {"intent_model": "rajkumarrrk/roberta-daily-dialog-intent-classifier"}
+    assert (config.env.args.tokenizer_path, config.env.args.data_path) == ("gpt2", "daily_dialog")
+    assert (config.lr, config.critic_lr, config.episode_length) == (1e-6, 1e-6, 128)
+    assert (config.num_mini_batch, config.seed, config.ppo_epoch) == (20, 0, 5)
+    assert (config.experiment_name, config.run_dir, config.wandb_entity) == ("train_nlp", "./run_results/", "openrl")
+    assert config.use_share_model is config.use_amp is True
+    assert config.use_wandb is False
+    engine = load_config(SEEDS / "nlp_ppo_ds.yaml")
+    assert engine.use_deepspeed
+    assert engine.deepspeed_config == "ds_config.json"
+    assert engine.experiment_name == "nlp_ppo_ds"
+
+
+def test_the_defaults_are_the_documents(write):
+    config = load_config(write(SMALL))
+    assert (config.episode_length, config.env_num, config.num_mini_batch, config.ppo_epoch) == (128, 5, 20, 5)
+    assert (config.lr, config.critic_lr, config.total_time_steps, config.run_dir) == (
+        1e-6,
+        1e-6,
+        100_000,
+        "./run_results",
+    )
+    assert (config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip) == (0.2, 0.05, 0.1, 0.2)
+    assert (config.save_interval, config.log_interval, config.context_size, config.min_context_size) == (5, 1, 5, 1)
+    assert (config.opti_eps, config.turn_separator, config.trust_remote_code) == (1e-5, "<EOU>", False)
+    assert config.ref_model is None
+    assert config.vec_info_class.id == "NLPVecInfo"
+
+
+# what is wrong, and what is said
+
+
+def test_every_mistake_at_once_with_key_value_and_nearest_name(write):
+    said = message(
+        write(
+            SMALL + "learning_rate: 1\ngama: 0.9\nclip_param: -1\nppo_epoch: three\nuse_amp: 7\n"
+            "kl_coef: .nan\ntop_p: 1.5\nseed: 4294967296\ndevice: tpu\n"
+        )
+    )
+    assert "9 problems" in said.splitlines()[0]
+    assert "run.yaml" in said.splitlines()[0]
+    lines = {line.strip().split(":")[0]: line for line in said.splitlines()[1:]}
+    wrong = {"learning_rate", "gama", "clip_param", "ppo_epoch", "use_amp", "kl_coef", "top_p", "seed", "device"}
+    assert set(lines) == wrong
+    assert "did you mean 'gamma'" in lines["gama"]
+    assert "-1" in lines["clip_param"]
+    assert "greater than 0" in lines["clip_param"]
+    assert "'three'" in lines["ppo_epoch"]
+    assert "finite" in lines["kl_coef"]
+    assert "1.5" in lines["top_p"]
+    assert "'tpu'" in lines["device"]
+    assert all(name in lines["device"] for name in ("auto", "cpu", "cuda"))
+
+
+def test_missing_keys_say_what_they_are(write):
+    said = message(write("lr: 1.0\n"))
+    lines = [line.strip() for line in said.splitlines()[1:]]
+    assert sorted(line.split(":")[0] for line in lines) == ["env", "model_path", "reward_class"]
+    assert any("causal LM" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("env: {args: {data_path: d, data_pth: e}}", ["env.args.data_pth", "did you mean 'env.args.data_path'"]),
+        ("env: {args: {data_path: d}, arg: 1}", ["env.arg: unknown key"]),
+        ("env: {args: {data_path: d, lr: 1}}", ["env.args.lr", "did you mean 'lr'"]),
+        ("data_path: d", ["data_path: unknown key", "did you mean 'env.args.data_path'"]),
+        ("env: {args: {}}", ["env.args.data_path: missing"]),
+        ("env: {args: [data_path]}", ["env.args: found ['data_path']"]),
+        ("env: d", ["env: found 'd'"]),
+        ("reward_class: LengthMatch", ["reward_class: found 'LengthMatch'"]),
+        ("reward_class: {id: LengthMatch, arg: 3}", ["reward_class.arg: unknown key"]),
+        ("reward_class: {id: LengthMatch, args: [1]}", ["reward_class.args: found [1]"]),
+        ("reward_class: {id: LengthMatch, args: {scale: 3}}", ["reward_class", "LengthMatch", "scale"]),
+        ("reward_class: {id: LengthMach}", ["LengthMach", "did you mean 'LengthMatch'", "Known", "NLPReward"]),
+        ("vec_info_class: {id: NLPInfo}", ["NLPInfo", "did you mean 'NLPVecInfo'"]),
+        ("lr: true", ["lr: found True", "a number"]),
+        ("seed: false", ["seed: found False", "a number"]),
+        ("max_iterations: true", ["max_iterations: found True", "a number"]),
+        ("lr: small", ["lr: found 'small'"]),
+        ("lr: [1.0e-6]", ["lr: found [1e-06]"]),
+        ("ppo_epoch: 2.5", ["ppo_epoch: found 2.5"]),
+        ("use_amp: maybe", ["use_amp: found 'maybe'"]),
+        ("model_path: [a]", ["model_path: found ['a']"]),
+        ("lr: .inf", ["lr: found inf", "finite"]),
+        ("lr: 'nan'", ["lr", "finite"]),
+        ("lr: 1e999", ["lr", "finite"]),
+        ("lr: 0", ["lr: found 0", "greater than 0"]),
+        ("gamma: 1.01", ["gamma: found 1.01"]),
+        ("dual_clip_coeff: 1", ["dual_clip_coeff: found 1"]),
+        ("env_num: 0", ["env_num: found 0"]),
+        ("max_prompt_length: 1", ["max_prompt_length: found 1"]),
+        ("turn_separator: ''", ["turn_separator: found ''"]),
+        ("advantage_estimator: ppo", ["advantage_estimator: found 'ppo'", "grpo"]),
+        ("advantage_estimator: rloo\nnum_responses_per_prompt: 1", ["num_responses_per_prompt", "at least 2", "1"]),
+        ("advantage_estimator: grpo\nrollout_batch_size: 6", ["rollout_batch_size", "6", "multiple of 4"]),
+        ("num_responses_per_prompt: 4\nrollout_batch_size: 10", ["rollout_batch_size", "10", "multiple of 4"]),
+    ],
+)
+def test_one_mistake_is_told_with_its_dotted_key(write, text, words):
+    changed = {line.split(":")[0] for line in text.splitlines()}
+    kept = [line for line in SMALL.splitlines() if line.split(":")[0] not in changed]
+    said = message(write("\n".join([*kept, text]) + "\n"))
+    assert "1 problem\n" in said
+    assert all(word in said for word in words), said
+
+
+def test_a_key_of_a_mapping_that_is_no_text_is_a_mistake_too(write):
+    for text in ("reward_class: {id: LengthMatch, args: {1: 2}}", "env: {args: {data_path: d}, 3: 4}", "5: 6"):
+        lines = [line for line in SMALL.splitlines() if not text.startswith(line.split(":")[0])]
+        message(write("\n".join([*lines, text])))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lr: 1\nseed: 2\nlr: 3\n", ["'lr'", "twice", "line 3"]),
+        ("env:\n  args: {data_path: a, data_path: b}\n", ["'data_path'", "twice", "line 2"]),
+        ("a: [1, 2\nb: 3\n", ["not valid YAML", "line 2"]),
+        ("\tlr: 1\n", ["not valid YAML", "line 1"]),
+        ('lr: "1\n', ["not valid YAML", "line 2"]),
+        ("lr: !!python/object:os.system x\n", ["not valid YAML", "line 1"]),
+        ("lr: *nobody\n", ["not valid YAML", "line 1"]),
+        ("- lr\n- seed\n", ["mapping", "list"]),
+        ("just a sentence\n", ["mapping", "str"]),
+        ("globals:\n  base: ./models\nmodel_path: '{{ base }}'\n", ["globals", "Jinja", "not supported"]),
+        (b"\x80\x81\x00\xff" * 40, ["cannot be read"]),
+        (b"\x00\x01\x02", ["not valid YAML"]),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_told_with_its_line(write, text, words):
+    path = write(text)
+    said = message(path)
+    assert str(path) in said
+    assert "Traceback" not in said
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    "value", ["!!bool maybe", "!!int ''", "!!float ''", "!!timestamp then", "!!map [a]", "2026-99-99"]
+)
+def test_a_tag_that_does_not_fit_its_value_is_invalid_yaml(write, value):
+    assert "not valid YAML" in message(write(f"{SMALL}lr: {value}\n"))
+
+
+def test_an_empty_file_misses_what_every_file_needs(write):
+    for text in ("", "# only a comment\n", "---\n", "\n\n"):
+        assert "3 problems" in message(write(text))
+
+
+def test_a_folder_and_an_absent_file_cannot_be_read(tmp_path):
+    for path in (tmp_path, tmp_path / "absent.yaml"):
+        assert "cannot be read" in message(path)
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_not_matter(write):
+    assert load_config(write(b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode())).model_path == "m"
+
+
+# KL keys of NLPReward
+
+
+def nlp(args: str, top: str = "") -> str:
+    return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {{id: NLPReward, args: {args}}}\n{top}"
+
+
+def test_the_kl_arguments_of_nlpreward_become_the_top_level_keys(write):
+    config = load_config(
+        write(nlp("{intent_coef: 0, ref_model: r, kl_coef: 0.3, kl_target: 0.7, kl_rate: 0.4, kl_clip: 0.5}"))
+    )
+    assert (config.ref_model, config.kl_coef, config.kl_target) == ("r", 0.3, 0.7)
+    assert (config.kl_rate, config.kl_clip) == (0.4, 0.5)
+    assert config.reward_class.args == {"intent_coef": 0}
+
+
+def test_the_same_kl_value_in_both_places_is_fine_and_another_is_a_mistake(write):
+    args = "{intent_coef: 0, kl_coef: 0.3, ref_model: r}"
+    assert load_config(write(nlp(args, "kl_coef: 0.3\nref_model: r\n"))).kl_coef == 0.3
+    said = message(write(nlp(args, "kl_coef: 0.2\nref_model: s\nlr: 0\n")))
+    assert "3 problems" in said
+    assert re.search(r"kl_coef: .*0\.2.*0\.3.*reward_class\.args\.kl_coef", said)
+    assert re.search(r"ref_model: .*'s'.*'r'", said)
+
+
+def test_kl_arguments_of_other_rewards_stay_where_they_are(write):
+    text = "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch, args: {kl_coef: 0.3}}\n"
+    assert "kl_coef" in message(write(text))
+
+
+def test_a_wrong_kl_argument_of_nlpreward_is_a_mistake(write):
+    assert "kl_coef: found -1" in message(write(nlp("{intent_coef: 0, kl_coef: -1}")))
+
+
+# order and overrides
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(write):
+    path = write(SMALL + "lr: 0.5\nseed: 3\n")
+    config = load_config(path, {"seed": 4, "env.args.data_path": "other", "gamma": "0.5"})
+    assert (config.lr, config.seed, config.gamma, config.gae_lambda) == (0.5, 4, 0.5, 0.95)
+    assert config.env.args.data_path == "other"
+    assert read_yaml(path)["seed"] == 3
+
+
+def test_overrides_reach_into_lists_and_make_missing_mappings():
+    raw = {"reward_class": {"args": {"parts": [{"id": "A"}, {"id": "B", "weight": 1}]}}, "env": None}
+    override(raw, "reward_class.args.parts.1.weight", 0.25)
+    override(raw, "reward_class.args.parts.0", {"id": "C"})
+    override(raw, "env.args.data_path", "x")
+    assert raw == {
+        "reward_class": {"args": {"parts": [{"id": "C"}, {"id": "B", "weight": 0.25}]}},
+        "env": {"args": {"data_path": "x"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("parts.2.weight", ["--parts.2.weight", "'2'", "list of 2"]),
+        ("parts.-1", ["'-1'", "list of 2"]),
+        ("parts.first", ["'first'", "list of 2"]),
+        ("parts.0.id.x", ["'id'", "'A'"]),
+        ("lr.x", ["'lr'", "0.5"]),
+    ],
+)
+def test_an_override_of_what_is_not_there_says_so(key, words):
+    with pytest.raises(UserError) as error:
+        override({"parts": [{"id": "A"}, {"id": "B"}], "lr": 0.5}, key, 1)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_faulty_override_is_told_like_a_faulty_file(write):
+    said = message(write(SMALL), {"lr": -1, "env.args.data_pat": 1})
+    assert "2 problems" in said
+    assert "lr: found -1" in said
+    assert "env.args.data_pat" in said
+
+
+def test_arguments():
+    config, overrides, flags = parse_arguments(
+        [
+            *("--config", "a.yaml", "--lr", "1e-4", "--env.args.data_path=./x=y", "--use_amp", "--overwrite"),
+            *("--local-rank=0", "--reward_class.args", "{intent_coef: 0, parts: [1, 2]}", "--kl_coef", "-1"),
+            *("--seed=3", "--ref_model", "null", "--run-dir", "my runs", "--device", "cpu"),
+        ],
+        {"overwrite", "help"},
+    )
+    assert (config, flags) == ("a.yaml", {"overwrite"})
+    assert float(overrides.pop("lr")) == 1e-4
+    assert overrides == {
+        "env.args.data_path": "./x=y",
+        "use_amp": True,
+        "local_rank": 0,
+        "reward_class.args": {"intent_coef": 0, "parts": [1, 2]},
+        "kl_coef": -1,
+        "seed": 3,
+        "ref_model": None,
+        "run_dir": "my runs",
+        "device": "cpu",
+    }
+    assert parse_arguments([], set()) == (None, {}, set())
+    assert parse_arguments(["--config=b.yaml"], set())[0] == "b.yaml"
+
+
+def test_a_key_without_a_value_is_true_and_a_value_that_is_no_yaml_is_text():
+    _, overrides, flags = parse_arguments(
+        ["--use_amp", "--model_path", "a: b: c", "--x", "@home", "--debug"], {"debug"}
+    )
+    assert overrides == {"use_amp": True, "model_path": "a: b: c", "x": "@home"}
+    assert flags == {"debug"}
+
+
+@pytest.mark.parametrize("words", [["nlp_ppo.yaml"], ["-x", "1"], ["--config", "a", "b"], ["--"], ["--a", "{b: ["]])
+def test_arguments_that_cannot_be_read(words):
+    with pytest.raises(UserError):
+        parse_arguments(words, set())
+
+
+def test_local_rank_of_a_launcher_is_accepted(write):
+    _, overrides, _ = parse_arguments(["--local_rank=0"], set())
+    assert load_config(write(SMALL), overrides).local_rank == 0
+
+
+# finding the file
+
+
+def test_find_config_looks_here_then_in_configs_then_beside_the_script(tmp_path, monkeypatch):
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    places = [here / "x.yaml", here / "configs" / "x.yaml", beside / "x.yaml", beside / "configs" / "x.yaml"]
+    for path in places:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(here)
+    for place in places:
+        assert find_config("x.yaml", beside).resolve() == place.resolve()
+        assert find_config(str(place), beside) == place
+        place.unlink()
+    with pytest.raises(UserError, match=r"'x\.yaml' not found"):
+        find_config("x.yaml", beside)
+
+
+def test_find_config_lists_what_there_is_and_the_nearest_name(tmp_path, monkeypatch):
+    (tmp_path / "configs").mkdir()
+    for name in ("nlp_ppo.yaml", "quickstart.yaml", "notes.txt"):
+        (tmp_path / "configs" / name).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        find_config("nlp_poo.yaml", tmp_path / "nowhere")
+    assert "did you mean 'nlp_ppo.yaml'" in str(error.value)
+    assert "quickstart.yaml" in str(error.value)
+    assert "notes.txt" not in str(error.value)
+    monkeypatch.chdir(tmp_path / "configs")
+    with pytest.raises(UserError, match="no configs/ folder"):
+        find_config("nlp_poo.yaml", tmp_path / "nowhere")
+
+
+def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch):
+    (tmp_path / "project" / "configs").mkdir(parents=True)
+    (tmp_path / "project" / "configs" / "a.yaml").touch()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "project" / "train_ppo.py")])
+    assert find_config("a.yaml") == tmp_path / "project" / "configs" / "a.yaml"
+
+
+def test_a_folder_of_that_name_is_no_config(tmp_path, monkeypatch):
+    (tmp_path / "a.yaml").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError):
+        find_config("a.yaml", tmp_path)
+
+
+# round trip, batch arithmetic, keys without effect
+
+
+def test_the_dump_loads_again_and_is_the_same(write):
+    config = load_config(write(PLAIN))
+    config.turn_separator = " Ünï 🙂 #: "
+    again = load_config(write(dump_yaml(config), "again.yaml"))
+    assert again == config
+    assert set(yaml.safe_load(dump_yaml(config))) == set(Config.model_fields)
+
+
+def plan(text: str, write) -> BatchPlan:
+    return batch_plan(load_config(write(SMALL + text)))
+
+
+def test_batch_plan_of_the_document(write):
+    """128 * 5 / 20 = 32 responses; 20 minibatches of 32 are 12 of 2 and 8 of 1; 5 epochs make 100 steps."""
+    found = plan("", write)
+    assert (found.num_prompts, found.num_responses, found.num_minibatches, found.num_optimizer_steps) == (
+        32,
+        32,
+        20,
+        100,
+    )
+    assert "20 minibatches asked, 32 responses: 12 of 2 and 8 of 1" in found.text
+    assert "128" in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "words"),
+    [
+        ("rollout_batch_size: 13", (13, 13, 13, 65), "20 minibatches asked, 13 responses: 13 of 1"),
+        ("rollout_batch_size: 64\nnum_mini_batch: 4\nppo_epoch: 2", (64, 64, 4, 8), "4 of 16"),
+        ("max_new_tokens: 48\nnum_mini_batch: 3", (14, 14, 3, 15), "2 of 5 and 1 of 4"),  # 640 / 48 = 13.3
+        ("max_new_tokens: 1000", (1, 1, 1, 5), "1 of 1"),
+        ("advantage_estimator: grpo\nrollout_batch_size: 16\nnum_mini_batch: 2", (4, 16, 2, 10), "4 for each of 4"),
+        (
+            "advantage_estimator: rloo\nnum_responses_per_prompt: 3\nnum_mini_batch: 2",
+            (11, 33, 2, 10),
+            "1 of 17 and 1 of 16",
+        ),
+        ("advantage_estimator: reinforce_pp\nrollout_batch_size: 5\nnum_mini_batch: 5", (5, 5, 5, 25), "5 of 1"),
+        ("num_responses_per_prompt: 2\nrollout_batch_size: 6\nnum_mini_batch: 6", (3, 6, 6, 30), "2 for each of 3"),
+    ],
+)
+def test_batch_plan_by_hand(write, text, numbers, words):
+    found = plan(text, write)
+    assert (found.num_prompts, found.num_responses, found.num_minibatches, found.num_optimizer_steps) == numbers
+    assert words in found.text
+
+
+@given(
+    length=st.integers(1, 300), env_num=st.integers(1, 9), new=st.integers(1, 60), per_prompt=st.integers(2, 5),
+    asked=st.integers(1, 40),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_batch_plan_covers_the_tokens_and_shares_out_whole_groups(length, env_num, new, per_prompt, asked):
+    sizes = {"episode_length": length, "env_num": env_num, "max_new_tokens": new, "num_mini_batch": asked}
+    config = Config.model_validate(
+        yaml.safe_load(SMALL) | sizes | {"advantage_estimator": "rloo", "num_responses_per_prompt": per_prompt}
+    )
+    found = batch_plan(config)
+    assert found.num_responses == found.num_prompts * per_prompt
+    assert found.num_responses * new >= length * env_num  # enough tokens
+    assert (found.num_responses - per_prompt) * new < length * env_num  # and not one prompt more
+    assert found.num_minibatches == min(asked, found.num_responses)
+    listed = [(int(count), int(size)) for count, size in re.findall(r"(\d+) of (\d+)", found.text.splitlines()[1])]
+    assert sum(count * size for count, size in listed) == found.num_responses
+    assert sum(count for count, _ in listed) == found.num_minibatches
+    assert max(size for _, size in listed) - min(size for _, size in listed) <= 1
+
+
+def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
+    text = "hidden_size: 512\nuse_recurrent_policy: false\nmini_batch_size: 8\neval_interval: 3\n"
+    with caplog.at_level(logging.INFO, "rlhf_dialog"):
+        config = load_config(write(SMALL + text))
+    for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "eval_interval"):
+        assert re.search(rf"{key}: no effect, because \w+", caplog.text)
+        assert not hasattr(config, key)
+
+
+def test_no_key_both_works_and_has_no_effect():
+    keys = [key for key, _ in walk(Config)]
+    assert len(keys) == len(set(keys))
+    assert not set(keys) & set(NO_EFFECT)
+    assert "env.args.data_path" in keys
+
+
+def test_other_schemas_use_the_same_loader(write):
+    found = load_settings(DataKeys, write("context_size: 3\n"), {"max_prompt_length": 9})
+    assert (found.context_size, found.max_prompt_length, found.turn_separator) == (3, 9, "<EOU>")
+    with pytest.raises(
+        UserError, match=r"arguments: 1 problem\n  context_sise: unknown key; did you mean 'context_size'"
+    ):
+        load_settings(DataKeys, None, {"context_sise": 3})
+
+
+# anything at all
+
+
+def tries(path: Path, overrides=None) -> Config | None:
+    """The configuration, or None for a UserError; whatever else is raised is a bug."""
+    try:
+        config = load_config(path, overrides)
+    except UserError:
+        return None
+    assert isinstance(config, Config)
+    return config
+
+
+KEYS = st.sampled_from([name for name in Config.model_fields] + list(NO_EFFECT)[:3]) | st.text(max_size=4)
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.dates() | st.binary(max_size=3)
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(KEYS | st.integers(0, 3) | st.booleans() | st.sampled_from(["id", "args", "data_path"]), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+CLASSES = st.fixed_dictionaries(
+    {"id": st.sampled_from(["NLPReward", "CompositeReward", "Meteor", "NLPVecInfo", "x"]) | TREES},
+    optional={
+        "args": TREES | st.dictionaries(st.sampled_from(["kl_coef", "ref_model", "parts"]) | st.integers(0, 2), TREES)
+    },
+)
+PROPERTY = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@given(tree=st.dictionaries(KEYS, TREES, max_size=6) | TREES, reward=CLASSES, whole=st.booleans())
+@PROPERTY
+def test_any_yaml_gives_a_config_or_a_user_error(tmp_path, tree, reward, whole):
+    if whole and isinstance(tree, dict):
+        tree = {"model_path": "m", "env": {"args": {"data_path": "d"}}, **tree, "reward_class": reward}
+    path = tmp_path / "any.yaml"
+    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+    tries(path)
+
+
+@given(data=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+@PROPERTY
+def test_any_bytes_give_a_config_or_a_user_error(tmp_path, data):
+    path = tmp_path / "any.yaml"
+    path.write_bytes(data)
+    tries(path)
+
+
+@given(
+    value=st.text(st.sampled_from("{}[]:,-?&*!|>'\"%@` \n\t#~=.<0123456789abefinorstuxy_"), max_size=24),
+    key=st.sampled_from(["lr", "reward_class.args", "env.args", "kl_coef", "ref_model", "a.0.b"]),
+)
+@PROPERTY
+def test_any_value_on_the_command_line_gives_a_config_or_a_user_error(tmp_path, key, value):
+    path = tmp_path / "any.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    try:
+        _, overrides, _ = parse_arguments([f"--{key}={value}"], set())
+    except UserError:
+        return
+    config = tries(path, overrides)
+    if config and key == "lr":
+        assert math.isfinite(config.lr)
+        assert config.lr > 0
+
+
+@given(key=st.text(st.sampled_from("ab.01 -"), max_size=8), value=TREES)
+@PROPERTY
+def test_any_dotted_key_is_set_or_refused(key, value):
+    raw = {"a": {"b": [1, {"a": 2}]}, "b": 0, "": {}}
+    try:
+        override(raw, key, value)
+    except UserError:
+        return
+    node = raw
+    for name in key.split("."):
+        node = node[int(name)] if isinstance(node, list) else node[name]
+    assert node is value

@@ -1,0 +1,90 @@
+"""Every configuration that ships loads, and names only what ships or what another stage writes."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlhf_dialog.metrics
+import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
+from rlhf_dialog.config import load_config, load_settings
+from rlhf_dialog.schema import Config, Settings, batch_plan
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
+SCRIPTS = {
+    "sft": ("scripts/train_sft.py", "SFTConfig"),
+    "intent": ("reward_models/train_intent_classifier.py", "IntentConfig"),
+}
+
+
+def load_script(path: str):
+    name = f"shipped_{Path(path).stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def load(path: Path) -> Settings:
+    """The settings of a shipped file, by the schema that its name says."""
+    prefix = path.name.split("_")[0]
+    if prefix not in SCRIPTS:
+        return load_config(path)
+    script, schema = SCRIPTS[prefix]
+    return load_settings(getattr(load_script(script), schema), path)
+
+
+def test_there_are_configurations():
+    assert {"quickstart.yaml", "sft_quickstart.yaml", "intent_quickstart.yaml"} <= {path.name for path in CONFIGS}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_it_loads(path):
+    settings = load(path)
+    if isinstance(settings, Config):
+        assert batch_plan(settings).num_optimizer_steps > 0
+        assert settings.experiment_name
+        assert not settings.trust_remote_code
+        assert not settings.use_wandb
+    assert len(path.read_text(encoding="utf-8").splitlines()[0]) > 20  # the first line says what it is for
+    assert path.read_text(encoding="utf-8").startswith("#")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_files_that_it_names_ship(path):
+    folders = (ROOT, ROOT / "configs", ROOT / "ds_configs")
+    for word in re.findall(r"[\w./-]+\.(?:py|ya?ml|json)\b", path.read_text(encoding="utf-8")):
+        assert any((folder / word).is_file() for folder in folders), f"{path.name} names {word}"
+
+
+@pytest.mark.parametrize("name", ["quickstart"])
+def test_the_stages_of_a_pipeline_read_what_the_others_write(name):
+    sft, intent = load(ROOT / f"configs/sft_{name}.yaml"), load(ROOT / f"configs/intent_{name}.yaml")
+    ppo = load_config(ROOT / f"configs/{name}.yaml")
+    assert ppo.model_path == sft.output  # type: ignore[attr-defined]
+    assert ppo.env.args.data_path == sft.data_path == intent.data_path  # type: ignore[attr-defined]
+    assert str(intent.output) in json.dumps(ppo.reward_class.args)  # type: ignore[attr-defined]
+    assert ppo.turn_separator == sft.turn_separator  # type: ignore[attr-defined]
+    assert ppo.max_prompt_length + ppo.max_new_tokens <= sft.n_positions  # type: ignore[attr-defined]
+
+
+def test_the_quickstarts_stages_name_files_that_ship():
+    quickstart = load_script("scripts/quickstart.py")
+    for stage in quickstart.STAGES:
+        for path in (Path(stage.command.split()[0]), *stage.inputs):
+            assert path.parts[0] == "runs" or (ROOT / path).exists(), f"'{stage.title}' reads {path}"
+        config = re.search(r"--config (\S+)", stage.command)
+        assert config is None or (ROOT / "configs" / config[1]).is_file()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda path: path.name)
+def test_engine_configurations_are_json(path):
+    lines = [line.split("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+    assert isinstance(json.loads("\n".join(lines)), dict)

@@ -1,0 +1,80 @@
+"""Rendering to a prompt and back, and what goes first when a prompt is too long."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import byte_tokenizer
+
+from rlhf_dialog.dialogue import cut_at_separator, fit_turns, render_prompt, render_reply, render_target
+
+TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
+
+
+def letters(text):
+    return [ord(letter) for letter in text]
+
+
+def test_rendering():
+    assert render_prompt(["a", "b c"], "<EOU>") == "a <EOU> b c <EOU>"
+    assert render_prompt(["a"], "|") == "a |"
+    assert render_reply("b c") == " b c"
+    assert render_target("b c", "<EOU>") == " b c <EOU>"
+
+
+def test_prompt_and_target_are_the_longer_prompt():
+    assert render_prompt(["a", "b"], "<EOU>") + render_target("c", "<EOU>") == render_prompt(["a", "b", "c"], "<EOU>")
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        (" Yes . <EOU> Why ? <EOU>", "Yes ."),
+        (" Yes .", "Yes ."),
+        (" <EOU> a", ""),
+        ("", ""),
+        ("a<EOU>b", "a"),
+        ("a <EO", "a <EO"),
+    ],
+)
+def test_cut_at_separator(text, cut):
+    assert cut_at_separator(text, "<EOU>") == cut
+
+
+@pytest.mark.parametrize(
+    ("max_length", "text"),
+    [(16, "aaa | bbb | cc |"), (15, "bbb | cc |"), (10, "bbb | cc |"), (9, "cc |"), (4, "cc |"), (3, "c |"), (1, "|")],
+)
+def test_fit_turns_by_hand(max_length, text):
+    assert fit_turns(["aaa", "bbb", "cc"], "|", letters, max_length) == letters(text)
+
+
+@given(TURNS, st.integers(1, 80))
+def test_fit_turns_drops_whole_oldest_turns_and_no_more_than_needed(turns, max_length):
+    ids = fit_turns(turns, "|", letters, max_length)
+    wholes = [letters(" | ".join(turns[start:]) + " |") for start in range(len(turns))]
+    fitting = [whole for whole in wholes if len(whole) <= max_length]
+    assert len(ids) <= max_length
+    assert ids == (fitting[0] if fitting else wholes[-1][-max_length:])
+
+
+@given(TURNS, st.booleans())
+def test_fit_turns_keeps_everything_that_fits_a_real_tokenizer(turns, separator_token):
+    tokenizer = BYTES[separator_token]
+    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    assert tokenizer.decode(fit_turns(turns, "<EOU>", encode, 1000)).replace(" <EOU>", "<EOU>") == "".join(
+        f"{' ' if i else ''}{turn}<EOU>" for i, turn in enumerate(turns)
+    )
+
+
+BYTES = {kind: byte_tokenizer(kind) for kind in (True, False)}
+
+
+def test_tiny_tokenizer_has_the_separator_as_one_token_or_as_text():
+    special, plain = BYTES[True], BYTES[False]
+    separator = special.convert_tokens_to_ids("<EOU>")
+    ids = special("Hi <EOU> é <EOU>")["input_ids"]
+    assert ids.count(separator) == 2
+    assert ids[2] == separator
+    assert special.decode(ids, skip_special_tokens=True) == "Hi é"
+    assert len(plain("<EOU>")["input_ids"]) == 5
+    assert (len(special), len(plain)) == (259, 258)

@@ -1,0 +1,388 @@
+"""Metrics with intervals, replies without a model, and the JSON of scripts/evaluate.py."""
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from rlhf_dialog import evaluate
+from rlhf_dialog.chat import ChatAgent
+from rlhf_dialog.config import dump_yaml
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.evaluate import Measured, Replies
+from rlhf_dialog.generation import Sampling
+from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
+from rlhf_dialog.schema import Config
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "evaluate.py"
+METRICS = {"score", "mean_length", "mean_words", "truncated", "distinct_1", "distinct_2"}
+LENGTH = {"id": "LengthMatch", "weight": 0.5}
+BASELINES = {
+    "constant_reply",
+    "long_constant_reply",
+    "repeat_last_turn",
+    "random_reference",
+    "random_train_reply",
+    "true_replies",
+}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 12))
+
+
+@pytest.fixture(scope="module")
+def prompts(data):
+    return load_prompts(data, "test")
+
+
+def save_run(folder: Path, data: str, seed: int, **keys) -> Path:
+    """A run folder as training leaves it: config.yaml beside agent/. Returns agent/."""
+    tiny.gpt2(seed=seed).save_pretrained(folder / "agent")
+    tiny.byte_tokenizer().save_pretrained(folder / "agent")
+    (folder / "agent" / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 9}', encoding="utf-8")
+    reward = {"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH]}}
+    keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": reward, **keys}
+    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(keys)), encoding="utf-8")
+    return folder / "agent"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("runs")
+    return save_run(root / "trained", data, seed=1), save_run(root / "start", data, seed=2)
+
+
+@pytest.fixture(scope="module")
+def agent(runs):
+    return ChatAgent.load(runs[0])
+
+
+# intervals
+
+
+def test_the_interval_is_that_of_the_mean():
+    """Against mean +- 1.96 standard errors, and against a bootstrap written another way."""
+    values = np.random.default_rng(3).gamma(2.0, 1.5, size=400)
+    found = evaluate.interval(values)
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    assert found["mean"] == pytest.approx(values.sum() / 400)
+    assert found["low"] == pytest.approx(values.mean() - 1.96 * error, abs=0.25 * error)
+    assert found["high"] == pytest.approx(values.mean() + 1.96 * error, abs=0.25 * error)
+    rng = np.random.default_rng(77)
+    means = sorted(rng.choice(values, len(values)).mean() for _ in range(3000))
+    assert found["low"] == pytest.approx(means[int(0.025 * 3000)], abs=0.25 * error)
+    assert found["high"] == pytest.approx(means[int(0.975 * 3000)], abs=0.25 * error)
+
+
+def test_an_interval_of_equal_or_single_values_is_a_point():
+    for values in (np.full(20, 0.25), np.array([0.25])):
+        assert evaluate.interval(values) == {"mean": 0.25, "low": 0.25, "high": 0.25}
+
+
+def test_the_interval_depends_on_the_seed_alone():
+    values = np.arange(50.0)
+    assert evaluate.interval(values, 1) == evaluate.interval(values, 1)
+    assert evaluate.interval(values, 1) != evaluate.interval(values, 2)
+
+
+def test_paired_differences_are_narrower_than_two_independent_samples():
+    """Prompts differ by far more than systems do; pairing takes that out."""
+    rng = np.random.default_rng(0)
+    prompts, noise = rng.normal(0, 10, 300), rng.normal(0, 0.1, 300)
+    before = Measured({"score": prompts}, {"distinct_1": np.array([0.5, 0.7])})
+    after = Measured({"score": prompts + 0.2 + noise}, {"distinct_1": np.array([0.6, 0.8])})
+    found = evaluate.differences(before, after)
+    assert found["score"]["mean"] == pytest.approx(0.2 + noise.mean())
+    assert found["score"]["low"] > 0.15
+    assert found["score"]["high"] - found["score"]["low"] < 0.05
+    alone = evaluate.intervals(after)["score"]
+    assert alone["high"] - alone["low"] > 1
+    assert found["distinct_1"] == {key: pytest.approx(0.1) for key in ("mean", "low", "high")}
+
+
+# what is measured
+
+
+class Share(BaseReward):
+    """The share of words that are `yes`."""
+
+    name = "share"
+
+    def __call__(self, dialogues):
+        return [d.response.split().count("yes") / max(len(d.response.split()), 1) for d in dialogues]
+
+
+def test_measures_by_hand():
+    dialogues = [
+        Dialogue(["a"], response="yes no yes", reference="x"),
+        Dialogue(["b"], response="", reference="x", truncated=True),
+    ]
+    found = evaluate.measure(Replies(dialogues, [4, 9]), Share())
+    assert {name: values.tolist() for name, values in found.per_prompt.items()} == {
+        "score": [pytest.approx(2 / 3), 0.0],
+        "share": [pytest.approx(2 / 3), 0.0],
+        "mean_length": [4.0, 9.0],
+        "mean_words": [3.0, 0.0],
+        "truncated": [0.0, 1.0],
+    }
+    assert {name: values.tolist() for name, values in found.per_block.items()} == {
+        "distinct_1": [pytest.approx(2 / 3)],
+        "distinct_2": [1.0],
+    }
+    means = evaluate.intervals(found)
+    assert means["mean_length"]["mean"] == 6.5
+    assert means["truncated"]["mean"] == 0.5
+
+
+def test_distinct_n_is_the_mean_over_blocks_of_100():
+    """100 times `a b` (2 of 200 words, 1 of 100 bigrams), 100 different words (100 of 100), and a rest of 50."""
+    texts = ["a b"] * 100 + [f"w{i}" for i in range(100)] + ["rest"] * 50
+    found = evaluate.measure(Replies([Dialogue(["p"], response=text) for text in texts], [1] * 250), Share())
+    assert found.per_block["distinct_1"].tolist() == [0.01, 1.0]
+    assert found.per_block["distinct_2"].tolist() == [0.01, 0.0]
+    assert evaluate.intervals(found)["distinct_1"]["mean"] == pytest.approx(0.505)
+
+
+def test_meteor_is_called_meteor_whatever_its_variant():
+    dialogues = [Dialogue(["a"], response="so it is", reference="so it is")]
+    parts = CompositeReward(parts=[{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH])
+    found = evaluate.measure(Replies(dialogues, [4]), parts).per_prompt
+    assert set(found) == {"score", "meteor", "length_match", "mean_length", "mean_words", "truncated"}
+    assert found["meteor"][0] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)  # one chunk of three words
+
+
+# replies
+
+
+def test_the_texts_of_the_baselines(prompts, agent):
+    train = ["first train reply", "second train reply"]
+    found = evaluate.baseline_replies(prompts, train, agent, seed=4)
+    assert set(found) == BASELINES
+    texts = {name: [dialogue.response for dialogue in replies.dialogues] for name, replies in found.items()}
+    references = [prompt.reference for prompt in prompts]
+    assert len(set(texts["constant_reply"])) == len(set(texts["long_constant_reply"])) == 1
+    assert len(texts["long_constant_reply"][0].split()) > len(texts["constant_reply"][0].split())
+    assert texts["repeat_last_turn"] == [prompt.prompt_turns[-1] for prompt in prompts]
+    assert texts["true_replies"] == references
+    assert sorted(texts["random_reference"]) == sorted(references)
+    assert set(texts["random_train_reply"]) == set(train)
+    for replies in found.values():
+        assert [d.reference for d in replies.dialogues] == references
+        assert [d.prompt_turns for d in replies.dialogues] == [p.prompt_turns for p in prompts]
+    assert all(not prompt.response for prompt in prompts)  # the prompts themselves stay as they are
+
+
+def test_no_random_reference_is_the_prompts_own(agent):
+    for count in (2, 3, 7):
+        prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
+        for seed in range(8):
+            found = evaluate.baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
+            assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
+
+
+def test_a_baselines_length_counts_tokens_as_a_response_does(agent):
+    """`abc` in bytes: a space, 3 letters, and the separator that ends it."""
+    found = evaluate.baseline_replies([Dialogue(["p"], reference="abc")], ["x"], agent)
+    assert found["true_replies"].num_tokens == [5]
+
+
+def test_true_replies_have_a_meteor_near_one_and_random_ones_not(prompts, agent):
+    replies = evaluate.baseline_replies(prompts, ["x"], agent)
+    meteor = {name: evaluate.measure(found, Meteor("off")).per_prompt["meteor"] for name, found in replies.items()}
+    assert meteor["true_replies"].mean() > 0.97
+    assert max(values.mean() for name, values in meteor.items() if name != "true_replies") < 0.6
+    lengths = evaluate.measure(replies["true_replies"], LengthMatch()).per_prompt["length_match"]
+    assert lengths.tolist() == [0.0] * len(prompts)
+
+
+def test_generated_replies_are_decided_by_the_seed(prompts, agent):
+    sampling = Sampling(max_new_tokens=7)
+
+    def texts(seed: int) -> list[str]:
+        return [d.response for d in evaluate.generate_replies(agent, prompts, sampling, seed, batch_size=5).dialogues]
+
+    assert texts(0) == texts(0) != texts(1)
+    found = evaluate.generate_replies(agent, prompts, sampling, 0, batch_size=5)
+    assert len(found.dialogues) == len(found.num_tokens) == len(prompts)
+    assert [d.reference for d in found.dialogues] == [p.reference for p in prompts]
+    assert all(1 <= n <= 7 for n in found.num_tokens)
+
+
+def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
+    sampling = Sampling(max_new_tokens=7, greedy=True)
+    found = [evaluate.generate_replies(agent, prompts, sampling, seed, size) for seed, size in ((0, 5), (1, 64))]
+    assert [d.response for d in found[0].dialogues] == [d.response for d in found[1].dialogues]
+
+
+def test_picked_prompts_keep_their_order_and_depend_on_the_seed():
+    prompts = [Dialogue([str(i)]) for i in range(30)]
+    picked = [int(p.prompt_turns[0]) for p in evaluate.pick_prompts(prompts, 10, seed=1)]
+    assert len(set(picked)) == 10
+    assert picked == sorted(picked)
+    assert picked != [int(p.prompt_turns[0]) for p in evaluate.pick_prompts(prompts, 10, seed=2)]
+    assert evaluate.pick_prompts(prompts, None) == evaluate.pick_prompts(prompts, 99) == prompts
+
+
+# the script
+
+
+def finite(node) -> bool:
+    return all(finite(value) for value in node.values()) if isinstance(node, dict) else math.isfinite(node)
+
+
+def check_metrics(metrics: dict) -> None:
+    assert METRICS | {"meteor", "length_match"} == set(metrics)
+    for name, found in metrics.items():
+        assert set(found) == {"mean", "low", "high"}
+        assert found["low"] <= found["mean"] <= found["high"], name
+    assert finite(metrics)
+
+
+def test_one_agent(script, runs, prompts, tmp_path, capsys):
+    output = tmp_path / "deep" / "evaluation.json"
+    assert script.main(["--agent", str(runs[0]), "--output", str(output), "--batch_size", "16"]) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert set(result) == {"metrics", "baselines", "settings"}
+    check_metrics(result["metrics"])
+    assert set(result["baselines"]) == BASELINES
+    for metrics in result["baselines"].values():
+        check_metrics(metrics)
+    assert result["metrics"]["mean_length"]["mean"] <= 9
+    score = result["metrics"]["meteor"]["mean"] + 0.5 * result["metrics"]["length_match"]["mean"]
+    assert result["metrics"]["score"]["mean"] == pytest.approx(score)
+    assert result["settings"]["num_prompts"] == len(prompts)
+    assert result["settings"]["sampling"]["max_new_tokens"] == 9
+    assert "meteor_exact_stem" in result["settings"]["reward_parts"]
+    assert "true_replies" in capsys.readouterr().out
+
+
+def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
+    output = tmp_path / "e.json"
+    trained, start = map(str, runs)
+    assert script.main(["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "9"]) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert set(result) == {"before", "after", "difference", "baselines", "settings"}
+    for name in ("before", "after", "difference"):
+        check_metrics(result[name])
+    for name, found in result["difference"].items():
+        expected = result["after"][name]["mean"] - result["before"][name]["mean"]
+        assert found["mean"] == pytest.approx(expected, abs=1e-12)
+    assert result["settings"]["num_prompts"] == 9
+    alone = tmp_path / "alone.json"
+    assert script.main(["--agent", trained, "--output", str(alone), "--max_prompts", "9"]) == 0
+    assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["after"]
+    run = [
+        "--agent",
+        start,
+        "--config",
+        str(runs[1].parent / "config.yaml"),
+        "--output",
+        str(alone),
+        "--max_prompts",
+        "9",
+    ]
+    assert script.main(run) == 0
+    assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["before"]
+
+
+def test_an_agent_against_itself_differs_by_nothing(script, runs, tmp_path):
+    agent = str(runs[0])
+    output = tmp_path / "e.json"
+    assert script.main(["--agent", agent, "--baseline", agent, "--output", str(output), "--max_prompts", "6"]) == 0
+    difference = json.loads(output.read_text(encoding="utf-8"))["difference"]
+    assert all(value == 0 for found in difference.values() for value in found.values())
+
+
+def test_the_seed_decides_the_whole_file(script, runs, tmp_path):
+    texts = []
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        output = tmp_path / f"{name}.json"
+        assert (
+            script.main(["--agent", str(runs[0]), "--output", str(output), "--seed", seed, "--max_prompts", "8"]) == 0
+        )
+        texts.append(output.read_text(encoding="utf-8"))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_sampling_options_are_used_and_written(script, runs, tmp_path):
+    output = tmp_path / "e.json"
+    options = [
+        "--temperature",
+        "0.5",
+        "--top_k",
+        "20",
+        "--top_p",
+        "0.9",
+        "--min_new_tokens",
+        "4",
+        "--min_context_size",
+        "3",
+    ]
+    assert script.main(["--agent", str(runs[0]), "--output", str(output), "--max_prompts", "6", *options]) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    sampling = {
+        "temperature": 0.5,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_new_tokens": 4,
+        "max_new_tokens": 9,
+        "greedy": False,
+    }
+    assert result["settings"]["sampling"] == sampling
+    assert result["settings"]["min_context_size"] == 3
+    assert result["metrics"]["mean_length"]["mean"] >= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--agent", "./absent"], "absent"),
+        (["--config", "absent.yaml"], "not found"),
+        (["--baseline", "./absent"], "absent"),
+        (["--temperature", "0"], "temperature"),
+        (["--top_p", "1.5"], "top_p"),
+        (["--batch_size", "0"], "batch_size"),
+        (["--max_prompts", "0"], "max_prompts"),
+        (["--min_context_size", "50"], "min_context_size"),
+        (["--device", "cuda"], "CUDA"),
+    ],
+)
+def test_mistakes_are_exit_code_2_and_write_nothing(script, runs, tmp_path, monkeypatch, capsys, options, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "out" / "e.json"), *options]
+    try:
+        code = script.main(argv)
+    except SystemExit as stopped:  # argparse's own way
+        code = stopped.code
+    error = capsys.readouterr().err
+    assert code == 2, error
+    assert words in error
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_without_its_run_needs_a_config(script, runs, tmp_path, capsys):
+    tiny.gpt2().save_pretrained(tmp_path / "lm")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
+    argv = ["--agent", str(tmp_path / "lm"), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
+    assert script.main(argv) == 2
+    assert "--config" in capsys.readouterr().err
+    assert script.main([*argv, "--config", str(runs[0].parent / "config.yaml")]) == 0

@@ -1,0 +1,446 @@
+"""Sampling and teacher forcing, against Hugging Face's `generate` and one unpadded sequence at a time."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny import byte_tokenizer, gpt2, llama
+from torch import nn
+
+from rlhf_dialog.generation import (
+    Sampling,
+    StopRule,
+    compare_unfiltered,
+    evaluate,
+    evaluate_values,
+    joined,
+    microbatches,
+    on_support,
+    respond,
+)
+from rlhf_dialog.models import Critic, Policy
+
+PAD, EOS, EOU = 256, 257, 258
+LETTERS = byte_tokenizer().get_vocab()
+make_lm = pytest.mark.parametrize("make", [gpt2, llama])
+
+
+def sharp(make, seed=0, **config):
+    """A tiny policy whose predictions differ strongly from token to token."""
+    policy = Policy(make(seed, initializer_range=0.3), **config).eval()
+    if policy.value_head is not None:
+        nn.init.normal_(policy.value_head.weight)
+        nn.init.constant_(policy.value_head.bias, 0.5)
+    return policy
+
+
+def left_padded(*lengths, width=None, seed=1, filler=PAD):
+    """Random prompts (B, P) of these lengths and their mask."""
+    width = width or max(lengths)
+    ids = torch.full((len(lengths), width), filler)
+    mask = torch.zeros(len(lengths), width, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(seed)
+    for row, length in enumerate(lengths):
+        ids[row, width - length :] = torch.randint(0, 250, (length,), generator=generator)
+        mask[row, width - length :] = True
+    return ids, mask
+
+
+def in_float64(policy, monkeypatch):
+    """The same policy computing in float64 throughout, its results too."""
+    keep_float64(monkeypatch)
+    return policy.double()
+
+
+def keep_float64(monkeypatch):
+    """`.float()` leaves float64 alone."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+class Scripted(nn.Module):
+    """A model that says what it is told: `logits` (steps, B, V); it writes down how it was called."""
+
+    def __init__(self, logits, eos=None):
+        super().__init__()
+        self.logits, self.calls = logits, []
+        self.generation_config = SimpleNamespace(eos_token_id=eos)
+
+    def forward(self, input_ids, attention_mask, position_ids, past_key_values=None, use_cache=True):
+        self.calls.append((input_ids, attention_mask, position_ids, past_key_values))
+        step = self.logits[len(self.calls) - 1]
+        others = torch.zeros(len(input_ids), input_ids.shape[1] - 1, step.shape[1])
+        return SimpleNamespace(
+            logits=torch.cat([others, step.unsqueeze(1)], dim=1), past_key_values=("cache", len(self.calls))
+        )
+
+
+def script(*rows, eos=None):
+    """A Scripted model whose most likely tokens are those of the rows (B of them, equally long)."""
+    wanted = torch.tensor(rows).T
+    return Scripted(nn.functional.one_hot(wanted, 259).float() * 50, eos)
+
+
+def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD):
+    """Responses of a Scripted model to prompts of lengths 2, 3, 4 ... (padded left)."""
+    ids, mask = left_padded(*range(2, 2 + (batch or lm.logits.shape[1])))
+    policy = Policy(lm)
+    return respond(policy, ids, mask, sampling, StopRule(policy, tokenizer or byte_tokenizer(), separator), pad_id)
+
+
+# -- respond
+
+
+@make_lm
+@pytest.mark.parametrize("extra", [0, 5])
+def test_greedy_equals_hugging_face(make, extra):
+    policy = sharp(make)
+    ids, mask = left_padded(3, 12, 7, 1, width=12 + extra)
+    free = policy.lm.generate(ids, attention_mask=mask.long(), do_sample=False, max_new_tokens=15, pad_token_id=PAD)
+    end = int(free[0, ids.shape[1] + 4])  # let the first row end at its fifth token at the latest
+    policy.lm.generation_config.eos_token_id = [EOS, end]
+    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
+    assert stop.end_ids == sorted({EOS, EOU, end})
+    expected = policy.lm.generate(
+        ids, attention_mask=mask.long(), do_sample=False, max_new_tokens=15, pad_token_id=PAD, eos_token_id=stop.end_ids
+    )[:, ids.shape[1] :]
+    found = respond(policy, ids, mask, Sampling(max_new_tokens=15, greedy=True), stop, PAD)
+    assert torch.equal(found.ids, expected)
+    for row, counts in zip(expected.tolist(), found.mask.tolist(), strict=True):
+        ends = [t for t, i in enumerate(row) if i in stop.end_ids]
+        length = ends[0] + 1 if ends else len(row)
+        assert counts == [t < length for t in range(len(row))]
+    assert found.mask[0].sum() <= 5
+    assert found.truncated.tolist() == [not any(i in stop.end_ids for i in row) for row in expected.tolist()]
+    assert found.support is None
+
+
+def test_responses_end_at_eos_separator_or_the_length_limit():
+    lm = script([5, EOS, 6, 7], [EOU, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, EOS], [9, 7, 7, 3], eos=9)
+    found = ask(lm, Sampling(max_new_tokens=4, greedy=True), pad_id=200)
+    assert found.ids.tolist() == [
+        [5, EOS, 200, 200],
+        [EOU, 200, 200, 200],
+        [5, 6, 7, 8],
+        [5, 6, 7, EOS],
+        [9] + [200] * 3,
+    ]
+    assert found.mask.int().tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0]]
+    assert found.truncated.tolist() == [False, False, True, False, False]
+
+
+def test_sampling_stops_early_when_every_response_has_ended():
+    lm = script([5, EOS, 6], [EOU, 7, 8])
+    assert ask(lm, Sampling(max_new_tokens=3, greedy=True)).ids.shape == (2, 2)
+    assert len(lm.calls) == 2
+
+
+def test_separator_as_text_ends_with_the_token_that_completes_it():
+    tokenizer = byte_tokenizer(separator_token=False)
+    spelled = [LETTERS[letter] for letter in "Ġhi<EOU>x"]
+    late = [LETTERS[letter] for letter in "<EOU<EOUx"]
+    doubled = [LETTERS[letter] for letter in "<<EOU>abc"]
+    found = ask(script(spelled, late, doubled), Sampling(max_new_tokens=9, greedy=True), tokenizer)
+    assert found.mask.int().tolist() == [[1] * 8 + [0], [1] * 9, [1] * 6 + [0] * 3]
+    assert found.ids[0].tolist() == [*spelled[:8], PAD]
+    assert found.truncated.tolist() == [False, True, False]
+
+
+def test_separator_as_text_is_found_behind_broken_letters_and_long_texts():
+    """Half letters decode to replacement signs; a separator of several words is seen whole."""
+    tokenizer = byte_tokenizer(separator_token=False)
+    broken = [tokenizer("é")["input_ids"][0]] * 5
+    spelled = [LETTERS["Ġ" if letter == " " else letter] for letter in "end of turn"]
+    found = ask(script(broken + spelled + [5]), Sampling(max_new_tokens=17, greedy=True), tokenizer, "end of turn")
+    assert found.mask.sum() == 16
+    assert not found.truncated.any()
+
+
+def test_end_ids_of_tokenizer_model_and_separator():
+    policy = Policy(script([0]))
+    assert StopRule(policy, byte_tokenizer(), "<EOU>").end_ids == [EOS, EOU]
+    assert StopRule(policy, byte_tokenizer(), "||").end_ids == [EOS]
+    policy.lm.generation_config.eos_token_id = [3, EOS]
+    assert StopRule(policy, byte_tokenizer(), "||").end_ids == [3, EOS]
+    policy.lm.generation_config = None
+    assert StopRule(policy, byte_tokenizer(), "||").end_ids == [EOS]
+
+
+def test_what_the_model_is_given_at_each_step():
+    lm = script([5, 6, 7], [8, 9, 4])
+    ids, mask = left_padded(2, 4)
+    policy = Policy(lm)
+    respond(policy, ids, mask, Sampling(3, greedy=True), StopRule(policy, byte_tokenizer(), "<EOU>"), PAD)
+    inputs, masks, positions, caches = zip(*lm.calls, strict=True)
+    assert torch.equal(inputs[0], ids)
+    assert [x.tolist() for x in inputs[1:]] == [[[5], [8]], [[6], [9]]]
+    assert [x.tolist() for x in masks] == [[[0, 0] + [1] * (2 + step), [1] * (4 + step)] for step in range(3)]
+    assert positions[0].tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
+    assert [x.tolist() for x in positions[1:]] == [[[2], [4]], [[3], [5]]]
+    assert caches == (None, ("cache", 1), ("cache", 2))
+
+
+def test_min_new_tokens_forbids_the_end_for_so_many_tokens():
+    logits = torch.zeros(5, 2, 259)
+    logits[:, :, EOS], logits[:, :, EOU], logits[:, :, 3] = 9.0, 8.0, 7.0
+    found = ask(Scripted(logits), Sampling(max_new_tokens=5, min_new_tokens=2, greedy=True))
+    assert found.ids.tolist() == [[3, 3, EOS]] * 2
+    filtered = ask(Scripted(logits), Sampling(max_new_tokens=5, min_new_tokens=1, top_k=2))
+    assert set(filtered.support[:, 0].flatten().tolist()).isdisjoint({EOS, EOU})
+    assert set(filtered.support[0, 1].tolist()) - {-1} == {EOS, EOU}
+
+
+def drawn(sampling, logits, rows=6000):
+    """Empirical frequencies (V,) of one token drawn from the same logits `rows` times, and the support (rows, K)."""
+    torch.manual_seed(0)
+    vocabulary = torch.full((259,), -1e9)
+    vocabulary[: len(logits)] = torch.tensor(logits)
+    policy = Policy(Scripted(vocabulary.expand(1, rows, 259).clone()))
+    ids, mask = torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1, dtype=torch.bool)
+    found = respond(policy, ids, mask, sampling, StopRule(policy, byte_tokenizer(), "<EOU>"), PAD)
+    counts = torch.bincount(found.ids[:, 0], minlength=259)[: len(logits)]
+    return (counts / rows).tolist(), found.support
+
+
+LOGITS = [math.log(p) for p in (0.05, 0.4, 0.1, 0.25, 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"temperature": 2.0}, [0, 1, 2, 3, 4]),
+        ({"temperature": 0.5}, [0, 1, 2, 3, 4]),
+        ({"top_k": 2}, [1, 3]),
+        ({"top_k": 3, "temperature": 2.0}, [1, 3, 4]),
+        ({"top_p": 0.6}, [1, 3]),  # .4 + .25 reaches .6
+        ({"top_p": 0.7}, [1, 3, 4]),
+        ({"top_p": 0.7, "temperature": 4.0}, [1, 3, 4, 2]),  # flatter: a share of .70 takes four
+        ({"top_k": 4, "top_p": 0.7}, [1, 3, 4]),
+        ({"top_k": 2, "top_p": 0.99}, [1, 3]),
+    ],
+)
+def test_sampling_frequencies_match_the_renormalised_probabilities(settings, kept):
+    frequencies, support = drawn(Sampling(max_new_tokens=1, **settings), LOGITS)
+    weights = [math.exp(LOGITS[i] / settings.get("temperature", 1.0)) if i in kept else 0.0 for i in range(5)]
+    for frequency, weight in zip(frequencies, weights, strict=True):
+        probability = weight / sum(weights)
+        assert abs(frequency - probability) <= 5 * math.sqrt(probability * (1 - probability) / 6000)
+    if "top_k" in settings or "top_p" in settings:
+        assert support.shape == (6000, 1, len(kept))
+        assert (support.sort(dim=-1).values == torch.tensor(sorted(kept))).all()
+    else:
+        assert support is None
+
+
+def nucleus(logits, temperature, top_k, top_p):
+    """Kept ids by sorting and adding up: the k largest, then the fewest of them that reach p together."""
+    scaled = [x / temperature for x in logits]
+    order = sorted(range(len(scaled)), key=lambda i: -scaled[i])[: top_k or None]
+    weights = [math.exp(scaled[i] - scaled[order[0]]) for i in order]
+    kept, reached = [], 0.0
+    for i, weight in zip(order, weights, strict=True):
+        if reached >= top_p:
+            break
+        kept.append(i)
+        reached += weight / sum(weights)
+    return sorted(kept)
+
+
+@make_lm
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 0.8), (2.5, 7, 1.0), (0.7, 20, 0.9)])
+def test_support_equals_sorting_and_adding_up(make, temperature, top_k, top_p):
+    policy = sharp(make)
+    ids, mask = left_padded(2, 6, 4)
+    torch.manual_seed(0)
+    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
+    found = respond(policy, ids, mask, Sampling(6, temperature, top_k, top_p), stop, PAD)
+    assert found.support.shape[:2] == found.ids.shape
+    sizes = set()
+    for row in range(3):
+        for t in range(int(found.mask[row].sum())):
+            prefix = torch.cat([ids[row][mask[row]], found.ids[row, :t]])
+            logits = policy.lm(prefix.unsqueeze(0)).logits[0, -1].tolist()
+            stored = found.support[row, t].tolist()
+            kept = [i for i in stored if i != -1]
+            assert stored == kept + [-1] * (len(stored) - len(kept))
+            assert sorted(kept) == nucleus(logits, temperature, top_k, top_p)
+            assert found.ids[row, t].item() in kept
+            sizes.add(len(kept))
+    assert max(sizes) == found.support.shape[2]
+    assert top_p == 1 or len(sizes) > 1  # padding with -1 was needed
+
+
+def test_rows_may_differ_in_the_size_of_their_support():
+    logits = torch.full((2, 2, 259), -50.0)
+    logits[0, 0, 10:14], logits[0, 1, 20], logits[1, :, 30:32] = 0.0, 0.0, 0.0
+    support = ask(Scripted(logits), Sampling(max_new_tokens=2, top_p=0.99)).support
+    assert support.tolist() == [[[10, 11, 12, 13], [30, 31, -1, -1]], [[20, -1, -1, -1], [30, 31, -1, -1]]]
+
+
+def test_sampling_filters_are_off_by_default():
+    assert not Sampling().filtered
+    assert Sampling(top_k=1).filtered
+    assert Sampling(top_p=0.99).filtered
+    assert len(Sampling().filters()) == 0
+
+
+def test_the_same_random_state_gives_the_same_responses():
+    policy = sharp(gpt2)
+    ids, mask = left_padded(2, 3)
+    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
+    torch.manual_seed(3)
+    first = respond(policy, ids, mask, Sampling(4, top_k=5), stop, PAD)
+    torch.manual_seed(3)
+    assert torch.equal(first.ids, respond(policy, ids, mask, Sampling(4, top_k=5), stop, PAD).ids)
+
+
+# -- evaluate
+
+
+def slow_evaluate(policy, ids, mask, response_ids, temperature, support=None):
+    """Log-probs, entropies and values, one unpadded sequence and one token at a time."""
+    rows = []
+    for b in range(len(ids)):
+        sequence = torch.cat([ids[b][mask[b]], response_ids[b]])
+        output = policy.lm(sequence.unsqueeze(0), output_hidden_states=True)
+        start, row = int(mask[b].sum()) - 1, []
+        for t, token in enumerate(response_ids[b].tolist()):
+            logits = output.logits[0, start + t] / temperature
+            if support is not None:
+                kept = [i for i in support[b, t].tolist() if i >= 0]
+                total = logits[kept].logsumexp(0)
+                probabilities = (logits[kept] - total).exp()
+                entropy = -sum(p * p.log() for p in probabilities)
+                logprob = logits[token] - total
+            else:
+                logprobs = logits.log_softmax(0)
+                logprob, entropy = logprobs[token], -(logprobs.exp() * logprobs).sum()
+            value = policy.value_head(output.hidden_states[-1][0, start + t])[0] if policy.value_head else logprob * 0
+            row.append(torch.stack([logprob, entropy, value]))
+        rows.append(torch.stack(row))
+    return torch.stack(rows).unbind(dim=-1)
+
+
+@make_lm
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filtered, monkeypatch):
+    policy = in_float64(sharp(make, with_value_head=True), monkeypatch)
+    ids, mask = left_padded(2, 9, 5)
+    torch.manual_seed(0)
+    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
+    sampling = Sampling(6, temperature, top_k=30 if filtered else 0, top_p=0.9 if filtered else 1.0)
+    found = respond(policy, ids, mask, sampling, stop, PAD)
+    with torch.no_grad():
+        result = evaluate(policy, ids, mask, found.ids, temperature, found.support)
+        expected = slow_evaluate(policy, ids, mask, found.ids, temperature, found.support)
+    for ours, slow in zip((result.logprobs, result.entropy, result.values), expected, strict=True):
+        assert ours.dtype == torch.float64
+        torch.testing.assert_close(ours[found.mask], slow[found.mask], rtol=0, atol=1e-9)
+    assert result.values.std() > 0.1
+
+
+@make_lm
+def test_more_padding_and_other_pad_ids_change_nothing(make, monkeypatch):
+    policy = in_float64(sharp(make, with_value_head=True), monkeypatch)
+    responses = torch.randint(0, 250, (3, 5))
+    base = evaluate(policy, *left_padded(2, 9, 5), responses, 1.3)
+    wide = evaluate(policy, *left_padded(2, 9, 5, width=20, filler=7), responses, 1.3)
+    for name in ("logprobs", "entropy", "values"):
+        torch.testing.assert_close(getattr(wide, name), getattr(base, name), rtol=0, atol=1e-9)
+
+
+def test_padding_on_the_right_is_seen_by_nobody():
+    policy = sharp(gpt2, with_value_head=True)
+    ids, mask = left_padded(2, 6)
+    responses = torch.randint(0, 250, (2, 6))
+    other = responses.clone()
+    other[0, 3:], other[1, 5:] = 11, EOS
+    first, second = evaluate(policy, ids, mask, responses, 1.0), evaluate(policy, ids, mask, other, 1.0)
+    for name, width in (("logprobs", 0), ("entropy", 1), ("values", 1)):  # before a changed token
+        a, b = getattr(first, name), getattr(second, name)
+        torch.testing.assert_close(a[0, : 3 + width], b[0, : 3 + width])
+        torch.testing.assert_close(a[1, : 5 + width], b[1, : 5 + width])
+    shorter = evaluate(policy, ids, mask, responses[:, :4], 1.0)
+    torch.testing.assert_close(shorter.logprobs, first.logprobs[:, :4])
+
+
+def test_gradients_on_a_support_are_finite_and_right():
+    """Entropy and log-prob on the support: -inf padding must not turn into nan on the way back."""
+    policy = sharp(gpt2)
+    ids, mask = left_padded(2, 4)
+    responses = torch.tensor([[3, 4], [5, PAD]])
+    support = torch.tensor([[[3, 8, 9], [4, -1, -1]], [[5, 6, -1], [0, 1, 2]]])  # the last token is padding
+    result = evaluate(policy, ids, mask, responses, 0.8, support)
+    assert result.values is None
+    (result.entropy.sum() + result.logprobs.sum()).backward()
+    fast = [p.grad.clone() for p in policy.parameters()]
+    policy.zero_grad()
+    logprobs, entropy, _ = slow_evaluate(policy, ids, mask, responses, 0.8, support)
+    (entropy.sum() + logprobs.sum()).backward()
+    for ours, slow in zip(fast, [p.grad for p in policy.parameters()], strict=True):
+        assert ours.isfinite().all()
+        torch.testing.assert_close(ours, slow, rtol=1e-3, atol=1e-4)
+    assert result.entropy[0, 1].item() == pytest.approx(0, abs=1e-6)
+    assert result.logprobs[0, 1].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_entropy_survives_probabilities_of_zero():
+    lm = Scripted(torch.stack([torch.tensor([[0.0, -1e5, 0.0, -torch.inf]])]))
+    policy = Policy(lm)
+    ids, mask = torch.tensor([[1]]), torch.ones(1, 1, dtype=torch.bool)
+    policy.forward = lambda *_: (lm.logits.transpose(0, 1).expand(1, 2, 4), None)
+    result = evaluate(policy, ids, mask, torch.tensor([[2]]), 1.0)
+    assert result.entropy.item() == pytest.approx(math.log(2))
+    assert result.logprobs.item() == pytest.approx(-math.log(2))
+
+
+@make_lm
+def test_separate_critic_is_aligned_with_the_response(make, monkeypatch):
+    keep_float64(monkeypatch)
+    lm = make(3, initializer_range=0.3).eval().double()
+    critic = Critic(lm).double()
+    nn.init.normal_(critic.value_head.weight)
+    ids, mask = left_padded(2, 9, 5)
+    responses = torch.randint(0, 250, (3, 4))
+    values = evaluate_values(critic, ids, mask, responses)
+    for b in range(3):
+        sequence = torch.cat([ids[b][mask[b]], responses[b]])
+        hidden = lm(sequence.unsqueeze(0), output_hidden_states=True).hidden_states[-1][0]
+        start = int(mask[b].sum()) - 1
+        expected = critic.value_head(hidden[start : start + 4]).squeeze(-1)
+        torch.testing.assert_close(values[b], expected, rtol=0, atol=1e-9)
+
+
+def test_compare_unfiltered_by_brute_force(monkeypatch):
+    policy = in_float64(sharp(gpt2), monkeypatch)
+    reference = sharp(gpt2, seed=9).double()
+    ids, mask = left_padded(2, 5)
+    responses = torch.randint(0, 250, (2, 3))
+    support = torch.tensor([[[3, 8, 9], [4, -1, -1], [0, 258, -1]]] * 2)
+    kl, mass = compare_unfiltered(policy, reference, ids, mask, responses, 0.7, support)
+    assert not kl.requires_grad
+    for b in range(2):
+        sequence = torch.cat([ids[b][mask[b]], responses[b]]).unsqueeze(0)
+        start = int(mask[b].sum()) - 1
+        for t in range(3):
+            p, q = ((m.lm(sequence).logits[0, start + t] / 0.7).softmax(0) for m in (policy, reference))
+            assert kl[b, t].item() == pytest.approx((p * (p / q).log()).sum().item(), abs=1e-9)
+            kept = [i for i in support[b, t].tolist() if i >= 0]
+            assert mass[b, t].item() == pytest.approx(sum(q[i].item() for i in kept), abs=1e-9)
+
+
+def test_on_support_and_joined_by_hand():
+    logits = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
+    assert on_support(logits, torch.tensor([[[3, 0, -1]]])).tolist() == [[[4.0, 1.0, -torch.inf]]]
+    ids, mask = joined(torch.tensor([[0, 7]]), torch.tensor([[False, True]]), torch.tensor([[8, 9]]))
+    assert ids.tolist() == [[0, 7, 8, 9]]
+    assert mask.tolist() == [[False, True, True, True]]
+
+
+def test_microbatches_by_hand():
+    assert list(microbatches(5, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(microbatches(4, 4)) == [slice(0, 4)]
+    assert list(microbatches(3, 9)) == [slice(0, 3)]
+    assert list(microbatches(0, 2)) == []

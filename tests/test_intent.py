@@ -1,0 +1,282 @@
+"""The act classifier: its input by hand, batching that changes nothing, and every way to name a wrong classifier."""
+
+import json
+import time
+
+import huggingface_hub
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog import hub
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.nlp_reward import NLPReward
+
+PAD, UNK, CLS, SEP = range(4)
+LETTERS = "abcdefghijklmnopqrst"
+A, B, C, D, E, F = range(4, 10)
+
+
+def word_tokenizer(**options):
+    """One token a letter: a is 4, b is 5 ..; [CLS] x [SEP] or [CLS] x [SEP] y [SEP]."""
+    vocab = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS])}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**names, **inputs, **options})
+
+
+def save_classifier(folder, tokenizer=None, **config):
+    """A random BERT whose weights are large enough that it gives different classes to different texts."""
+    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    rest = {"num_attention_heads": 2, "max_position_embeddings": 24, "num_labels": 4, "initializer_range": 0.6}
+    torch.manual_seed(1)
+    BertForSequenceClassification(BertConfig(**{**sizes, **rest, **config})).save_pretrained(folder)
+    (tokenizer or word_tokenizer()).save_pretrained(folder)
+    return str(folder)
+
+
+def letters(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return " ".join(LETTERS[i] for i in torch.randint(len(LETTERS), (count,), generator=generator).tolist())
+
+
+def some_dialogues():
+    lengths = [3, 9, 1, 6, 2, 8, 5, 4, 7, 1, 9, 0]
+    return [Dialogue([letters(4, 50 + i), letters(5, i)], letters(n, 100 + i), act=1) for i, n in enumerate(lengths)]
+
+
+@pytest.fixture(scope="module")
+def pair_folder(tmp_path_factory):
+    return save_classifier(tmp_path_factory.mktemp("classifier") / "pair", rlhf_dialog_input="pair")
+
+
+@pytest.fixture(scope="module")
+def foreign_folder(tmp_path_factory):
+    return save_classifier(tmp_path_factory.mktemp("classifier") / "foreign")
+
+
+@pytest.mark.parametrize("intent_input", ["pair", "concat"])
+def test_batching_and_sorting_do_not_change_predictions(pair_folder, intent_input):
+    dialogues = some_dialogues()
+    one_by_one = [Intent(pair_folder, intent_input).predict([dialogue])[0] for dialogue in dialogues]
+    assert len(set(one_by_one)) > 2  # else the test shows nothing
+    for batch_size in (1, 3, 5, 32):
+        intent = Intent(pair_folder, intent_input, batch_size=batch_size)
+        assert intent.predict(dialogues) == one_by_one
+        assert intent.predict(dialogues[::-1]) == one_by_one[::-1]
+
+
+def test_predictions_are_those_of_the_saved_model(pair_folder):
+    model = BertForSequenceClassification.from_pretrained(pair_folder).eval()
+    letter_ids = {letter: i for i, letter in enumerate(LETTERS, start=4)}
+    expected = []
+    for dialogue in some_dialogues():
+        first = [CLS, *(letter_ids[letter] for letter in dialogue.prompt_turns[-1].split()), SEP]
+        second = [*(letter_ids[letter] for letter in dialogue.response.split()), SEP]
+        types = torch.tensor([[0] * len(first) + [1] * len(second)])
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([first + second]), token_type_ids=types).logits
+        expected.append(int(logits.argmax()))
+    assert Intent(pair_folder).predict(some_dialogues()) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "ids", "types"),
+    [
+        ("pair", [CLS, A, B, SEP, C, D, SEP], [0, 0, 0, 0, 1, 1, 1]),
+        ("concat", [CLS, A, B, C, D, SEP], [0] * 6),
+    ],
+)
+def test_input_by_hand(pair_folder, foreign_folder, setting, ids, types):
+    by_folder = Intent({"pair": pair_folder, "concat": foreign_folder}[setting])
+    overridden = Intent({"pair": foreign_folder, "concat": pair_folder}[setting], intent_input=setting)
+    for intent in (by_folder, overridden):
+        (encoded,) = intent.encode([Dialogue(["f f f", "a b"], "c d")])
+        assert encoded["input_ids"] == ids
+        assert encoded["token_type_ids"] == types
+        assert encoded["attention_mask"] == [1] * len(ids)
+
+
+@pytest.mark.parametrize(
+    ("setting", "last_turn", "response", "ids"),
+    [
+        ("pair", "a b", "c d e", [CLS, A, B, SEP, C, D, E, SEP]),  # 8 tokens just fit
+        ("pair", "f f a b", "c d e", [CLS, A, B, SEP, C, D, E, SEP]),
+        ("pair", "f f a", "b b c d", [CLS, A, SEP, B, B, C, D, SEP]),
+        ("pair", "f f a", "b b b c d", [CLS, SEP, B, B, B, C, D, SEP]),  # the response alone just fits
+        ("pair", "f f a", "b c d e a b c", [CLS, SEP, B, C, D, E, A, SEP]),
+        ("pair", "f f f f f f f f", "", [CLS, F, F, F, F, F, SEP, SEP]),
+        ("concat", "f f a b", "c d e", [CLS, F, A, B, C, D, E, SEP]),
+        ("concat", "f f f a b", "c d e", [CLS, F, A, B, C, D, E, SEP]),
+        ("concat", "f f a", "a b c d e f", [CLS, A, B, C, D, E, F, SEP]),
+        ("concat", "f f a", "a b c d e f a b", [CLS, A, B, C, D, E, F, SEP]),
+    ],
+)
+def test_truncation_takes_the_left_of_the_last_turn(tmp_path, setting, last_turn, response, ids):
+    intent = Intent(save_classifier(tmp_path / "short", max_position_embeddings=8), setting)
+    for _ in range(2):  # the second time after the tokenizer has been used for truncation
+        (encoded,) = intent.encode([Dialogue(["e", last_turn], response)])
+        assert encoded["input_ids"] == ids
+    assert intent.predict([Dialogue(["e", last_turn], response)])[0] in range(4)
+
+
+def test_an_empty_response_is_still_the_second_text(pair_folder):
+    (encoded,) = Intent(pair_folder).encode([Dialogue(["a b"], "")])
+    assert encoded["input_ids"] == [CLS, A, B, SEP, SEP]
+
+
+def test_max_length_is_the_smaller_of_tokenizer_and_positions(tmp_path):
+    assert Intent(save_classifier(tmp_path / "a")).max_length == 24  # the tokenizer says nothing
+    assert Intent(save_classifier(tmp_path / "b", word_tokenizer(model_max_length=10))).max_length == 10
+
+
+def test_roberta_loses_its_first_positions(tmp_path):
+    """RoBERTa numbers positions from pad_token_id + 1, as 514 positions make 512 tokens."""
+    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    rest = {"num_attention_heads": 2, "num_labels": 4, "pad_token_id": 1, "max_position_embeddings": 14}
+    RobertaForSequenceClassification(RobertaConfig(**sizes, **rest)).save_pretrained(tmp_path)
+    inputs = ["input_ids", "attention_mask"]
+    word_tokenizer(pad_token="[UNK]", model_input_names=inputs).save_pretrained(tmp_path)
+    intent = Intent(str(tmp_path))
+    assert intent.max_length == 12
+    dialogue = Dialogue([letters(20, 0)], letters(4, 1))
+    assert len(intent.encode([dialogue])[0]["input_ids"]) == 12
+    assert intent.predict([dialogue])[0] in range(4)
+
+
+def test_score_is_one_where_the_class_is_act_minus_one(pair_folder):
+    intent = Intent(pair_folder)
+    dialogues = some_dialogues()
+    classes = intent.predict(dialogues)
+    for act in (1, 2, 3, 4):
+        for dialogue in dialogues:
+            dialogue.act = act
+        assert intent(dialogues) == [1.0 if found == act - 1 else 0.0 for found in classes]
+    assert (intent.name, intent.needs) == ("intent", ("act",))
+
+
+def test_no_dialogues(pair_folder):
+    assert Intent(pair_folder)([]) == []
+
+
+def test_frozen_eval_fp32(tmp_path):
+    model = BertForSequenceClassification(
+        BertConfig(vocab_size=24, hidden_size=16, num_attention_heads=2, num_labels=4)
+    )
+    model.half().save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    intent = Intent(str(tmp_path)).to("cpu")
+    assert not intent.model.training
+    assert not any(weight.requires_grad for weight in intent.model.parameters())
+    assert {weight.dtype for weight in intent.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("act", [None, 0, 5])
+def test_act_that_is_missing_or_unknown(pair_folder, act):
+    with pytest.raises(UserError, match=r"reward 'intent'.*act"):
+        Intent(pair_folder)([Dialogue(["a"], "b", act=1), Dialogue(["a"], "b", act=act)])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"intent_input": "both"}, r"reward_class\.args\.intent_input: 'both' is not one of pair, concat"),
+        ({"batch_size": 0}, r"reward_class\.args\.batch_size: 0"),
+    ],
+)
+def test_wrong_arguments(pair_folder, args, message):
+    with pytest.raises(UserError, match=message):
+        Intent(pair_folder, **args)
+
+
+def test_wrong_classifiers(tmp_path):
+    def refused(folder):
+        with pytest.raises(UserError) as caught:
+            Intent(str(folder))
+        assert str(caught.value).startswith("reward_class.args.intent_model: ")
+        return str(caught.value)
+
+    assert "has 3 classes; DailyDialog's acts are 4" in refused(save_classifier(tmp_path / "three", num_labels=3))
+    assert "rlhf_dialog_input 'both'" in refused(save_classifier(tmp_path / "both", rlhf_dialog_input="both"))
+    assert "24 tokens, but the classifier's embedding only 20" in refused(
+        save_classifier(tmp_path / "b", vocab_size=20)
+    )
+    assert "no pad token" in refused(save_classifier(tmp_path / "pad", word_tokenizer(pad_token=None)))
+
+    headless = save_classifier(tmp_path / "headless")
+    BertModel.from_pretrained(headless).save_pretrained(headless)
+    assert "no weights for classifier.bias, classifier.weight" in refused(headless)
+
+    pickled = tmp_path / "pickled"
+    weights = BertForSequenceClassification.from_pretrained(save_classifier(pickled)).state_dict()
+    (pickled / "model.safetensors").unlink()
+    torch.save(weights, pickled / "pytorch_model.bin")
+    assert "safetensors" in refused(pickled)
+
+    foreign_code = save_classifier(tmp_path / "code")
+    config = json.loads((tmp_path / "code" / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (tmp_path / "code" / "config.json").write_text(json.dumps(config))
+    assert "trust_remote_code" in refused(foreign_code)
+
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty")
+    refused("")
+
+
+@pytest.mark.parametrize("path", ["./nothing", "/no/such/folder", "runs/here/nothing", "~/nothing", "folder/nothing"])
+def test_a_path_is_never_asked_of_the_hub(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(hub, "hub_reachable", lambda: pytest.fail("asked the Hub"))
+    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: there is no folder"):
+        Intent(path)
+
+
+def test_unreachable_hub_fails_fast(monkeypatch):
+    monkeypatch.setattr(hub, "hub_reachable", lambda: False)
+    start = time.perf_counter()
+    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: 'nobody/nothing'.*Hub cannot be reached"):
+        Intent("nobody/nothing")
+    assert time.perf_counter() - start < 10
+
+
+def test_hub_name_loads_through_the_local_cache(tmp_path, monkeypatch):
+    """A cached model, in the Hub's own cache layout, while the Hub cannot be reached."""
+    snapshot = tmp_path / "models--someone--acts" / "snapshots" / "0123456789"
+    save_classifier(snapshot, rlhf_dialog_input="pair")
+    (tmp_path / "models--someone--acts" / "refs").mkdir()
+    (tmp_path / "models--someone--acts" / "refs" / "main").write_text("0123456789")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "hub_reachable", lambda: False)
+    assert Intent("someone/acts").input == "pair"
+
+
+def test_nlp_reward_is_the_weighted_sum(pair_folder):
+    dialogues = [Dialogue([letters(5, i)], letters(4, 100 + i), letters(4, 100 + i), act=1 + i % 4) for i in range(8)]
+    intents = Intent(pair_folder)(dialogues)
+    assert 0 < sum(intents) < 8
+    # response = reference, 4 words in one chunk: METEOR 1 - 0.5 / 4^3
+    reward = NLPReward(pair_folder, intent_coef=0.3, meteor_coef=0.6, meteor_wordnet="off")
+    expected = [0.3 * value + 0.6 * (1 - 0.5 / 64) for value in intents]
+    assert reward(dialogues) == pytest.approx(expected)
+    assert set(reward.needs) == {"reference", "act"}
+    assert list(reward.score(dialogues).parts) == ["intent", "meteor_exact_stem"]

@@ -1,0 +1,91 @@
+"""Device, seeds and processes of a run."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_dialog import launch
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.schema import Config
+
+CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
+
+
+def config(**keys) -> Config:
+    return Config.model_validate({**CLASSES, **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "available", "device"),
+    [
+        ({}, False, "cpu"),
+        ({}, True, "cuda"),
+        ({"device": "cpu"}, True, "cpu"),
+        ({"device": "cuda"}, True, "cuda"),
+        ({"disable_cuda": True}, True, "cpu"),
+        ({"device": "cpu", "disable_cuda": True}, False, "cpu"),
+    ],
+)
+def test_the_device(monkeypatch, keys, available, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    assert launch.pick_device(config(**keys)).type == device
+
+
+@pytest.mark.parametrize(
+    ("keys", "available", "words"),
+    [
+        ({"device": "cuda"}, False, "no CUDA device"),
+        ({"device": "cuda", "disable_cuda": True}, True, "disable_cuda: true"),
+    ],
+)
+def test_a_device_that_cannot_be(monkeypatch, keys, available, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    with pytest.raises(UserError, match=words):
+        launch.pick_device(config(**keys))
+
+
+def test_one_process_trains(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    launch.check_processes(config())
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    launch.check_processes(config())
+    assert launch.rank() == 0
+
+
+def test_several_processes_and_engines_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "2")
+    assert launch.rank() == 2
+    with pytest.raises(UserError, match="3 processes"):
+        launch.check_processes(config())
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(UserError, match="use_deepspeed: true"):
+        launch.check_processes(config(use_deepspeed=True))
+
+
+def draws() -> tuple:
+    return random.random(), float(np.random.rand()), float(torch.rand(())), torch.randperm(9).tolist()
+
+
+def test_one_seed_seeds_all_three_generators():
+    launch.seed_everything(5)
+    first = draws()
+    launch.seed_everything(6)
+    second = draws()
+    launch.seed_everything(5)
+    assert draws() == first
+    assert all(a != b for a, b in zip(first, second, strict=True))
+    random.seed(5)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    assert draws() == first
+
+
+def test_threads(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    launch.set_threads(config())
+    launch.set_threads(config(pytorch_threads=2))
+    assert seen == [2]

@@ -1,0 +1,95 @@
+"""The quickstart in small: its own configurations, one stage after the other, with a few steps each."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog import ChatAgent, main
+from rlhf_dialog.cli import run_script
+
+ROOT = Path(__file__).parents[1]
+MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]
+CLASSIFIER = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300"]
+FEW = ["--max_steps", "12", "--batch_size", "8", "--device", "cpu", "--pytorch_threads", "1"]
+PPO = {
+    "total_time_steps": 1,
+    "max_iterations": 2,
+    "rollout_batch_size": 8,
+    "num_mini_batch": 2,
+    "max_new_tokens": 8,
+    "device": "cpu",
+    "save_interval": 1,
+    "sample_interval": 1,
+}
+
+
+def script(path: str):
+    name = f"pipeline_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def config(name: str) -> list[str]:
+    return ["--config", str(ROOT / "configs" / name)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """A folder in which every stage ran, as `make quickstart` runs them in the project's own folder."""
+    patch = pytest.MonkeyPatch()
+    folder = tmp_path_factory.mktemp("pipeline")
+    patch.chdir(folder)
+    (folder / "runs").mkdir()
+    assert script("scripts/write_dialogues.py").main(["--output", "runs/quickstart_data", "--num_dialogues", "60"]) == 0
+    sft = script("scripts/train_sft.py")
+    assert run_script(sft.main, sft.SFTConfig, "", [*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
+    intent = script("reward_models/train_intent_classifier.py")
+    assert run_script(intent.main, intent.IntentConfig, "", [*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
+    assert main([*config("quickstart.yaml"), *(f"--{key}={value}" for key, value in PPO.items())]) == 0
+    agents = ["--agent", "runs/quickstart/agent", "--baseline", "runs/quickstart_sft"]
+    output = ["--output", "runs/quickstart/evaluation.json", "--max_prompts", "10"]
+    assert script("scripts/evaluate.py").main([*agents, *output]) == 0
+    yield folder
+    patch.undo()
+
+
+def test_nothing_is_written_outside_runs(pipeline):
+    assert {path.name for path in pipeline.iterdir()} == {"runs"}
+    stages = {"quickstart", "quickstart_data", "quickstart_sft", "quickstart_intent"}
+    assert {path.name for path in (pipeline / "runs").iterdir()} == stages
+
+
+def test_the_run_logs_every_part_of_its_reward(pipeline):
+    lines = (pipeline / "runs/quickstart/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [1, 2]
+    for row in map(json.loads, lines):
+        parts = {name for name in row if name.startswith("reward/") and not name.endswith("_weighted")}
+        assert {"reward/intent", "reward/length_match"} < parts
+        assert any(name.startswith("reward/meteor") for name in parts)
+        assert row["objective/score"] == pytest.approx(sum(row[f"{name}_weighted"] for name in parts), abs=1e-5)
+
+
+def test_the_comparison_has_both_agents_and_every_baseline(pipeline):
+    result = json.loads((pipeline / "runs/quickstart/evaluation.json").read_text(encoding="utf-8"))
+    assert set(result) == {"before", "after", "difference", "baselines", "settings"}
+    assert {"score", "intent_accuracy", "meteor", "length_match", "distinct_2"} < set(result["after"])
+    assert result["baselines"]["true_replies"]["meteor"]["mean"] > 0.9
+    assert result["baselines"]["true_replies"]["score"]["mean"] > result["after"]["score"]["mean"]
+
+
+def test_the_result_talks(pipeline):
+    assert isinstance(ChatAgent.load(pipeline / "runs/quickstart/agent").chat("Hello .", history=["Hi .", "Hi ."]), str)
+
+
+def test_the_run_can_be_plotted_and_checked(pipeline, capsys):
+    assert script("scripts/plot_run.py").main(["--run", str(pipeline / "runs/quickstart")]) == 0
+    assert (pipeline / "runs/quickstart/plot.png").stat().st_size > 10_000
+    assert script("scripts/check_quickstart.py").main(["--run", str(pipeline / "runs/quickstart")]) in (0, 1)
+    assert "pass" in capsys.readouterr().out

@@ -1,0 +1,329 @@
+"""The mathematics of PPO, against hand computations and slow implementations on lists that delete masked tokens."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import tensor
+
+from rlhf_dialog import ppo
+
+NAN, INF = math.nan, math.inf
+masks = st.integers(1, 4).flatmap(
+    lambda rows: st.integers(1, 9).flatmap(
+        lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=rows, max_size=rows)
+    )
+)
+seeds = st.integers(0, 10_000)
+discounts = st.sampled_from([0.0, 0.5, 0.9, 1.0])
+
+
+def numbers(seed, mask, count):
+    """`count` random tensors of the mask's shape in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(len(mask), len(mask[0]), generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+def spoil(x, mask, values=(NAN, INF, -INF)):
+    """`x` with nan and inf in turn where the mask is False."""
+    spoilt = x.clone()
+    for i, (b, t) in enumerate((~mask).nonzero().tolist()):
+        spoilt[b, t] = values[i % len(values)]
+    return spoilt
+
+
+def paid(rewards, mask):
+    """The rewards of the kept tokens of one episode: what a deleted token earned goes to the kept one before it."""
+    sums = []
+    for reward, counts in zip(rewards, mask, strict=True):
+        if counts:
+            sums.append(reward)
+        elif sums:
+            sums[-1] += reward
+    return sums
+
+
+def slow_gae(rewards, values, mask, gamma, gae_lambda):
+    """One episode as lists: delete the masked tokens, then the double sum of the paper; None where deleted."""
+    kept = [t for t, counts in enumerate(mask) if counts]
+    earned = paid(rewards, mask)
+    value = [values[t] for t in kept] + [0.0]
+    deltas = [earned[i] + gamma * value[i + 1] - value[i] for i in range(len(kept))]
+    found = [None] * len(mask)
+    for i, t in enumerate(kept):
+        found[t] = sum((gamma * gae_lambda) ** (j - i) * deltas[j] for j in range(i, len(kept)))
+    return found
+
+
+def test_masked_and_masked_mean():
+    x, mask = tensor([[1.0, NAN, 3.0], [INF, 5.0, -INF]]), tensor([[True, False, True], [False, True, False]])
+    assert ppo.masked(x, mask).tolist() == [[1, 0, 3], [0, 5, 0]]
+    assert ppo.masked_mean(x, mask).item() == 3
+    assert ppo.masked_mean(x, torch.zeros_like(mask)).item() == 0
+
+
+def test_gae_of_the_design_example():
+    """Values [.5 .4 | 9 9 9 | .3 .2], reward 1 at the end, gamma 1, lambda .95."""
+    values = tensor([[0.5, 0.4, 9, 9, 9, 0.3, 0.2]], dtype=torch.float64)
+    rewards = tensor([[0.0, 0, 0, 0, 0, 0, 1]], dtype=torch.float64)
+    mask = tensor([[True, True, False, False, False, True, True]])
+    advantages, returns = ppo.gae(rewards, values, mask, gamma=1.0, gae_lambda=0.95)
+    # backwards by hand: .8; -.1 + .95 * .8 = .66; -.1 + .95 * .66 = .527; -.1 + .95 * .527 = .40065
+    assert advantages[0].tolist() == pytest.approx([0.40065, 0.527, 0, 0, 0, 0.66, 0.8], abs=1e-12)
+    assert returns[0].tolist() == pytest.approx([0.90065, 0.927, 0, 0, 0, 0.96, 1.0], abs=1e-12)
+
+
+def test_gae_by_hand_with_discount():
+    """Rewards 1, 2, values 3, 4, gamma .5, lambda .5: deltas 1 + 2 - 3 = 0 and 2 - 4 = -2."""
+    advantages, returns = ppo.gae(tensor([[1.0, 2.0]]), tensor([[3.0, 4.0]]), tensor([[True, True]]), 0.5, 0.5)
+    assert advantages.tolist() == [[-0.5, -2.0]]
+    assert returns.tolist() == [[2.5, 2.0]]
+
+
+@settings(deadline=None)
+@given(masks, seeds, discounts, discounts)
+def test_gae_equals_deletion_of_the_masked_tokens(mask, seed, gamma, gae_lambda):
+    rewards, values = numbers(seed, mask, 2)
+    counts = tensor(mask)
+    advantages, returns = ppo.gae(rewards, spoil(values, counts), counts, gamma, gae_lambda)
+    for b, row in enumerate(mask):
+        expected = slow_gae(rewards[b].tolist(), values[b].tolist(), row, gamma, gae_lambda)
+        for t, advantage in enumerate(expected):
+            assert advantages[b, t].item() == pytest.approx(advantage or 0.0, abs=1e-9)
+            value = values[b, t].item()
+            assert returns[b, t].item() == pytest.approx(0.0 if advantage is None else advantage + value, abs=1e-9)
+
+
+@settings(deadline=None)
+@given(masks, seeds, discounts)
+def test_gae_with_lambda_1_is_the_discounted_return_minus_the_value(mask, seed, gamma):
+    rewards, values = numbers(seed, mask, 2)
+    advantages, returns = ppo.gae(rewards, values, tensor(mask), gamma, gae_lambda=1.0)
+    discounted = ppo.discounted_returns(rewards, tensor(mask), gamma)
+    for b, row in enumerate(mask):
+        kept, total = [t for t, counts in enumerate(row) if counts], 0.0
+        earned = paid(rewards[b].tolist(), row)
+        for i in reversed(range(len(kept))):
+            total = earned[i] + gamma * total
+            assert advantages[b, kept[i]].item() == pytest.approx(total - values[b, kept[i]].item(), abs=1e-9)
+            assert returns[b, kept[i]].item() == pytest.approx(total, abs=1e-9)
+            assert discounted[b, kept[i]].item() == pytest.approx(total, abs=1e-9)
+    assert not discounted[~tensor(mask)].any()
+
+
+def test_a_reward_behind_the_mask_belongs_to_the_last_true_position_before_it():
+    mask = tensor([[False, True, False, False, True, False]])
+    rewards = tensor([[100.0, 1.0, 2.0, 3.0, 4.0, 5.0]])
+    values = tensor([[9.0, 0.0, 9.0, 9.0, 0.0, 9.0]])
+    advantages, _ = ppo.gae(rewards, values, mask, gamma=0.5, gae_lambda=1.0)
+    assert advantages.tolist() == [[0, 6 + 0.5 * 9, 0, 0, 9, 0]]  # gamma once, not three times
+
+
+def test_a_reward_that_is_not_finite_behind_the_mask_is_nothing_and_in_it_is_seen():
+    mask = tensor([[True, False, True]])
+    advantages, returns = ppo.gae(tensor([[1.0, NAN, 2.0]]), torch.zeros(1, 3), mask, 1.0, 1.0)
+    assert advantages.tolist() == returns.tolist() == [[3, 0, 2]]
+    advantages, _ = ppo.gae(tensor([[1.0, 0.0, NAN]]), torch.zeros(1, 3), mask, 1.0, 1.0)
+    assert advantages[0, 2].isnan()
+
+
+def test_token_rewards_by_hand():
+    """-kl_coef * (logprob - ref_logprob) on True positions; the score on the last True one, padding and holes or not."""
+    mask = tensor([[True, True, True, True], [True, False, True, False], [False, True, False, False], [False] * 4])
+    logprobs = tensor([[-1.0, -2.0, -3.0, -4.0], [-1.0, NAN, -1.0, -INF], [INF, -2.0, 7.0, 7.0], [NAN] * 4])
+    ref_logprobs = tensor([[-2.0, -2.0, -1.0, -4.5], [-3.0, 1.0, -0.5, -INF], [INF, -1.0, NAN, 7.0], [NAN] * 4])
+    rewards = ppo.token_rewards(tensor([10.0, 20.0, 30.0, 40.0]), logprobs, ref_logprobs, mask, kl_coef=0.1)
+    expected = [[-0.1, 0, 0.2, -0.05 + 10], [-0.2, 0, 0.05 + 20, 0], [0, 0.1 + 30, 0, 0], [0, 0, 0, 0]]
+    torch.testing.assert_close(rewards, tensor(expected))
+
+
+def test_whiten_by_hand():
+    x, mask = tensor([[1.0, NAN, 3.0], [5.0, INF, 7.0]]), tensor([[True, False, True], [True, False, True]])
+    deviation = math.sqrt((9 + 1 + 1 + 9) / 4)  # mean 4, population variance 5
+    expected = tensor([[-3.0, 0.0, -1.0], [1.0, 0.0, 3.0]]) / deviation
+    torch.testing.assert_close(ppo.whiten(x, mask), expected)
+    assert ppo.whiten(tensor([[2.0, 2.0]]), tensor([[True, True]])).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "dual", "loss", "clipped"),
+    [
+        (2.0, 1.0, None, -2.0, 0),
+        (2.0, 1.1, None, -2.2, 0),
+        (2.0, 1.5, None, -2.4, 1),  # gains stop at 1 + clip
+        (2.0, 0.5, None, -1.0, 0),  # the pessimistic side is never clipped
+        (-2.0, 1.5, None, 3.0, 0),
+        (-2.0, 0.5, None, 1.6, 1),  # gains stop at 1 - clip
+        (-2.0, 0.9, None, 1.8, 0),
+        (-2.0, 5.0, None, 10.0, 0),
+        (-2.0, 5.0, 3.0, 6.0, 0),  # dual clip: at most c |A|
+        (-2.0, 2.0, 3.0, 4.0, 0),
+        (-2.0, 0.5, 3.0, 1.6, 1),
+        (2.0, 5.0, 3.0, -2.4, 1),  # a positive advantage has no dual clip
+        (2.0, 0.1, 3.0, -0.2, 0),
+    ],
+)
+def test_policy_loss_of_one_token_by_hand(advantage, ratio, dual, loss, clipped):
+    old = tensor([[-1.3, NAN]], dtype=torch.float64)
+    new = tensor([[-1.3 + math.log(ratio), 4.0]], dtype=torch.float64)
+    found, fraction = ppo.policy_loss(new, old, tensor([[advantage, 9.0]]).double(), tensor([[True, False]]), 0.2, dual)
+    assert found.item() == pytest.approx(loss)
+    assert fraction.item() == clipped
+
+
+@settings(deadline=None)
+@given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.sampled_from([None, 1.5]))
+def test_policy_loss_and_its_gradient_with_bad_numbers_behind_the_mask(mask, seed, dual):
+    new, old, advantages = numbers(seed, mask, 3)
+    counts = tensor(mask)
+    total, clipped, slope = 0.0, 0, torch.zeros_like(new)
+    for b, t in counts.nonzero().tolist():
+        a, ratio = advantages[b, t].item(), math.exp(new[b, t].item() - old[b, t].item())
+        surrogate = min(ratio * a, min(max(ratio, 0.8), 1.2) * a)
+        flat = surrogate != ratio * a
+        clipped += flat
+        if dual and a < 0 and surrogate < dual * a:
+            surrogate, flat = dual * a, True
+        total -= surrogate
+        slope[b, t] = 0 if flat else -ratio * a
+    leaf = spoil(new, counts).requires_grad_()
+    bad_old, bad_advantages = spoil(old, counts, (INF, NAN)), spoil(advantages, counts, (NAN, INF))
+    loss, fraction = ppo.policy_loss(leaf, bad_old, bad_advantages, counts, 0.2, dual)
+    loss.backward()
+    count = counts.sum().item()
+    assert loss.item() == pytest.approx(total / count, abs=1e-9)
+    assert fraction.item() == pytest.approx(clipped / count)
+    torch.testing.assert_close(leaf.grad, slope / count)
+
+
+@pytest.mark.parametrize(
+    ("value", "old", "target", "clip", "huber", "loss"),
+    [
+        (3.0, 0.0, 1.0, None, None, 2.0),  # half of 2 squared
+        (-3.0, 0.0, 1.0, None, None, 8.0),
+        (1.0, 0.0, 3.0, 0.2, None, 0.5 * 2.8**2),  # clipped to .2: the worse one counts
+        (-1.0, 0.0, -3.0, 0.2, None, 0.5 * 2.8**2),  # clipped to -.2
+        (1.0, 0.0, 0.1, 0.2, None, 0.5 * 0.9**2),  # unclipped is worse
+        (0.1, 0.0, 3.0, 0.2, None, 0.5 * 2.9**2),  # within the range
+        (0.6, 0.5, 3.0, 0.2, None, 0.5 * 2.4**2),
+        (1.5, 0.5, 3.0, 0.2, None, 0.5 * 2.3**2),
+        (0.5, 0.0, 0.0, None, 1.0, 0.125),  # Huber: squared inside delta
+        (3.0, 0.0, 0.0, None, 1.0, 2.5),  # delta * (|d| - delta / 2)
+        (-3.0, 0.0, 0.0, None, 2.0, 4.0),
+        (1.0, 0.0, 3.0, 0.2, 1.0, 2.3),
+    ],
+)
+def test_value_loss_of_one_token_by_hand(value, old, target, clip, huber, loss):
+    columns = [tensor([[NAN, x]], dtype=torch.float64) for x in (value, old, target)]
+    assert ppo.value_loss(*columns, tensor([[False, True]]), clip, huber).item() == pytest.approx(loss)
+
+
+@pytest.mark.parametrize("huber", [None, 0.5])
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_value_loss_gradient_with_bad_numbers_behind_the_mask(clip, huber):
+    mask = tensor([[True, False, True], [False, True, False]])
+    values, old_values, returns = numbers(1, mask.tolist(), 3)
+    clean = values.clone().requires_grad_()
+    ppo.value_loss(clean, old_values, returns, mask, clip, huber).backward()
+    leaf = spoil(values, mask).requires_grad_()
+    loss = ppo.value_loss(leaf, spoil(old_values, mask, (INF,)), spoil(returns, mask), mask, clip, huber)
+    loss.backward()
+    assert loss.isfinite()
+    assert torch.equal(leaf.grad, clean.grad)
+    assert not leaf.grad[~mask].any()
+    if clip is None:
+        difference = (values - returns)[mask]
+        slope = difference if huber is None else difference.clamp(-huber, huber)
+        torch.testing.assert_close(leaf.grad[mask], slope / 3)
+
+
+@settings(deadline=None)
+@given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.integers(1, 3))
+def test_microbatches_add_up_to_the_minibatch(mask, seed, size):
+    new, old, advantages, values, old_values, returns = numbers(seed, mask, 6)
+    counts = tensor(mask)
+    whole = ppo.policy_loss(new, old, advantages, counts, 0.2, 1.5)
+    whole_value = ppo.value_loss(values, old_values, returns, counts, 0.2, 0.5)
+    sums = [0.0, 0.0, 0.0]
+    for start in range(0, len(mask), size):
+        rows = slice(start, start + size)
+        part = ppo.policy_loss(new[rows], old[rows], advantages[rows], counts[rows], 0.2, 1.5, num_tokens=counts.sum())
+        part_value = ppo.value_loss(
+            values[rows], old_values[rows], returns[rows], counts[rows], 0.2, 0.5, num_tokens=int(counts.sum())
+        )
+        sums = [total + x.item() for total, x in zip(sums, (*part, part_value), strict=True)]
+    assert sums == pytest.approx([x.item() for x in (*whole, whole_value)], abs=1e-9)
+
+
+def test_group_advantages_by_hand():
+    """Two prompts with three responses each; the returns are the sums over the True positions: 1, 2, 6 and 4, 4, 4."""
+    mask = tensor([[True, True], [True, False], [False, True], [True, True], [True, False], [True, True]])
+    rewards = tensor([[0.5, 0.5], [2.0, NAN], [INF, 6.0], [1.0, 3.0], [4.0, 99.0], [4.0, 0.0]])
+    rloo = ppo.group_advantages(rewards, mask, 3, "rloo")
+    # each return minus the mean of the other two: 1 - 4, 2 - 3.5, 6 - 1.5
+    assert rloo.tolist() == [[-3, -3], [-1.5, 0], [0, 4.5], [0, 0], [0, 0], [0, 0]]
+    grpo = ppo.group_advantages(rewards, mask, 3, "grpo")
+    deviation = math.sqrt((4 + 1 + 9) / 2) + 1e-4  # mean 3, sample deviation
+    expected = tensor([[-2.0, -2.0], [-1.0, 0.0], [0.0, 3.0], [0, 0], [0, 0], [0, 0]]) / deviation
+    torch.testing.assert_close(grpo, expected)
+
+
+def test_discounted_returns_by_hand():
+    mask = tensor([[True, False, True, True]])
+    assert ppo.discounted_returns(tensor([[1.0, 2.0, 4.0, 8.0]]), mask, 0.5).tolist() == [[3 + 2 + 2, 0, 8, 8]]
+
+
+def test_kl_controller_by_hand():
+    controller = ppo.AdaptiveKLController(kl_coef=0.2, kl_target=0.05, kl_rate=0.1, kl_clip=0.2)
+    assert controller.update(0.055) == pytest.approx(0.2 * 1.01)  # error .1, inside the clip
+    assert controller.update(5.0) == pytest.approx(0.2 * 1.01 * 1.02)  # at most 2 % up
+    assert controller.update(-5.0) == pytest.approx(0.2 * 1.01 * 1.02 * 0.98)  # at most 2 % down
+    assert controller.update(0.05) == controller.kl_coef == pytest.approx(0.2 * 1.01 * 1.02 * 0.98)
+    assert controller.update(0.045) == pytest.approx(0.2 * 1.01 * 1.02 * 0.98 * 0.99)
+    fixed = ppo.AdaptiveKLController(kl_coef=0.3, kl_rate=0.0)
+    assert fixed.update(9.0) == 0.3
+
+
+def test_kl_controller_defaults_and_state():
+    controller = ppo.AdaptiveKLController()
+    assert (controller.kl_coef, controller.kl_target, controller.kl_rate, controller.kl_clip) == (0.2, 0.05, 0.1, 0.2)
+    controller.update(1.0)
+    other = ppo.AdaptiveKLController()
+    other.load_state_dict(controller.state_dict())
+    assert other.update(0.05) == controller.kl_coef == pytest.approx(0.204)
+
+
+def test_value_normalizer_against_the_weighted_sums():
+    """Bias-corrected exponential means: weight beta^(n-1-i) for the i-th of n rollouts."""
+    beta, mask = 0.9, tensor([[True, False], [True, True]])
+    rollouts = [tensor([[1.0, NAN], [2.0, 6.0]]), tensor([[-3.0, INF], [0.0, 9.0]]), tensor([[4.0, NAN], [4.0, 1.0]])]
+    normalizer = ppo.ValueNormalizer(beta=beta)
+    x = tensor([1.0, -2.0])
+    assert normalizer.normalize(x).tolist() == normalizer.denormalize(x).tolist() == x.tolist()
+    for returns in rollouts:
+        normalizer.update(returns, mask)
+    kept = [[row[0][0], *row[1]] for row in (returns.tolist() for returns in rollouts)]
+    weights = [beta ** (2 - i) for i in range(3)]
+    mean = sum(w * sum(r) / 3 for w, r in zip(weights, kept, strict=True)) / sum(weights)
+    square = sum(w * sum(v * v for v in r) / 3 for w, r in zip(weights, kept, strict=True)) / sum(weights)
+    deviation = math.sqrt(square - mean**2)
+    assert (normalizer.mean, normalizer.deviation) == pytest.approx((mean, deviation), rel=1e-6)
+    torch.testing.assert_close(normalizer.normalize(x), (x - mean) / deviation)
+    torch.testing.assert_close(normalizer.denormalize(x), x * deviation + mean)
+
+
+def test_value_normalizer_floor_defaults_and_state():
+    normalizer = ppo.ValueNormalizer()
+    assert (normalizer.beta, normalizer.min_variance) == (0.99999, 1e-2)
+    normalizer.update(tensor([[3.0, 3.0]]), tensor([[True, True]]))
+    assert (normalizer.mean, normalizer.deviation) == pytest.approx((3.0, 0.1))
+    normalizer.update(tensor([[5.0, 9.0]]), tensor([[True, True]]))
+    other = ppo.ValueNormalizer()
+    other.load_state_dict(normalizer.state_dict())
+    assert (
+        (other.mean, other.deviation)
+        == (normalizer.mean, normalizer.deviation)
+        == pytest.approx((5, math.sqrt(6)), 1e-3)
+    )

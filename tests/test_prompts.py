@@ -1,0 +1,224 @@
+"""Prompts of a data set, near-duplicates, token ids, and the order of training."""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import byte_tokenizer, dialogues, write_data
+from tokenizers import processors
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.prompts import PromptEncoder, PromptSampler, collate, find_overlap, load_prompts
+from rlhf_dialog.sources import DialogueRecord, load_records
+
+REAL = Path(__file__).parents[2] / "shared/data/dailydialog"
+needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
+
+
+def write_jsonl(path, *rows):
+    path.write_text("".join(json.dumps({"dialog": list(row)}) + "\n" for row in rows))
+    return str(path)
+
+
+def test_prompts_by_hand(tmp_path):
+    row = {"dialog": ["a", "b", "c", "d"], "act": [1, 2, 3, 4]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + '\n{"dialog": ["x"]}\n{"dialog": ["p", "q"]}\n')
+    assert load_prompts(str(tmp_path), "train", context_size=2) == [
+        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0}),
+        Dialogue(["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1}),
+        Dialogue(["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2}),
+        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3}),
+    ]
+    longer = load_prompts(str(tmp_path), "train", context_size=2, min_context_size=3)
+    assert [(prompt.prompt_turns, prompt.reference) for prompt in longer] == [(["b", "c"], "d")]
+
+
+def test_prompts_of_the_tiny_data(tmp_path):
+    prompts = load_prompts(str(write_data(tmp_path)), "validation")
+    assert len(prompts) == sum(len(turns) - 1 for turns, _ in dialogues(20, start=20))
+    assert [prompt.meta["index"] for prompt in prompts] == list(range(len(prompts)))
+    assert max(len(prompt.prompt_turns) for prompt in prompts) == 5
+
+
+def test_no_prompts_is_an_error_that_says_why(tmp_path):
+    path = write_jsonl(tmp_path / "train.jsonl", "abc", "ab")
+    with pytest.raises(UserError, match=r"no prompts; 2 dialogues .* 3 turns while min_context_size 3 needs 4"):
+        load_prompts(path, "train", min_context_size=3)
+
+
+@needs_real_data
+@pytest.mark.parametrize(("min_context_size", "counts"), [(1, (76052, 7069, 6740)), (5, (35781, 3388, 3123))])
+def test_real_counts(min_context_size, counts):
+    for split, count in zip(("train", "validation", "test"), counts, strict=True):
+        assert len(load_prompts(str(REAL), split, min_context_size=min_context_size)) == count
+
+
+def records(*dialogs):
+    return [DialogueRecord(list(turns), None) for turns in dialogs]
+
+
+def test_overlap_by_hand():
+    held_out = records(
+        ("We met at the old harbour .", "Was it cold there then ?", "Yes !", "Who paid for the boat ?"),
+        ("Nobody knows the answer today .", "Yes !"),
+    )
+    train = records(
+        ("WE met , at the old harbour", "Something else is said here ."),  # 1 of 2, other case and punctuation
+        ("We met at the old harbour .", "Something else is said here .", "And one more of them ."),  # 1 of 3
+        ("Yes !", "No !"),  # only short utterances
+        ("Nobody knows the answer today .", "Who paid for the boat ?", "x y z w", "x y z v"),  # 2 of 4, not in one
+        ("Nobody knows the answer today .", "Something else is said here .", "Something else is said here ."),
+    )
+    assert find_overlap(train, held_out) == {0, 4}
+    assert find_overlap(train, []) == set()
+
+
+@needs_real_data
+def test_overlap_of_the_real_data_is_the_published_list():
+    train = load_records(str(REAL), "train")
+    held_out = load_records(str(REAL), "validation") + load_records(str(REAL), "test")
+    start = time.monotonic()
+    overlap = find_overlap(train, held_out)
+    assert time.monotonic() - start < 10
+    assert overlap == set(json.loads((REAL / "overlap.json").read_text())["train_near_in_validation_or_test"])
+    assert len(overlap) == 608
+
+
+def test_drop_overlap_touches_train_only_and_says_how_many(tmp_path, caplog):
+    near, other = ("One two three four .", "Five"), ("Six seven eight nine .", "Ten")
+    write_jsonl(tmp_path / "train.jsonl", near, other, near)
+    write_jsonl(tmp_path / "validation.jsonl", ("nothing", "here"))
+    write_jsonl(tmp_path / "test.jsonl", near)
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        left = load_prompts(str(tmp_path), "train", drop_overlap=True)
+    assert [(prompt.reference, prompt.meta["index"]) for prompt in left] == [("Ten", 0)]
+    assert "2 of 3" in caplog.text
+    assert len(load_prompts(str(tmp_path), "train")) == 3
+    assert len(load_prompts(str(tmp_path), "test", drop_overlap=True)) == 1
+
+
+def test_tiny_splits_do_not_overlap(tmp_path):
+    folder = str(write_data(tmp_path))
+    assert load_prompts(folder, "train", drop_overlap=True) == load_prompts(folder, "train")
+
+
+def test_drop_overlap_needs_the_other_splits(tmp_path):
+    path = write_jsonl(tmp_path / "talk.jsonl", "ab")
+    with pytest.raises(UserError, match=r"drop_overlap: needs .* has no validation split"):
+        load_prompts(path, "train", drop_overlap=True)
+
+
+def test_everything_dropped_is_an_error(tmp_path):
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{split}.jsonl", ("One two three four .", "Five"))
+    with pytest.raises(UserError, match="0 are left after drop_overlap"):
+        load_prompts(str(tmp_path), "train", drop_overlap=True)
+
+
+TOKENIZERS = {kind: byte_tokenizer(kind) for kind in (True, False)}
+
+
+def with_bos():
+    """A tokenizer that puts its BOS token in front, as Llama's does."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    ids = [("<bos>", tokenizer.bos_token_id)]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing("<bos> $A", "<bos> $A $B", ids)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", [True, False])
+def test_encoded_prompt_and_target_by_hand(kind):
+    tokenizer = TOKENIZERS[kind]
+    encoder = PromptEncoder(tokenizer, "<EOU>", 64)
+    code = {letter: tokenizer.convert_tokens_to_ids("Ġ" if letter == " " else letter) for letter in "ab <EOU>"}
+    separator = [tokenizer.convert_tokens_to_ids("<EOU>")] if kind else [code[letter] for letter in " <EOU>"]
+    a, b, space = [code["a"]], [code["b"]], [code[" "]]
+    assert encoder.encode_prompt(["a", "b"]) == a + separator + space + b + separator
+    assert encoder.encode_target("b") == space + b + separator + [tokenizer.eos_token_id]
+
+
+def test_bos_stays_in_front_and_counts():
+    tokenizer = with_bos()
+    plain = PromptEncoder(byte_tokenizer(), "<EOU>", 5)
+    encoder = PromptEncoder(tokenizer, "<EOU>", 6)
+    for turns in (["a"], ["a", "b"], ["a long one"], ["x", "a long one"]):
+        assert encoder.encode_prompt(turns) == [tokenizer.bos_token_id, *plain.encode_prompt(turns)]
+    assert tokenizer.bos_token_id not in encoder.encode_target("a")
+
+
+def test_a_bos_token_that_the_tokenizer_does_not_add_is_not_added():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    assert tokenizer.bos_token_id not in PromptEncoder(tokenizer, "<EOU>", 64).encode_prompt(["a"])
+
+
+def test_target_without_an_end_of_text_token_is_an_error():
+    tokenizer = byte_tokenizer()
+    tokenizer.eos_token = None
+    with pytest.raises(UserError, match="eos_token"):
+        PromptEncoder(tokenizer, "<EOU>", 64).encode_target("a")
+
+
+BOS = with_bos()
+
+
+@given(st.lists(st.text(min_size=1, max_size=10), min_size=1, max_size=5), st.integers(2, 60), st.booleans())
+def test_encoded_prompt_is_never_too_long_and_ends_with_the_separator(turns, max_prompt_length, bos):
+    tokenizer = BOS if bos else TOKENIZERS[True]
+    ids = PromptEncoder(tokenizer, "<EOU>", max_prompt_length).encode_prompt(turns)
+    assert len(ids) <= max_prompt_length
+    assert ids[-1] == tokenizer.convert_tokens_to_ids("<EOU>")
+
+
+def test_collate_pads_on_the_left():
+    prompt_ids, prompt_mask = collate([[5, 6, 7], [8], [9, 0]], pad_id=1)
+    assert prompt_ids.tolist() == [[5, 6, 7], [1, 1, 8], [1, 9, 0]]
+    assert prompt_mask.tolist() == [[True, True, True], [False, False, True], [False, True, True]]
+    assert (prompt_ids.dtype, prompt_mask.dtype) == (torch.long, torch.bool)
+
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=12)
+
+
+@given(st.integers(1, 9), st.integers(0, 2**32 - 1), SIZES)
+def test_every_prompt_comes_once_per_epoch_whatever_is_taken(num_prompts, seed, sizes):
+    sampler = PromptSampler(num_prompts, seed)
+    taken = [index for size in sizes for index in sampler.take(size)]
+    assert len(taken) == sum(sizes)
+    epochs = [taken[start : start + num_prompts] for start in range(0, len(taken), num_prompts)]
+    for epoch in epochs:
+        assert len(set(epoch)) == len(epoch)
+        assert set(epoch) <= set(range(num_prompts))
+    assert sampler.state_dict() == {"epoch": len(taken) // num_prompts, "index": len(taken) % num_prompts}
+
+
+@given(st.integers(1, 9), st.integers(0, 100), SIZES, st.integers(0, 12))
+def test_a_resumed_sampler_goes_on_as_the_uninterrupted_one(num_prompts, seed, sizes, stop):
+    whole = PromptSampler(num_prompts, seed)
+    expected = [whole.take(size) for size in sizes]
+    first = PromptSampler(num_prompts, seed)
+    before = [first.take(size) for size in sizes[:stop]]
+    resumed = PromptSampler(num_prompts, seed)
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert before + [resumed.take(size) for size in sizes[stop:]] == expected
+
+
+def test_epochs_and_seeds_are_shuffled_differently():
+    sampler = PromptSampler(50, seed=1)
+    first, second, other = sampler.take(50), sampler.take(50), PromptSampler(50, seed=2).take(50)
+    assert len({tuple(order) for order in (first, second, other, list(range(50)))}) == 4
+
+
+def test_a_position_of_other_data_is_refused():
+    for state in ({"epoch": 0, "index": 9}, {"epoch": -1, "index": 0}):
+        with pytest.raises(UserError, match="outside the 9 prompts"):
+            PromptSampler(9, seed=0).load_state_dict(state)
+    with pytest.raises(ValueError, match="at least one"):
+        PromptSampler(0, seed=0)

@@ -1,0 +1,15 @@
+"""Train a dialog model with PPO:  python train_ppo.py --config nlp_ppo.yaml [--key value]
+
+Register a reward or a vec-info class of your own here, before main():
+
+    from rlhf_dialog import RewardFactory
+    from my_rewards import Politeness
+    RewardFactory.register("Politeness", Politeness)
+"""
+
+import sys
+
+from rlhf_dialog import main
+
+if __name__ == "__main__":
+    sys.exit(main())
