@@ -124,6 +124,15 @@ def _stack_supports(supports: list[Tensor]) -> Tensor:
     )
 
 
+@dataclass(frozen=True)
+class Microbatch:
+    """Which episodes one forward pass sees, and which columns of their prompts and responses are not all padding."""
+
+    rows: Tensor
+    prompt: slice
+    response: slice
+
+
 @dataclass
 class Evaluation:
     """What `evaluate` found, each (B, T); `values` is None for a policy without a value head."""
@@ -192,6 +201,16 @@ def joined(prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> tup
     return torch.cat([prompt_ids, response_ids], dim=1), mask
 
 
-def microbatches(num_rows: int, size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `size` rows."""
-    return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
+def microbatches(prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int) -> Iterator[Microbatch]:
+    """Share out `rows` (N,) in microbatches of at most `size` episodes of similar length, without needless padding."""
+    lengths = prompt_mask[rows].sum(dim=1) + last_token(response_mask[rows]) + 1
+    for part in rows[lengths.argsort(stable=True)].split(size):
+        start = int(prompt_mask[part].any(dim=0).int().argmax())
+        width = int(last_token(response_mask[part]).max()) + 1
+        yield Microbatch(part, slice(start, None), slice(0, width))
+
+
+def last_token(mask: Tensor) -> Tensor:
+    """The position of the last True of each row of `mask` (B, T), -1 where there is none: (B,)."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return torch.where(mask, positions, -1).amax(dim=1)

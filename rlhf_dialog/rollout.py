@@ -1,7 +1,6 @@
 """From prompts to a scored rollout: the only bridge between text and tensors. B episodes, P prompt tokens, T response tokens."""
 
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +51,7 @@ class Rollout:
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
 
     def __len__(self) -> int:
         return len(self.dialogues)
@@ -126,10 +126,16 @@ def _evaluate(
     models: Models, prompt_ids: Tensor, prompt_mask: Tensor, responses: Responses, temperature: float, size: int
 ) -> dict[str, Any]:
     """`logprobs, ref_logprobs, entropy, values, kl_full, ref_support_mass`; each (B, T), the last two None without a filter."""
-    columns: dict[str, list[Tensor]] = defaultdict(list)
-    for part in microbatches(len(prompt_ids), size):
-        inputs = (prompt_ids[part], prompt_mask[part], responses.ids[part])
-        support = None if responses.support is None else responses.support[part]
+    columns: dict[str, Tensor] = {}
+    shape = responses.ids.shape
+    everyone = torch.arange(len(prompt_ids), device=prompt_ids.device)
+    for part in microbatches(prompt_mask, responses.mask, everyone, size):
+        inputs = (
+            prompt_ids[part.rows, part.prompt],
+            prompt_mask[part.rows, part.prompt],
+            responses.ids[part.rows, part.response],
+        )
+        support = None if responses.support is None else responses.support[part.rows, part.response]
         ours = evaluate(models.policy, *inputs, temperature, support)
         theirs = evaluate(models.ref_policy, *inputs, temperature, support)
         values = evaluate_values(models.critic, *inputs) if models.critic else ours.values
@@ -140,5 +146,5 @@ def _evaluate(
             unfiltered = compare_unfiltered(models.policy, models.ref_policy, *inputs, temperature, support)
             found["kl_full"], found["ref_support_mass"] = unfiltered
         for name, tensor in found.items():
-            columns[name].append(tensor)
-    return {"kl_full": None, "ref_support_mass": None} | {name: torch.cat(parts) for name, parts in columns.items()}
+            columns.setdefault(name, tensor.new_zeros(shape))[part.rows, part.response] = tensor
+    return {"kl_full": None, "ref_support_mass": None} | columns

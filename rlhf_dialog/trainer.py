@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlhf_dialog import ppo
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.generation import Evaluation, Sampling, StopRule, evaluate, evaluate_values, microbatches
+from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values, microbatches
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.prompts import PromptEncoder, PromptSampler
@@ -142,16 +142,16 @@ class PPOTrainer:
 
     def _update(self, rollout: Rollout) -> Metrics:
         """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the minibatches."""
-        targets = rollout.returns
+        rollout.targets = rollout.returns
         if self.value_norm is not None and self.config.advantage_estimator == "gae":
             self.value_norm.update(rollout.returns, rollout.response_mask)
-            targets = self.value_norm.normalize(rollout.returns)
+            rollout.targets = self.value_norm.normalize(rollout.returns)
         self._set_learning_rates()
         steps: list[Metrics] = []
         for _ in range(self.config.ppo_epoch):
             order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
             for rows in order.tensor_split(self.plan.num_minibatches):
-                steps.append(self._minibatch(rollout, rows, targets, first=not steps))
+                steps.append(self._minibatch(rollout, rows, first=not steps))
         return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
 
     def _set_learning_rates(self) -> None:
@@ -160,12 +160,13 @@ class PPOTrainer:
             if name in self.optimizers:
                 self.optimizers[name].param_groups[0]["lr"] = lr * scale
 
-    def _minibatch(self, rollout: Rollout, rows: Tensor, targets: Tensor, first: bool) -> Metrics:
+    def _minibatch(self, rollout: Rollout, rows: Tensor, first: bool) -> Metrics:
         """One optimizer step; its microbatches add up to the same gradient whatever their size."""
         num_tokens = rollout.response_mask[rows].sum()
         totals: Metrics = {}
-        for part in microbatches(len(rows), self.config.per_device_microbatch_size):
-            loss, statistics = self._losses(rollout, rows[part], targets, num_tokens, first)
+        size = self.config.per_device_microbatch_size
+        for part in microbatches(rollout.prompt_mask, rollout.response_mask, rows, size):
+            loss, statistics = self._losses(rollout, part, num_tokens, first)
             loss.backward()
             for name, value in statistics.items():
                 totals[name] = totals.get(name, 0.0) + value.item()
@@ -181,23 +182,18 @@ class PPOTrainer:
         return totals
 
     def _losses(
-        self, rollout: Rollout, rows: Tensor, targets: Tensor, num_tokens: Tensor, first: bool
+        self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, first: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of some rows as their share of the minibatch, and the statistics to add up."""
-        config, mask = self.config, rollout.response_mask[rows]
-        new, values = self._evaluate(rollout, rows)
-        log_ratio = ppo.masked(new.logprobs - rollout.logprobs[rows], mask)
+        """The loss of a microbatch as its share of the minibatch, and the statistics to add up."""
+        config, at = self.config, (part.rows, part.response)
+        mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
+        new, values = self._evaluate(rollout, part)
+        log_ratio = ppo.masked(new.logprobs - old_logprobs, mask)
         if first:
             self._check_ratio(log_ratio.detach(), mask)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
-            new.logprobs,
-            rollout.logprobs[rows],
-            rollout.advantages[rows],
-            mask,
-            config.clip_param,
-            dual_clip,
-            num_tokens,
+            new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
         )
         entropy = ppo.masked(new.entropy, mask).sum() / num_tokens
         loss = policy_loss - config.entropy_coef * entropy
@@ -207,14 +203,18 @@ class PPOTrainer:
         if values is not None:
             clip = config.clip_param if config.use_clipped_value_loss else None
             huber = config.huber_delta if config.use_huber_loss else None
-            value_loss = ppo.value_loss(values, rollout.values[rows], targets[rows], mask, clip, huber, num_tokens)
+            value_loss = ppo.value_loss(values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens)
             loss = loss + config.value_loss_coef * value_loss
             statistics["ppo/value_loss"] = value_loss
         return loss, statistics
 
-    def _evaluate(self, rollout: Rollout, rows: Tensor) -> tuple[Evaluation, Tensor | None]:
-        inputs = (rollout.prompt_ids[rows], rollout.prompt_mask[rows], rollout.response_ids[rows])
-        support = None if rollout.support is None else rollout.support[rows]
+    def _evaluate(self, rollout: Rollout, part: Microbatch) -> tuple[Evaluation, Tensor | None]:
+        inputs = (
+            rollout.prompt_ids[part.rows, part.prompt],
+            rollout.prompt_mask[part.rows, part.prompt],
+            rollout.response_ids[part.rows, part.response],
+        )
+        support = None if rollout.support is None else rollout.support[part.rows, part.response]
         new = evaluate(self.models.policy, *inputs, self.config.temperature, support)
         values = evaluate_values(self.models.critic, *inputs) if self.models.critic else new.values
         return new, values

@@ -16,7 +16,9 @@ Check = tuple[str, bool, str]
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="run folder (default: runs/quickstart)")
+    parser.add_argument(
+        "--run", type=Path, default=Path("runs/quickstart"), help="run folder (default: runs/quickstart)"
+    )
     options = parser.parse_args(argv)
     checks: list[Check] = []
     code = exit_code_of(lambda: checks.extend(check_run(options.run)), debug=False)
@@ -47,14 +49,20 @@ def _text_checks(result: dict[str, Any]) -> list[Check]:
         before, after = result["before"][name]["mean"], result["after"][name]["mean"]
         ratio = after / before
         bound = f"at least {low:.0%}" if high == float("inf") else f"{low:.0%} to {high:.0%}"
-        checks.append((f"{name} is {bound} of what it was", low <= ratio <= high, f"{before:.3f} -> {after:.3f} ({ratio:.0%})"))
+        checks.append(
+            (f"{name} is {bound} of what it was", low <= ratio <= high, f"{before:.3f} -> {after:.3f} ({ratio:.0%})")
+        )
     return checks
 
 
 def _kl_check(rows: list[dict[str, Any]], target: float) -> Check:
     last = [row["objective/kl"] for row in rows[-5:]]
     kl = sum(last) / len(last)
-    return ("KL per token, last 5 iterations, within twice its target", kl <= 2 * target, f"{kl:.4f}, target {target:g}")
+    return (
+        "KL per token, last 5 iterations, within twice its target",
+        kl <= 2 * target,
+        f"{kl:.4f}, target {target:g}",
+    )
 
 
 if __name__ == "__main__":

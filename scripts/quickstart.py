@@ -38,7 +38,7 @@ class Stage:
 
 DATA, SFT, INTENT = Path("runs/quickstart_data"), Path("runs/quickstart_sft"), Path("runs/quickstart_intent")
 STAGES = (
-    Stage("write dialogues", f"scripts/write_dialogues.py --output {DATA}", (Path("scripts/dialogue_grammar.yaml"),), DATA),
+    Stage("write dialogues", f"scripts/write_dialogues.py --output {DATA}", (Path("scripts/dialogue_grammar"),), DATA),
     Stage(
         "supervised fine-tuning of a small GPT-2 from scratch",
         "scripts/train_sft.py --config sft_quickstart.yaml",
@@ -79,7 +79,9 @@ def main() -> int:
             console.print(f"stage {number} ended with exit code {code}")
             return code
     show_samples(console)
-    console.print(f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {RUN}; the plot is {RUN}/plot.png")
+    console.print(
+        f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {RUN}; the plot is {RUN}/plot.png"
+    )
     console.print("check the targets:  .venv/bin/python scripts/check_quickstart.py")
     console.print(f"talk to it:         .venv/bin/python chat.py --agent {RUN}/agent")
     return 0

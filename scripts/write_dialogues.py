@@ -9,17 +9,14 @@ import random
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import yaml
 
 from rlhf_dialog.errors import UserError
 
 Dialogue = tuple[list[str], list[int]]  # the turns and the act of each
-T = TypeVar("T")
 
 GRAMMAR = Path(__file__).with_name("dialogue_grammar")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
@@ -39,7 +36,7 @@ _SENTENCE_START = re.compile(r"(?:^|[.?!] )[a-z]")
 
 @dataclass(frozen=True)
 class Line:
-    """One way of saying a move. `asks` names what it wants to know, `answers` the lines before it that it fits."""
+    """One way of saying a move: `asks` is the tag of what it asks, `answers` the tags of what it answers."""
 
     text: str
     asks: str | None
@@ -131,8 +128,8 @@ class Teller:
         return line
 
     def _fill(self, slot: str, form: str | None) -> str:
-        """The word of `slot`, or its inflection `form`; a new slot takes a word that no slot of its list has yet."""
-        if slot in ("me", "you"):
+        """The word of `slot`, or its inflection `form`; a new slot takes a word that no other slot has."""
+        if slot in ("me", "you"):  # the speakers take turns
             slot = "person" + "AB"[(self.turn + (slot == "you")) % 2]
         while slot not in self.bound:
             word = self._choose(self.rng.choice(self.grammar.words[slot.rstrip("23AB")]))
@@ -209,12 +206,12 @@ def _generate_unique(num_dialogues: int, seed: int) -> list[Dialogue]:
     raise UserError(f"the grammar has too few dialogues; --num_dialogues {num_dialogues}; give {len(found)} or fewer")
 
 
-def _split_dialogues(dialogues: Sequence[T]) -> dict[str, Sequence[T]]:
+def _split_dialogues(dialogues: list[Dialogue]) -> dict[str, list[Dialogue]]:
     num = round(HELD_OUT * len(dialogues))
     return {"train": dialogues[2 * num :], "validation": dialogues[:num], "test": dialogues[num : 2 * num]}
 
 
-def _write_split(folder: Path, name: str, dialogues: Sequence[Dialogue]) -> None:
+def _write_split(folder: Path, name: str, dialogues: list[Dialogue]) -> None:
     folder.mkdir(parents=True)
     text = "".join(" __eou__ ".join(turns) + " __eou__\n" for turns, _ in dialogues)
     acts = "".join(" ".join(map(str, acts)) + "\n" for _, acts in dialogues)

@@ -87,17 +87,48 @@ def test_the_report_has_losses_config_and_counts(trained):
     assert {"torch", "transformers", "trl", "rlhf-dialog"} <= set(report["versions"])
 
 
-def test_labels_cover_exactly_reply_separator_and_eos():
+def test_labels_cover_exactly_reply_and_separator_and_eos_where_it_is_learnt():
     tokenizer = tiny.byte_tokenizer()
     encoder = PromptEncoder(tokenizer, "<EOU>", 128)
-    row = sft.example(encoder, Dialogue(["Hi .", "Yes ?"], reference="No ."))
+    dialogue = Dialogue(["Hi .", "Yes ?"], reference="No .")
+    row = sft.example(encoder, dialogue)
     tokens = tokenizer.convert_ids_to_tokens(row["input_ids"])
-    assert tokens == [*"HiĠ.", "<EOU>", *"ĠYesĠ?", "<EOU>", *"ĠNoĠ.", "<EOU>", "<eos>"]
-    assert row["labels"][:-7] == [-100] * 12
-    assert row["labels"][-7:] == row["input_ids"][-7:]
-    assert row["length"] == 19
-    cut = sft.example(encoder, Dialogue(["Hi .", "Yes ?"], reference="No ."), positions=15)
+    assert tokens == [*"HiĠ.", "<EOU>", *"ĠYesĠ?", "<EOU>", *"ĠNoĠ.", "<EOU>"]
+    assert row["labels"][:-6] == [-100] * 12
+    assert row["labels"][-6:] == row["input_ids"][-6:]
+    assert row["length"] == 18
+    with_eos = sft.example(encoder, dialogue, learn_eos=True)
+    assert with_eos["input_ids"] == [*row["input_ids"], tokenizer.eos_token_id]
+    assert with_eos["labels"] == [*row["labels"], tokenizer.eos_token_id]
+    cut = sft.example(encoder, dialogue, positions=15)
     assert cut == {"input_ids": row["input_ids"][:15], "labels": row["labels"][:15], "length": 15}
+
+
+def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it():
+    encoder = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128)
+    turns = ["Hi .", "Yes ?", "No .", "Why ?"]
+    rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
+    rows += [sft.example(encoder, Dialogue(["Other ."], reference="Turn ."))]
+    merged = sft.merge_prefixes(rows)
+    assert len(merged) == 2
+    assert merged[1] == rows[3]
+
+    def facts(some_rows):
+        return sorted(
+            (row["input_ids"][:i], label) for row in some_rows for i, label in enumerate(row["labels"]) if label != -100
+        )
+
+    assert facts(merged) == facts(rows)
+    window = [sft.example(encoder, Dialogue(turns[:2], reference=turns[2])), rows[3]]
+    assert sft.merge_prefixes(window) == window
+
+
+def test_merged_rows_have_the_same_loss():
+    encoder, lm = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128), tiny.gpt2()
+    turns = ["Hi .", "Yes ?", "No .", "Why ?"]
+    rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
+    merged = sft.merge_prefixes(rows)
+    assert sft.token_loss(lm, merged, 4) == pytest.approx(sft.token_loss(lm, rows, 4), abs=1e-5)
 
 
 def test_the_trainer_sees_those_labels_also_when_pad_is_eos(data, tmp_path, monkeypatch):
@@ -105,7 +136,7 @@ def test_the_trainer_sees_those_labels_also_when_pad_is_eos(data, tmp_path, monk
     tokenizer, batches = tiny.byte_tokenizer(), []
     tokenizer.pad_token = tokenizer.eos_token
     encoder = PromptEncoder(tokenizer, "<EOU>", 128)
-    rows = [sft.example(encoder, Dialogue(["Hi ."], reference="No" * n)) for n in (1, 2, 5)]
+    rows = [sft.example(encoder, Dialogue(["Hi ."], reference="No" * n), learn_eos=True) for n in (1, 2, 5)]
     compute_loss = SFTTrainer.compute_loss
 
     def spy(self, model, inputs, *args, **kwargs):

@@ -20,10 +20,10 @@ class Intent(BaseReward):
     """1.0 when the classifier's class is the reference's act - 1, else 0.0.
 
     `intent_model`: a folder or a Hub name of a sequence classifier with 4 classes; only safetensors are read unless
-    `allow_pickle_weights`, and code from the model's folder is never run.
-    `intent_input`: how the last turn of the prompt and the response become the classifier's input: `pair` = tokenizer(last_turn, response), `concat` = last_turn + " " + response; by default what
-    `rlhf_dialog_input` in its config.json says, else concat. What is too long loses the left of last_turn.
-    Raises UserError for a classifier that cannot be found, loaded or used.
+    `allow_pickle_weights`, and code from the model's folder is never run. `intent_input`: how the last turn of the
+    prompt and the response become the classifier's input: `pair` = tokenizer(last_turn, response), `concat` =
+    last_turn + " " + response; by default what `rlhf_dialog_input` in its config.json says, else concat. What is too
+    long loses the left of last_turn. Raises UserError for a classifier that cannot be found, loaded or used.
     """
 
     needs = ("act",)
