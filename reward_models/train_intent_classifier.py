@@ -70,7 +70,7 @@ def main(config: IntentConfig) -> None:
         save(folder, model, tokenizer)
         fine_tune(config, model, tokenizer, Intent(str(folder)).encode(train), [act_class(pair) for pair in train])
         save(folder, model, tokenizer)
-        report: dict[str, Any] = {split: measure(folder, pairs) for split, pairs in held_out.items()}
+        report: dict[str, Any] = {split: measure(folder, pairs, str(model.device)) for split, pairs in held_out.items()}
         report["num_train_pairs"] = len(train)
         report["num_parameters"] = trained_parameters([model])
         report["seconds"] = round(time.perf_counter() - started, 1)
@@ -207,9 +207,9 @@ def fine_tune(
     model.eval()
 
 
-def measure(folder: Path, pairs: list[Dialogue]) -> dict[str, Any]:
+def measure(folder: Path, pairs: list[Dialogue], device: str) -> dict[str, Any]:
     """What the classifier in `folder` says of the true replies, read exactly as the reward reads it."""
-    reward = Intent(str(folder)).to("cuda" if torch.cuda.is_available() else "cpu")
+    reward = Intent(str(folder)).to(device)
     matrix = [[0] * len(LABELS) for _ in LABELS]
     for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):
         matrix[act_class(pair)][predicted] += 1

@@ -16,8 +16,8 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import launch
 from rlhf_dialog.checkpoint import load_checkpoint, replace_text, save_agent, save_checkpoint
-from rlhf_dialog.cli import FLAGS, exit_code_of, flag_lines, set_up_logging, show_help
-from rlhf_dialog.config import dump_yaml, find_config, load_config, parse_arguments
+from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, set_up_logging, show_help
+from rlhf_dialog.config import dump_yaml, find_config, load_config, parse_arguments, replace_keys
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import load_models, trained_parameters
@@ -86,9 +86,7 @@ class PPOAgent:
         RunStopped when a check of the run fails.
         """
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
-        for key, value in given.items():
-            if value is not None:
-                setattr(self.config, key, value)
+        self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self._check_folder()
         trainer = self.trainer = self._build()
         self._open_folder()
@@ -207,6 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line of train_ppo.py; returns the exit code. `argv` is `sys.argv[1:]` by default."""
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
+    exit_on_sigterm()
     speaks = contextlib.nullcontext() if launch.rank() == 0 else contextlib.redirect_stderr(io.StringIO())
     with speaks:
         return exit_code_of(lambda: _main(words), debug="--debug" in words)

@@ -14,7 +14,7 @@ from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.hub import load_pretrained
-from rlhf_dialog.models import Policy, load_causal_lm
+from rlhf_dialog.models import Policy, load_causal_lm, num_embeddings
 from rlhf_dialog.prompts import PromptEncoder, collate
 from rlhf_dialog.rollout import decode_response
 from rlhf_dialog.schema import DataKeys, SamplingKeys
@@ -44,10 +44,16 @@ class ChatAgent:
         lm = load_causal_lm(str(folder), "--agent")
         settings = read_settings(Path(folder))
         words = load_pretrained(AutoTokenizer, tokenizer or str(folder), "--agent")
+        if len(words) > (rows := num_embeddings(lm)):
+            raise UserError(f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for {rows}")
         positions = getattr(lm.config, "max_position_embeddings", None)
         room = settings.max_prompt_length
         if positions:
             room = min(room, positions - settings.max_new_tokens)
+        if room < 2:
+            raise UserError(
+                f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
+            )
         return cls(Policy(lm).to(device).eval(), PromptEncoder(words, settings.turn_separator, room), settings)
 
     @torch.no_grad()

@@ -65,22 +65,23 @@ def load_checkpoint(
     Raises UserError when there is none, or when it does not fit.
     """
     source = latest_checkpoint(folder)
-    state = json.loads((source / "trainer.json").read_text(encoding="utf-8"))
-    if state["format_version"] != FORMAT_VERSION:
-        raise UserError(f"{source}: has format version {state['format_version']}, this program reads {FORMAT_VERSION}")
-    if set(state["optimizers"]) != set(optimizers):
-        raise UserError(
-            f"{source}: was saved with optimizers of {sorted(state['optimizers'])}, this run has {sorted(optimizers)}"
-        )
     try:
+        state = json.loads((source / "trainer.json").read_text(encoding="utf-8"))
+        if state["format_version"] != FORMAT_VERSION:
+            raise UserError(
+                f"{source}: has format version {state['format_version']}, this program reads {FORMAT_VERSION}"
+            )
+        saved, ours = set(state["optimizers"]), set(optimizers)
+        if saved != ours:
+            raise UserError(f"{source}: was saved with optimizers of {sorted(saved)}, this run has {sorted(ours)}")
         for key, module in modules.items():
             load_model(module, str(source / f"{key}.safetensors"), device=str(device))
         for key, optimizer in optimizers.items():
             tensors = load_file(source / f"{key}_optimizer.safetensors")
             optimizer.load_state_dict(_join(tensors, state["optimizers"][key]))
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{source}: does not fit this run: {error}") from error
-    _restore_random_states(load_file(source / "random.safetensors"), state["random"])
+        _restore_random_states(load_file(source / "random.safetensors"), state["random"])
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}") from error
     return state
 
 

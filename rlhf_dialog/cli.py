@@ -44,8 +44,7 @@ def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv
     """
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    exit_on_sigterm()
     return exit_code_of(lambda: _run(main, schema, doc or "", words), debug="--debug" in words)
 
 
@@ -64,6 +63,12 @@ def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str])
         sys.stdout.write(dump_yaml(settings))
         return
     main(settings)
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM unwinds the program and ends it with code 143."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
 
 
 def exit_code_of(run: Callable[[], None], debug: bool) -> int:

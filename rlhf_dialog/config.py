@@ -16,6 +16,14 @@ from rlhf_dialog.schema import NO_EFFECT, Config, Settings
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
+YAML_FAULTS = (
+    yaml.YAMLError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    RecursionError,
+)  # PyYAML raises them all
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
 
 
@@ -42,7 +50,7 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
             return path
     shipped = sorted({path.name for folder in (Path("configs"), beside / "configs") for path in folder.glob("*.yaml")})
     listed = f"configs/ holds: {', '.join(shipped)}" if shipped else "there is no configs/ folder here"
-    raise UserError(f"config file '{name}' not found{nearest(name, shipped)} {listed}")
+    raise UserError(f"config file '{name}' not found{nearest(name, shipped) or ';'} {listed}")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -57,7 +65,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         )
     try:
         raw = yaml.load(text, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except YAML_FAULTS as error:
         raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     if raw is None:
         return {}
@@ -99,6 +107,11 @@ def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] 
     return _validate(schema, raw, str(path or "arguments"), [])
 
 
+def replace_keys(settings: S, values: dict[str, Any]) -> S:
+    """The settings with other values of some keys, checked like a file. Raises UserError."""
+    return _validate(type(settings), settings.model_dump() | values, "arguments", [])
+
+
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
     """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
     path = Path(path)
@@ -124,7 +137,7 @@ def _lift_kl(raw: dict[str, Any]) -> list[str]:
     problems = []
     raw["reward_class"] = {**reward, "args": {key: value for key, value in args.items() if key not in KL_KEYS}}
     for key in KL_KEYS:
-        if key in args and raw.setdefault(key, args[key]) != args[key]:
+        if key in args and str(raw.setdefault(key, args[key])) != str(args[key]):
             problems.append(f"{key}: {raw[key]!r} here, but {args[key]!r} in reward_class.args.{key}; keep one of them")
     return problems
 
@@ -223,7 +236,7 @@ def parse_arguments(argv: Iterable[str], flags: Iterable[str]) -> tuple[str | No
 def _value(key: str, text: str) -> Any:
     try:
         return yaml.load(text, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError):
+    except YAML_FAULTS:
         if text.strip().startswith(("{", "[")):
             raise UserError(f"--{key}: {text!r} is not valid YAML") from None
         return text

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants
+from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from rlhf_dialog.errors import UserError
@@ -53,7 +54,7 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
         options["local_files_only"] = not hub_reachable()
     try:
         return auto_class.from_pretrained(source, **options)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise UserError(
             f"{key}: '{path}' cannot be loaded as {_kind(auto_class)}. {_reason(path, error, options)}"
         ) from error

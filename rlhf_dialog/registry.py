@@ -10,7 +10,7 @@ from rlhf_dialog.errors import UserError
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the closest known name, or an empty string."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    match = difflib.get_close_matches(name, [str(key) for key in known], n=1, cutoff=0.6)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
@@ -44,7 +44,7 @@ class Registry:
         try:
             signature.bind(**args)
         except TypeError as error:
-            unknown = [key for key in args if key not in signature.parameters]
+            unknown = [str(key) for key in args if key not in signature.parameters]
             hint = nearest(unknown[0], signature.parameters) if unknown else ""
             return f"wrong arguments for {name}: {error}{hint} It takes {name}{signature}."
         return None

@@ -1,6 +1,7 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ class Settings(BaseModel):
         wanted = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
             raise ValueError("a number")
+        if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
+            return float(value)  # PyYAML reads 1e5 as text
         return value
 
 
@@ -58,7 +61,9 @@ class RunKeys(Settings):
 
     seed: int = Field(0, ge=0, lt=2**32, description="python, numpy, torch, and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
-    experiment_name: str | None = Field(None, description="default: the name of the YAML without its ending")
+    experiment_name: str | None = Field(
+        None, pattern=r"^[^/\\.][^/\\]{0,200}$", description="default: the name of the YAML without its ending"
+    )
     total_time_steps: int = Field(
         100_000, ge=1, description="generated tokens; training ends after the iteration that reaches it"
     )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from rlhf_dialog.checkpoint import replace_text
 from rlhf_dialog.errors import UserError
@@ -36,12 +37,17 @@ class JsonlTracker:
         self.file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Metrics) -> None:
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        finite = {name: value if math.isfinite(value) else None for name, value in as_numbers(metrics).items()}
         self.file.write(json.dumps(finite) + "\n")
         self.file.flush()
 
     def close(self) -> None:
         self.file.close()
+
+
+def as_numbers(metrics: Metrics) -> Metrics:
+    """Plain Python numbers, whatever kind of number a vec-info returned."""
+    return {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -159,15 +165,11 @@ class ConsoleTracker:
                 dialogue.reference or "",
             )
             numbers = [rollout.scores[i].item(), *(part.raw[i] for part in parts.values())]
-            table.add_row(*map(_plain, texts), *(f"{number:.2f}" for number in numbers))
+            table.add_row(*map(Text, texts), *(f"{number:.2f}" for number in numbers))
         self.console.print(table)
 
     def close(self) -> None:
         self.progress.stop()
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 class Trackers:

@@ -62,7 +62,18 @@ def main(argv: list[str] | None = None) -> int:
     return exit_code_of(lambda: run(options), options.debug)
 
 
+def check(options: argparse.Namespace) -> None:
+    """Raises UserError for options that cannot work."""
+    for name in ("batch_size", "max_prompts", "min_context_size"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name}: found {value}, wanted at least 1")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"--device {options.device}: torch finds no CUDA device here; leave it out")
+
+
 def run(options: argparse.Namespace) -> None:
+    check(options)
     config = read_config(options)
     reward = build_reward(config.reward_class.id, config.reward_class.args).to(options.device)
     prompts = held_out_prompts(config, options)

@@ -38,7 +38,12 @@ class Stage:
 
 DATA, SFT, INTENT = Path("runs/quickstart_data"), Path("runs/quickstart_sft"), Path("runs/quickstart_intent")
 STAGES = (
-    Stage("write dialogues", f"scripts/write_dialogues.py --output {DATA}", (Path("scripts/dialogue_grammar"),), DATA),
+    Stage(
+        "write dialogues",
+        f"scripts/write_dialogues.py --output {DATA} --scenes cafe hotel train doctor",
+        (Path("scripts/dialogue_grammar"),),
+        DATA,
+    ),
     Stage(
         "supervised fine-tuning of a small GPT-2 from scratch",
         "scripts/train_sft.py --config sft_quickstart.yaml",

@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ GRAMMAR = Path(__file__).with_name("dialogue_grammar")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 END = "end"  # the `next` word that closes a dialogue
 MIN_TURNS, MAX_TURNS = 4, 9
-HELD_OUT = 0.05  # share of validation, and of test
+HELD_OUT = 0.1
 MIN_DIALOGUES = 20
 ATTEMPTS_PER_DIALOGUE = 50
 
@@ -142,10 +143,13 @@ class Teller:
         return inflections.get(mark, inflections["default"])
 
 
-def generate_dialogue(rng: random.Random) -> tuple[list[str], list[int]]:
-    """One dialogue of 4 to 9 turns as (turns, acts), acts 1 inform, 2 question, 3 directive, 4 commissive."""
+def generate_dialogue(rng: random.Random, scene_names: Sequence[str] = ()) -> tuple[list[str], list[int]]:
+    """One dialogue of 4 to 9 turns as (turns, acts), acts 1 inform, 2 question, 3 directive, 4 commissive.
+
+    It plays in one of the named scenes, in any when none is named.
+    """
     grammar = load_grammar()
-    scenes = list(grammar.scenes.values())
+    scenes = [grammar.scenes[name] for name in scene_names or grammar.scenes]
     while True:
         steps = _walk(rng, rng.choice(scenes))
         if MIN_TURNS <= len(steps) <= MAX_TURNS:
@@ -174,7 +178,7 @@ def _walk(rng: random.Random, scene: dict[str, Move]) -> list[tuple[int, Line]]:
         visited.add(name)
 
 
-def write_dialogues(output: Path, num_dialogues: int, seed: int) -> dict[str, int]:
+def write_dialogues(output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> dict[str, int]:
     """Write `num_dialogues` different dialogues into the new folder `output`; returns the number in each split.
 
     Same arguments, same bytes. Raises UserError when `output` holds something or the number cannot be met.
@@ -182,7 +186,7 @@ def write_dialogues(output: Path, num_dialogues: int, seed: int) -> dict[str, in
     output = output.resolve()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"the output exists and is not an empty folder; {output}; give a new --output or delete it")
-    splits = _split_dialogues(_generate_unique(num_dialogues, seed))
+    splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
     temporary = output.with_name(f".{output.name}.unfinished")
     shutil.rmtree(temporary, ignore_errors=True)
     for name, dialogues in splits.items():
@@ -193,13 +197,16 @@ def write_dialogues(output: Path, num_dialogues: int, seed: int) -> dict[str, in
     return {name: len(dialogues) for name, dialogues in splits.items()}
 
 
-def _generate_unique(num_dialogues: int, seed: int) -> list[Dialogue]:
+def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) -> list[Dialogue]:
+    known = load_grammar().scenes
+    if unknown := [name for name in scene_names if name not in known]:
+        raise UserError(f"--scenes: there is no scene '{unknown[0]}'; choose from {', '.join(known)}")
     if num_dialogues < MIN_DIALOGUES:
         raise UserError(f"too few dialogues to split; --num_dialogues {num_dialogues}; give {MIN_DIALOGUES} or more")
     rng = random.Random(seed)
     found: dict[tuple[str, ...], Dialogue] = {}
     for _ in range(ATTEMPTS_PER_DIALOGUE * num_dialogues):
-        turns, acts = generate_dialogue(rng)
+        turns, acts = generate_dialogue(rng, scene_names)
         found.setdefault(tuple(turns), (turns, acts))
         if len(found) == num_dialogues:
             return list(found.values())
@@ -223,7 +230,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         description="Write everyday two-person dialogues in the layout of the original DailyDialog files: "
-        "OUTPUT/{train,validation,test}/dialogues_SPLIT.txt and dialogues_act_SPLIT.txt (90, 5 and 5 percent). "
+        "OUTPUT/{train,validation,test}/dialogues_SPLIT.txt and dialogues_act_SPLIT.txt (80, 10 and 10 percent). "
         "They come from a grammar of this project, need no network, and are the same for the same seed.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -232,9 +239,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--num_dialogues", type=int, default=3000, metavar="N", help="how many, over all splits")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other dialogues")
+    parser.add_argument("--scenes", nargs="+", default=[], metavar="NAME", help="only these scenes; default: all")
     args = parser.parse_args(argv)
     try:
-        counts = write_dialogues(args.output, args.num_dialogues, args.seed)
+        counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

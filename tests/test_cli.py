@@ -57,9 +57,9 @@ def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
     rows = list(cli.key_rows(Config))
     keys = [row.key for row in rows]
     assert len(keys) == len(set(keys))
-    assert {"env.args.data_path", "kl_coef", "lr", "reward_class", "use_deepspeed"} <= set(keys)
+    assert {"env.args.data_path", "kl_coef", "lr", "reward_class.id", "use_deepspeed"} <= set(keys)
     assert {row.group for row in rows if row.key == "kl_coef"} == {"Reward and KL"}
-    assert next(row.default for row in rows if row.key == "vec_info_class") == "{id: NLPVecInfo}"
+    assert next(row.default for row in rows if row.key == "vec_info_class.id") == "NLPVecInfo"
 
 
 def test_print_config_writes_yaml_that_loads_again(capsys, tmp_path):

@@ -15,6 +15,7 @@ from rlhf_dialog.generation import (
     evaluate,
     evaluate_values,
     joined,
+    last_token,
     microbatches,
     on_support,
     respond,
@@ -439,8 +440,29 @@ def test_on_support_and_joined_by_hand():
     assert mask.tolist() == [[False, True, True, True]]
 
 
+def masks_of(*rows):
+    return torch.tensor([[letter == "1" for letter in row] for row in rows])
+
+
+def test_last_token_by_hand():
+    assert last_token(masks_of("110", "101", "000", "010")).tolist() == [1, 2, -1, 1]
+
+
 def test_microbatches_by_hand():
-    assert list(microbatches(5, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    assert list(microbatches(4, 4)) == [slice(0, 4)]
-    assert list(microbatches(3, 9)) == [slice(0, 3)]
-    assert list(microbatches(0, 2)) == []
+    """Sorted by the length of prompt and response, each cut to the columns that some row of it fills."""
+    prompts = masks_of("0001", "1111", "0011", "0111", "0001")
+    responses = masks_of("111", "110", "100", "101", "110")  # lengths 4, 6, 3, 6, 3; the fourth has a hole
+    cut = [
+        (part.rows.tolist(), part.prompt, part.response)
+        for part in microbatches(prompts, responses, torch.arange(5), 2)
+    ]
+    assert cut == [
+        ([2, 4], slice(2, None), slice(0, 2)),
+        ([0, 1], slice(0, None), slice(0, 3)),
+        ([3], slice(1, None), slice(0, 3)),
+    ]
+    cut = [
+        (part.rows.tolist(), part.prompt, part.response)
+        for part in microbatches(prompts, responses, torch.tensor([4, 2]), 9)
+    ]
+    assert cut == [([4, 2], slice(2, None), slice(0, 2))]

@@ -101,10 +101,10 @@ def test_the_text_that_rewards_see():
 
 def test_the_text_without_a_separator_token():
     tokenizer = byte_tokenizer(separator_token=False)
-    models, encoder, width = scripted([" Yes . <EOU> more"], ["<EOU> x"], ["abcdefghijk <EO"], tokenizer=tokenizer)
+    models, encoder, width = scripted([" Yes . <EOU> more"], ["<EOU> x"], ["abcdefghijklm <EO"], tokenizer=tokenizer)
     reward = Recording()
     rollout = roll(models, encoder, Sampling(width, greedy=True), reward)
-    assert [dialogue.response for dialogue in reward.seen] == ["Yes .", "", "abcdefghijk <EO"]
+    assert [dialogue.response for dialogue in reward.seen] == ["Yes .", "", "abcdefghijklm <EO"]
     assert rollout.response_mask.sum(dim=1).tolist() == [12, 5, width]
     assert rollout.num_tokens == 12 + 5 + width
 

@@ -1,0 +1,324 @@
+"""Checkpoints: a resumed run gives the same numbers bit for bit, and a broken write leaves the old one whole."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from test_trainer import Places, make_trainer, parameters
+from tiny import byte_tokenizer, llama
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_dialog import checkpoint
+from rlhf_dialog.checkpoint import load_checkpoint, replace_json, save_agent, save_checkpoint, written_whole
+from rlhf_dialog.config import load_config
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import Policy
+
+CPU = torch.device("cpu")
+KINDS = {
+    "shared trunk": {},
+    "separate critic": {"use_share_model": False},
+    "no value normalisation": {"use_valuenorm": False},
+    "filtered, decay": {"top_k": 30, "use_linear_lr_decay": True, "max_iterations": 9, "weight_decay": 0.01},
+    "without critic": {"advantage_estimator": "rloo", "num_responses_per_prompt": 3},
+}
+
+
+class Moody(Places):
+    """A reward that draws from all three random generators."""
+
+    def __call__(self, dialogues):
+        drawn = random.random() + np.random.random() + torch.rand(()).item()
+        return [value + drawn for value in super().__call__(dialogues)]
+
+
+def build(kind):
+    random.seed(0)
+    np.random.seed(0)
+    return make_trainer(Moody(), lr=3e-3, **KINDS[kind])
+
+
+def modules(trainer):
+    found = {"policy": trainer.models.policy, "critic": trainer.models.critic}
+    return {name: module for name, module in found.items() if module is not None}
+
+
+def save(trainer, folder):
+    return save_checkpoint(folder, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers)
+
+
+def resume(kind, folder):
+    """New objects with everything from the checkpoint."""
+    trainer = build(kind)
+    torch.manual_seed(999)  # whatever the new process has drawn before
+    trainer.load_state_dict(load_checkpoint(folder, modules(trainer), trainer.optimizers, CPU))
+    return trainer
+
+
+def numbers(metrics):
+    return {key: value for key, value in metrics.items() if key != "FPS" and not key.startswith("time/")}
+
+
+def steps(trainer, count):
+    return [numbers(trainer.step()) for _ in range(count)]
+
+
+# -- resume
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
+    whole = build(kind)
+    expected = steps(whole, 4)
+    first = build(kind)
+    assert steps(first, 2) == expected[:2]
+    save(first, tmp_path)
+    second = resume(kind, tmp_path)
+    assert second.state_dict() == first.state_dict()
+    assert steps(second, 2) == expected[2:]
+    for name, module in modules(whole).items():
+        ours = parameters(modules(second)[name])
+        assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
+    assert len({metrics["objective/score"] for metrics in expected}) == 4
+
+
+def test_saving_does_not_disturb_the_run(tmp_path):
+    kind = "shared trunk"
+    quiet, saved = steps(build(kind), 3), []
+    trainer = build(kind)
+    for _ in range(3):
+        saved += steps(trainer, 1)
+        save(trainer, tmp_path)
+    assert saved == quiet
+
+
+def test_resume_in_another_process(tmp_path):
+    kind = "separate critic"
+    expected = steps(build(kind), 4)
+    trainer = build(kind)
+    steps(trainer, 2)
+    save(trainer, tmp_path)
+    code = (
+        "import conftest, json, sys, pathlib, test_checkpoint as t\n"
+        f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
+        "json.dump(t.steps(trainer, 2), sys.stdout)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert json.loads(done.stdout) == expected[2:]
+
+
+# -- what is written
+
+
+def test_files_of_a_checkpoint(tmp_path):
+    trainer = build("separate critic")
+    trainer.step()
+    assert save(trainer, tmp_path / "checkpoints") == tmp_path / "checkpoints/iter_000001"
+    assert (tmp_path / "checkpoints/latest").read_text() == "iter_000001"
+    found = {str(path.relative_to(tmp_path / "checkpoints")) for path in tmp_path.rglob("*") if path.is_file()}
+    names = ["config.yaml", "trainer.json", "random.safetensors"]
+    names += [f"{m}{kind}.safetensors" for m in ("policy", "critic") for kind in ("", "_optimizer")]
+    assert found == {"latest", *(f"iter_000001/{name}" for name in names)}
+    state = json.loads((tmp_path / "checkpoints/iter_000001/trainer.json").read_text())
+    assert state["format_version"] == 1
+    assert state["iteration"] == 1
+    assert load_config(tmp_path / "checkpoints/iter_000001/config.yaml").model_dump() == {
+        **trainer.config.model_dump(),
+        "experiment_name": "config",
+    }
+    assert yaml.safe_load((tmp_path / "checkpoints/iter_000001/config.yaml").read_text())["lr"] == 3e-3
+
+
+def test_optimizer_state_comes_back(tmp_path):
+    trainer = build("shared trunk")
+    trainer.step()
+    save(trainer, tmp_path)
+    other = build("shared trunk")
+    load_checkpoint(tmp_path, modules(other), other.optimizers, CPU)
+    ours, theirs = (t.optimizers["policy"].state_dict() for t in (trainer, other))
+    assert ours["param_groups"][0]["params"] == theirs["param_groups"][0]["params"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for key, slots in ours["state"].items():
+        assert set(slots) == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(value, theirs["state"][key][name]) for name, value in slots.items())
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_keep_checkpoints(tmp_path, keep):
+    trainer = make_trainer(keep_checkpoints=keep, ppo_epoch=1)
+    for iteration in (1, 2, 10):
+        trainer.iteration = iteration
+        save(trainer, tmp_path)
+        assert (tmp_path / "latest").read_text() == f"iter_{iteration:06d}"
+    kept = {f"iter_{i:06d}" for i in (1, 2, 10)[-keep:]}
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", *kept}
+
+
+def test_the_same_iteration_is_saved_again(tmp_path):
+    trainer = build("shared trunk")
+    save(trainer, tmp_path)
+    with torch.no_grad():
+        trainer.models.policy.value_head.bias.fill_(5.0)
+    save(trainer, tmp_path)
+    assert load_file(tmp_path / "iter_000000/policy.safetensors")["value_head.bias"].tolist() == [5.0]
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "iter_000000"}
+
+
+# -- broken writes
+
+
+@pytest.mark.parametrize("error", [OSError("No space left on device"), SafetensorError("I/O error")])
+@pytest.mark.parametrize("name", ["save_file", "save_model", "write_json"])
+def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch, name, error):
+    trainer = build("shared trunk")
+    steps(trainer, 1)
+    save(trainer, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    steps(trainer, 1)
+
+    def full(*_args, **_options):
+        raise error
+
+    monkeypatch.setattr(checkpoint, name, full)
+    with pytest.raises(UserError, match=r"iter_000002: cannot be written: "):
+        save(trainer, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "iter_000001"}
+    assert resume("shared trunk", tmp_path).iteration == 1
+
+
+def test_a_killed_write_leaves_no_half_folder_behind(tmp_path):
+    (tmp_path / ".iter_000003.tmp").mkdir()  # of a process that was killed
+    (tmp_path / ".iter_000003.tmp/policy.safetensors").write_text("half")
+    (tmp_path / "iter_000003").mkdir()
+    (tmp_path / "iter_000003/old").write_text("old")
+    with written_whole(tmp_path / "iter_000003") as target:
+        assert list(target.iterdir()) == []
+        (target / "new").write_text("new")
+        assert (tmp_path / "iter_000003/old").exists()  # until the new one is whole
+    assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "iter_000003"):
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["iter_000003"]
+    assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        save(build("shared trunk"), tmp_path / "file")
+    with pytest.raises(UserError, match="cannot be written"):
+        replace_json(tmp_path / "file" / "x.json", {})
+
+
+def test_replace_json(tmp_path):
+    replace_json(tmp_path / "deep/x.json", {"a": 1})
+    replace_json(tmp_path / "deep/x.json", {"a": [2]})
+    assert json.loads((tmp_path / "deep/x.json").read_text()) == {"a": [2]}
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.json"]
+
+
+# -- what is refused
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(UserError, match="holds no checkpoint to resume from"):
+        resume("shared trunk", tmp_path)
+
+
+def test_unknown_format_version(tmp_path):
+    trainer = build("shared trunk")
+    path = save(trainer, tmp_path) / "trainer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    with pytest.raises(UserError, match="has format version 2, this program reads 1"):
+        resume("shared trunk", tmp_path)
+
+
+def test_a_checkpoint_of_another_kind_of_run(tmp_path):
+    save(build("separate critic"), tmp_path)
+    with pytest.raises(
+        UserError, match=r"was saved with optimizers of \['critic', 'policy'\], this run has \['policy'\]"
+    ):
+        resume("shared trunk", tmp_path)
+    save(build("without critic"), tmp_path)
+    with pytest.raises(UserError, match="does not fit this run"):
+        resume("shared trunk", tmp_path)  # no value head in it
+
+
+@pytest.mark.parametrize(
+    "name", ["trainer.json", "policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_damaged_checkpoint(tmp_path, name, damage):
+    trainer = build("shared trunk")
+    steps(trainer, 1)
+    path = save(trainer, tmp_path) / name
+    path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match="iter_000001"):
+        resume("shared trunk", tmp_path)
+
+
+# -- the agent
+
+
+@pytest.mark.parametrize("make", [None, llama])
+def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
+    trainer = make_trainer(top_k=7, temperature=0.6, max_prompt_length=99)
+    policy = trainer.models.policy if make is None else Policy(make()).eval()
+    if make is None:
+        trainer.step()
+    save_agent(tmp_path / "agent", policy, trainer.models.tokenizer, trainer.config)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "agent").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "agent")
+    text = "Where is the ladder ? <EOU>"
+    assert tokenizer(text)["input_ids"] == byte_tokenizer()(text)["input_ids"]
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    with torch.no_grad():
+        assert torch.equal(plain(ids).logits, policy.lm(ids).logits)
+    settings = json.loads((tmp_path / "agent/rlhf_dialog.json").read_text())
+    assert settings == {
+        "format_version": 1,
+        "turn_separator": "<EOU>",
+        "context_size": 5,
+        "max_prompt_length": 99,
+        "max_new_tokens": 5,
+        "temperature": 0.6,
+        "top_k": 7,
+        "top_p": 1.0,
+    }
+    head = tmp_path / "agent/value_head.safetensors"
+    assert head.exists() == (make is None)
+    if make is None:
+        assert torch.equal(load_file(head)["weight"], policy.value_head.weight)
+        assert policy.value_head.weight.any()
+    assert not list((tmp_path / "agent").glob("*.bin"))
+    assert {path.name for path in tmp_path.iterdir()} == {"agent"}
+
+
+def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):
+    trainer = make_trainer()
+    folder = tmp_path / "agent"
+    save_agent(folder, trainer.models.policy, trainer.models.tokenizer, trainer.config)
+    before = {path: path.read_bytes() for path in folder.rglob("*")}
+    with torch.no_grad():
+        trainer.models.policy.value_head.bias.fill_(math.pi)
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_json", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        save_agent(folder, trainer.models.policy, trainer.models.tokenizer, trainer.config)
+    assert {path: path.read_bytes() for path in folder.rglob("*")} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["agent"]
