@@ -7,14 +7,12 @@ from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from transformers import AutoTokenizer
 
 from rlhf_dialog.checkpoint import AGENT_FILE
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
-from rlhf_dialog.hub import load_pretrained
-from rlhf_dialog.models import Policy, load_causal_lm, num_embeddings
+from rlhf_dialog.models import Policy, load_causal_lm, num_embeddings, read_tokenizer
 from rlhf_dialog.prompts import PromptEncoder, collate
 from rlhf_dialog.rollout import decode_response
 from rlhf_dialog.schema import DataKeys, SamplingKeys
@@ -43,7 +41,7 @@ class ChatAgent:
         """Load an agent; `tokenizer` names another tokenizer folder. Raises UserError when that cannot be done."""
         lm = load_causal_lm(str(folder), "--agent")
         settings = read_settings(Path(folder))
-        words = load_pretrained(AutoTokenizer, tokenizer or str(folder), "--agent")
+        words = read_tokenizer(tokenizer or str(folder), "--agent")
         if len(words) > (rows := num_embeddings(lm)):
             raise UserError(f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for {rows}")
         positions = getattr(lm.config, "max_position_embeddings", None)

@@ -141,12 +141,23 @@ def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
         )
 
 
+def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub name. Raises UserError when there is none, or an empty one.
+
+    transformers makes an empty tokenizer for some model folders that hold none.
+    """
+    tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=trust_remote_code)
+    if not set(tokenizer(PROBE, add_special_tokens=False)["input_ids"]) - {tokenizer.unk_token_id}:
+        raise UserError(
+            f"{key}: '{path}' holds no tokenizer (a plain sentence gives no tokens); name a folder that does"
+        )
+    return tokenizer
+
+
 def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBase:
     """The tokenizer of `env.args.tokenizer_path`. Raises UserError when its ids do not fit the model."""
     path = config.env.args.tokenizer_path or config.model_path
-    tokenizer = load_pretrained(
-        AutoTokenizer, path, "env.args.tokenizer_path", trust_remote_code=config.trust_remote_code
-    )
+    tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
     rows = num_embeddings(lm)
     if len(tokenizer) > rows:
         raise UserError(
@@ -160,9 +171,7 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
 
 def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Config) -> None:
     try:
-        own = load_pretrained(
-            AutoTokenizer, config.model_path, "model_path", trust_remote_code=config.trust_remote_code
-        )
+        own = read_tokenizer(config.model_path, "model_path", config.trust_remote_code)
     except UserError:
         logger.info("the folder of the model has no tokenizer of its own; trusting env.args.tokenizer_path '%s'", path)
         return

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from rlhf_dialog import ppo
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values, microbatches
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import Models
@@ -258,7 +259,18 @@ class PPOTrainer:
             metrics[f"reward/{name}"] = math.fsum(part.raw) / len(rollout)
             metrics[f"reward/{name}_weighted"] = math.fsum(part.weighted) / len(rollout)
             metrics[f"time/reward_{name}"] = part.seconds
-        return metrics | self._support_metrics(rollout) | self.vec_info(rollout)
+        return metrics | self._support_metrics(rollout) | self._vec_info_metrics(rollout)
+
+    def _vec_info_metrics(self, rollout: Rollout) -> Metrics:
+        """What the vec-info class returns. Raises UserError with the line that failed when it raises."""
+        try:
+            return self.vec_info(rollout)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raise UserError(
+                f"vec_info_class: {type(self.vec_info).__name__} raised {type(error).__name__}: {error} at "
+                f"{frame.filename}:{frame.lineno}"
+            ) from error
 
     def _support_metrics(self, rollout: Rollout) -> Metrics:
         """What top-k and top-p hide from the KL, with a warning when the reference's mass on the support falls by half."""

@@ -40,7 +40,7 @@ DATA, SFT, INTENT = Path("runs/quickstart_data"), Path("runs/quickstart_sft"), P
 STAGES = (
     Stage(
         "write dialogues",
-        f"scripts/write_dialogues.py --output {DATA} --scenes cafe hotel train doctor",
+        f"scripts/write_dialogues.py --output {DATA} --num_dialogues 3400 --scenes cafe hotel train doctor",
         (Path("scripts/dialogue_grammar"),),
         DATA,
     ),

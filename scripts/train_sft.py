@@ -15,7 +15,6 @@ import torch
 from pydantic import Field
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
@@ -28,8 +27,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_dialog.cli import new_folder, run_script, versions
 from rlhf_dialog.dialogue import Dialogue, render_reply
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.hub import load_pretrained
-from rlhf_dialog.models import load_causal_lm, trained_parameters
+from rlhf_dialog.models import load_causal_lm, read_tokenizer, trained_parameters
 from rlhf_dialog.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.schema import DataKeys
 from rlhf_dialog.supervised import SupervisedKeys, ordered_dataset, prepare, train_quietly, trainer_arguments
@@ -130,7 +128,7 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
     source = config.tokenizer_path or config.model_path
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
-        tokenizer = load_pretrained(AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code)
+        tokenizer = read_tokenizer(source, key, config.trust_remote_code)
     else:
         tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, config.n_positions)
     if config.model_path:

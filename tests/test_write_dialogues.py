@@ -68,7 +68,7 @@ def test_layout(folder, dialogues):
     assert {str(path.relative_to(folder)) for path in folder.rglob("*.txt")} == {
         f"{split}/dialogues_{kind}{split}.txt" for split in SPLITS for kind in ("", "act_")
     }
-    assert {split: len(read(folder, split)) for split in SPLITS} == {"train": 2700, "validation": 150, "test": 150}
+    assert {split: len(read(folder, split)) for split in SPLITS} == {"train": 2400, "validation": 300, "test": 300}
     for turns, acts in dialogues:
         assert len(turns) == len(acts)
         assert 4 <= len(turns) <= 9
@@ -125,7 +125,7 @@ def test_requests_are_mostly_accepted_but_not_always(dialogues):
 
 def test_dialogues_are_different_and_held_out(folder):
     splits = {split: {" ".join(turns) for turns, _ in read(folder, split)} for split in SPLITS}
-    assert [len(splits[split]) for split in SPLITS] == [2700, 150, 150]
+    assert [len(splits[split]) for split in SPLITS] == [2400, 300, 300]
     assert not splits["train"] & (splits["validation"] | splits["test"])
     assert not splits["validation"] & splits["test"]
 
@@ -226,7 +226,7 @@ def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsy
     output = tmp_path / "new" / "data"
     output.mkdir(parents=True)
     assert script.main(["--output", str(output), "--num_dialogues", "40"]) == 0
-    assert "36 train, 2 validation, 2 test" in capsys.readouterr().out
+    assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
     assert [path.name for path in output.parent.iterdir()] == ["data"]
 
 
