@@ -89,9 +89,9 @@ class PPOAgent:
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self._check_folder()
         trainer = self.trainer = self._build()
-        self._open_folder()
         if self.resume:
             self._restore(trainer)
+        self._open_folder()
         trackers = Trackers(self.config, self.run_folder)
         try:
             metrics = self._loop(trainer, trackers)
@@ -113,7 +113,11 @@ class PPOAgent:
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
         folder = self.run_folder
-        holds_run = any((folder / name).exists() for name in RUN_FILES)
+        metrics = folder / "metrics.jsonl"
+        finished_something = metrics.is_file() and metrics.stat().st_size > 0
+        holds_run = finished_something or any(
+            (folder / name).exists() for name in ("agent", "checkpoints", "evaluation.json")
+        )
         if holds_run and not (self.overwrite or self.resume):
             raise UserError(
                 f"{folder}: holds a run already; replace it with --overwrite, continue it with --resume, or choose another "

@@ -100,6 +100,7 @@ class PromptEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str, max_prompt_length: int):
         self.tokenizer = tokenizer
         self.separator = separator
+        self.separator_id: int | None = tokenizer.get_vocab().get(separator)  # None where it is plain text
         self.max_prompt_length = max_prompt_length
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first == [tokenizer.bos_token_id] else []

@@ -115,10 +115,9 @@ def answered(prompts: list[Dialogue], responses: Responses, encoder: PromptEncod
 
 def decode_response(encoder: PromptEncoder, ids: list[int]) -> str:
     """The text that rewards and metrics see."""
-    tokenizer = encoder.tokenizer
-    special = set(tokenizer.all_special_ids) - {tokenizer.get_vocab().get(encoder.separator)}
-    text = tokenizer.decode([i for i in ids if i not in special], skip_special_tokens=False)
-    return cut_at_separator(str(text), encoder.separator)
+    if encoder.separator_id in ids:
+        ids = ids[: ids.index(encoder.separator_id)]
+    return cut_at_separator(str(encoder.tokenizer.decode(ids, skip_special_tokens=True)), encoder.separator)
 
 
 @torch.no_grad()

@@ -64,7 +64,8 @@ STAGES = (
     ),
     Stage(
         "compare before and after on held-out prompts",
-        f"scripts/evaluate.py --agent {RUN}/agent --baseline {SFT} --output {RUN}/evaluation.json --samples {RUN}/samples.json",
+        f"scripts/evaluate.py --agent {RUN}/agent --baseline {SFT} --max_prompts 1400 "
+        f"--output {RUN}/evaluation.json --samples {RUN}/samples.json",
         (RUN / "agent", SFT, INTENT, DATA),
         RUN / "evaluation.json",
         clear=False,

@@ -68,6 +68,7 @@ class Scripted(nn.Module):
         self.generation_config = SimpleNamespace(eos_token_id=eos)
 
     def forward(self, input_ids, attention_mask, position_ids, past_key_values=None, use_cache=True):
+        assert not torch.is_grad_enabled()
         self.calls.append((input_ids, attention_mask, position_ids, past_key_values))
         step = self.logits[len(self.calls) - 1]
         others = torch.zeros(len(input_ids), input_ids.shape[1] - 1, step.shape[1])
@@ -145,6 +146,14 @@ def test_separator_as_text_ends_with_the_token_that_completes_it():
     assert found.mask.int().tolist() == [[1] * 8 + [0], [1] * 9, [1] * 6 + [0] * 3]
     assert found.ids[0].tolist() == [*spelled[:8], PAD]
     assert found.truncated.tolist() == [False, True, False]
+    ended = ask(script([5, EOS, 6], [7, 6, 5]), Sampling(max_new_tokens=3, greedy=True), tokenizer)
+    assert ended.mask.int().tolist() == [[1, 1, 0], [1, 1, 1]]  # the end-of-text token ends a response too
+
+
+def test_separator_of_a_special_token_and_a_letter():
+    line = LETTERS["Ċ"]
+    found = ask(script([5, PAD, line, 6], [line, 6, PAD, 5]), Sampling(4, greedy=True), separator="<pad>\n", pad_id=0)
+    assert found.mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
 
 
 def test_separator_as_text_is_found_behind_broken_letters_and_long_texts():
@@ -161,8 +170,8 @@ def test_end_ids_of_tokenizer_model_and_separator():
     policy = Policy(script([0]))
     assert StopRule(policy, byte_tokenizer(), "<EOU>").end_ids == [EOS, EOU]
     assert StopRule(policy, byte_tokenizer(), "||").end_ids == [EOS]
-    policy.lm.generation_config.eos_token_id = [3, EOS]
-    assert StopRule(policy, byte_tokenizer(), "||").end_ids == [3, EOS]
+    policy.lm.generation_config.eos_token_id = [0, EOS]
+    assert StopRule(policy, byte_tokenizer(), "||").end_ids == [0, EOS]
     policy.lm.generation_config = None
     assert StopRule(policy, byte_tokenizer(), "||").end_ids == [EOS]
 
@@ -212,6 +221,7 @@ LOGITS = [math.log(p) for p in (0.05, 0.4, 0.1, 0.25, 0.2)]
         ({}, [0, 1, 2, 3, 4]),
         ({"temperature": 2.0}, [0, 1, 2, 3, 4]),
         ({"temperature": 0.5}, [0, 1, 2, 3, 4]),
+        ({"top_k": 1}, [1]),
         ({"top_k": 2}, [1, 3]),
         ({"top_k": 3, "temperature": 2.0}, [1, 3, 4]),
         ({"top_p": 0.6}, [1, 3]),  # .4 + .25 reaches .6

@@ -132,6 +132,11 @@ def test_value_head_is_a_linear_map_of_the_last_hidden_state(make):
     torch.testing.assert_close(logits, output.logits[:, -2:])
     torch.testing.assert_close(Policy(lm)(PROMPT, MASK, num_last=2)[0], output.logits[:, -2:])
     assert Policy(lm)(PROMPT, MASK, num_last=2)[1] is None
+    assert policy.run(PROMPT, MASK, position_ids_of(MASK), num_last=2).logits.shape == (
+        2,
+        2,
+        259,
+    )  # no more is computed
 
 
 def test_autocast_gives_float32_from_bfloat16():
@@ -157,6 +162,16 @@ def test_left_padding_probe():
         blind.transformer.wpe.weight.fill_(float("nan"))  # nan is no agreement
     with pytest.raises(UserError, match="padded on the left"):
         check_left_padding(blind, "x", "ref_model")
+
+
+def test_loading_probes_left_padding(monkeypatch):
+    class Blind(GPT2LMHeadModel):
+        def forward(self, input_ids, attention_mask=None, use_cache=None):
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask)
+
+    monkeypatch.setattr("rlhf_dialog.models.load_pretrained", lambda *_, **__: Blind(gpt2().config))
+    with pytest.raises(UserError, match="padded on the left"):
+        load_causal_lm("x", "model_path")
 
 
 def test_tokenizer_larger_than_the_embedding(tmp_path):

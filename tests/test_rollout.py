@@ -8,7 +8,7 @@ from tiny import byte_tokenizer, gpt2
 from torch import nn
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.generation import Sampling, StopRule
+from rlhf_dialog.generation import Sampling, StopRule, evaluate
 from rlhf_dialog.models import Critic, Models, Policy
 from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
@@ -119,6 +119,22 @@ def test_decode_response_by_hand():
     assert decode_response(special, [EOU, *ids_of("b")]) == ""
 
 
+def test_a_separator_among_the_named_special_tokens_is_cut_at():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<EOU>"]})
+    assert EOU in tokenizer.all_special_ids
+    assert decode_response(PromptEncoder(tokenizer, "<EOU>", 64), [*ids_of("a "), EOU, *ids_of("b")]) == "a"
+
+
+def test_special_tokens_without_a_name_are_removed():
+    """Llama 3's tokenizer holds 256 special tokens, and all but two stand under no name (eos_token, pad_token, ...)."""
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.add_special_tokens(["<end>"])
+    end = tokenizer.get_vocab()["<end>"]
+    assert tokenizer.decode([end], skip_special_tokens=True) == ""
+    assert decode_response(PromptEncoder(tokenizer, "<EOU>", 64), [*ids_of("ab"), end]) == "ab"
+
+
 def test_answered_leaves_out_what_does_not_count():
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
     ids, mask = torch.tensor([ids_of("abc")]), torch.tensor([[True, False, True]])
@@ -208,6 +224,21 @@ def test_microbatch_size_changes_nothing(filters):
     names = ["logprobs", "ref_logprobs", "entropy", "values"] + (["kl_full", "ref_support_mass"] if filters else [])
     for name in names:
         torch.testing.assert_close(getattr(whole, name), getattr(single, name), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "calls"), [(1, 3), (2, 2), (3, 1)])
+def test_microbatch_size_bounds_each_forward_pass(monkeypatch, size, calls):
+    sizes = []
+
+    def counting(policy, prompt_ids, *rest):
+        sizes.append(len(prompt_ids))
+        return evaluate(policy, prompt_ids, *rest)
+
+    monkeypatch.setattr("rlhf_dialog.rollout.evaluate", counting)
+    models, encoder = world()
+    roll(models, encoder, microbatch_size=size)
+    assert len(sizes) == 2 * calls  # policy and reference
+    assert max(sizes) == size
 
 
 def test_responses_of_one_prompt_stand_side_by_side():

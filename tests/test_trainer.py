@@ -11,7 +11,7 @@ from tiny import byte_tokenizer, gpt2
 from rlhf_dialog import ppo
 from rlhf_dialog import trainer as trainer_module
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import evaluate
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models import Critic, Models, Policy
@@ -173,6 +173,23 @@ def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
     assert metrics["objective/kl_initial"] == metrics["objective/kl"]
 
 
+@pytest.mark.parametrize(("shift", "fine"), [(1e-6, True), (-1e-6, True), (1e-4, False), (-1e-4, False)])
+def test_kl_check_has_a_tolerance(monkeypatch, shift, fine):
+    trainer = make_trainer()
+
+    def shifted(policy, *rest):
+        result = evaluate(policy, *rest)
+        result.logprobs = result.logprobs - shift * (policy is trainer.models.ref_policy)
+        return result
+
+    monkeypatch.setattr("rlhf_dialog.rollout.evaluate", shifted)
+    if fine:
+        assert trainer.step()["objective/kl"] == pytest.approx(shift, abs=5e-7)
+    else:
+        with pytest.raises(RunStopped, match="starts as its own reference"):
+            trainer.step()
+
+
 def test_kl_check_is_of_the_first_iteration_only():
     trainer = make_trainer(lr=1e-2)
     first, second = trainer.step(), trainer.step()
@@ -195,7 +212,7 @@ def test_dropout_left_on_is_noticed():
 def test_weights_that_are_no_numbers_stop_the_run():
     trainer = make_trainer()
     torch.nn.init.constant_(trainer.models.ref_policy.lm.transformer.ln_f.weight, math.nan)
-    with pytest.raises(RunStopped, match="nan"):
+    with pytest.raises(RunStopped, match=r"starts as its own reference, yet their KL is nan"):
         trainer.step()
 
 
@@ -305,6 +322,33 @@ def test_switches_of_the_losses_arrive(monkeypatch, keys, largest):
     given.clear()
     make_trainer(**options, **keys, use_huber_loss=False, num_mini_batch=1, ppo_epoch=1).step()
     assert given == [(0.3, None), (0.3 if not keys else None, None)]
+
+
+def test_each_minibatch_is_the_mean_over_its_own_tokens(monkeypatch):
+    seen = []
+    policy_loss, value_loss = ppo.policy_loss, ppo.value_loss
+
+    def recording_policy_loss(*args):
+        seen.append({"new": args[0].detach(), "old": args[1], "mask": args[3], "tokens": int(args[6])})
+        return policy_loss(*args)
+
+    def recording_value_loss(*args):
+        seen[-1] |= {"values": args[0].detach(), "old_values": args[1]}
+        assert int(args[6]) == int(args[3].sum())
+        return value_loss(*args)
+
+    monkeypatch.setattr(ppo, "policy_loss", recording_policy_loss)
+    monkeypatch.setattr(ppo, "value_loss", recording_value_loss)
+    metrics = make_trainer(lr=1e-2).step()
+    assert len(seen) == 4
+    assert [call["tokens"] for call in seen] == [int(call["mask"].sum()) for call in seen]
+    log_ratios = [(call["new"] - call["old"])[call["mask"]] for call in seen]
+    assert log_ratios[3].abs().max() > 1e-3
+    k3 = [(r.exp() - 1 - r).mean().item() for r in log_ratios]
+    assert metrics["ppo/approx_kl"] == pytest.approx(sum(k3) / 4, rel=1e-3)
+    clipped = [call["values"][call["mask"]].abs().max().item() for call in seen]
+    assert clipped[0] == 0 < clipped[3]
+    assert not any(call["old_values"][call["mask"]].any() for call in seen)  # those of the rollout, all along
 
 
 @pytest.mark.parametrize("use_gae", [True, False])
@@ -438,6 +482,17 @@ def test_total_time_steps_counts_response_tokens():
     assert tokens >= 45
 
 
+def test_training_ends_with_the_iteration_that_reaches_the_tokens_exactly():
+    trainer = make_trainer()
+    trainer.step()
+    assert len(list(make_trainer(total_time_steps=trainer.time_steps).train())) == 1
+    assert len(list(make_trainer(total_time_steps=trainer.time_steps + 1).train())) == 2
+
+
+def test_the_seed_orders_the_prompts():
+    assert make_trainer(seed=1).sampler.take(16) != make_trainer(seed=2).sampler.take(16)
+
+
 @pytest.mark.parametrize("decay", [True, False])
 def test_linear_learning_rate_decay(decay):
     keys = {"lr": 4e-3, "critic_lr": 8e-3, "max_iterations": 4}
@@ -523,6 +578,17 @@ def test_keys_of_a_metrics_line():
     seconds = metrics["time/rollout"] + metrics["time/reward"] + metrics["time/update"]
     assert metrics["FPS"] == pytest.approx(metrics["time_steps"] / seconds, rel=0.2)
     assert "response/distinct_2" in make_trainer(vec_info=NLPVecInfo()).step()
+
+
+def test_a_vec_info_that_raises_is_the_users_error():
+    class Broken(VecInfo):
+        def __call__(self, rollout):
+            return {"x": 1 / 0}
+
+    with pytest.raises(
+        UserError, match=r"vec_info_class: Broken raised ZeroDivisionError: .* at .*test_trainer\.py:\d+"
+    ):
+        make_trainer(vec_info=Broken()).step()
 
 
 def test_what_a_filter_hides_is_logged(caplog):
