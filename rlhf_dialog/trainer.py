@@ -23,6 +23,7 @@ from rlhf_dialog.schema import Config, batch_plan
 
 logger = logging.getLogger(__name__)
 Metrics = dict[str, float]
+NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
 
 
 class PPOTrainer:
@@ -67,7 +68,7 @@ class PPOTrainer:
             rollout.scores, rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, kl_coef
         )
         explained = self._set_advantages(rollout)
-        losses = self._update(rollout) | explained
+        losses = NO_CRITIC | self._update(rollout) | explained
         self.kl.update(kl)
         self.iteration += 1
         self.time_steps += rollout.num_tokens
