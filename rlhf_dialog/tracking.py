@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -123,9 +123,8 @@ class ConsoleTracker:
         self.live = self.console.is_terminal and config.use_rich_handler
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=10),
             TaskProgressColumn(),
-            TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
@@ -137,12 +136,13 @@ class ConsoleTracker:
     def log(self, step: int, metrics: Metrics) -> None:
         text = (
             f"iteration {step}  reward {metrics['objective/score']:.3f}  KL {metrics['objective/kl']:.3f}  "
-            f"length {metrics['response/length']:.1f}  FPS {metrics['FPS']:.0f}"
+            f"FPS {metrics['FPS']:.0f}"
         )
         if self.live:
             self.progress.update(self.task, description=text)
         else:
-            self.console.print(f"{text}  tokens {metrics['time_steps']:.0f}", highlight=False)
+            tokens, length = metrics["time_steps"], metrics["response/length"]
+            self.console.print(f"{text}  length {length:.1f}  tokens {tokens:.0f}", highlight=False)
 
     def advance(self, share: float) -> None:
         """Show that `share` (0 to 1) of the run is done."""

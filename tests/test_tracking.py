@@ -102,7 +102,7 @@ def test_without_a_terminal_there_is_one_plain_line_per_log(capsys):
     out = capsys.readouterr().out
     assert "\x1b" not in out
     first, second = out.splitlines()
-    assert " ".join(first.split()) == "iteration 3 reward 0.250 KL 0.031 length 11.5 FPS 812 tokens 1200"
+    assert " ".join(first.split()) == "iteration 3 reward 0.250 KL 0.031 FPS 812 length 11.5 tokens 1200"
     assert second.startswith("iteration 4")
 
 
