@@ -64,7 +64,7 @@ STAGES = (
     ),
     Stage(
         "compare before and after on held-out prompts",
-        f"scripts/evaluate.py --agent {RUN}/agent --baseline {SFT} --max_prompts 1400 "
+        f"scripts/evaluate.py --agent {RUN}/agent --baseline {SFT} "
         f"--output {RUN}/evaluation.json --samples {RUN}/samples.json",
         (RUN / "agent", SFT, INTENT, DATA),
         RUN / "evaluation.json",
