@@ -46,6 +46,13 @@ class DataKeys(Settings):
     )
     turn_separator: str = Field("<EOU>", min_length=1, description="text (or special token) that closes each turn")
 
+    @field_validator("turn_separator")
+    @classmethod
+    def _no_template_yet(cls, value: str) -> str:
+        if value == "chat_template":
+            raise ValueError("a text that closes each turn; the tokenizer's chat template is not used in this version")
+        return value
+
 
 class SamplingKeys(Settings):
     """Sampling"""

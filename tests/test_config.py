@@ -102,6 +102,15 @@ def message(path: Path, overrides=None) -> str:
     return str(error.value)
 
 
+def test_chat_template_is_refused(tmp_path):
+    path = tmp_path / "chat.yaml"
+    path.write_text(
+        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: Meteor}\nturn_separator: chat_template\n"
+    )
+    with pytest.raises(UserError, match=r"turn_separator: found 'chat_template', wanted a text"):
+        load_config(path)
+
+
 def test_the_syntax_of_the_openrl_example_loads(write):
     config = load_config(write(PLAIN))
     assert (config.lr, config.critic_lr) == (0.000001, 0.000002)
