@@ -51,9 +51,12 @@ def save_checkpoint(
             target / "trainer.json",
             {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, "random": python},
         )
-    replace_text(folder / "latest", name)
-    for old in sorted(folder.glob("iter_*"))[: -config.keep_checkpoints]:
-        shutil.rmtree(old)
+    try:
+        replace_text(folder / "latest", name)
+        for old in sorted(folder.glob("iter_*"))[: -config.keep_checkpoints]:
+            shutil.rmtree(old)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error}") from error
     return folder / name
 
 

@@ -304,6 +304,9 @@ class PPOTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a stored state. Raises UserError when only one of the two runs normalises its values."""
+        if (state["value_normalizer"] is None) != (self.value_norm is None):
+            raise UserError("use_valuenorm: the checkpoint was made with the other setting; resume with the same")
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
         self.first_support_mass = state["first_support_mass"]
         self.sampler.load_state_dict(state["sampler"])

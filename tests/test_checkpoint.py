@@ -322,3 +322,20 @@ def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):
         save_agent(folder, trainer.models.policy, trainer.models.tokenizer, trainer.config)
     assert {path: path.read_bytes() for path in folder.rglob("*")} == before
     assert [path.name for path in tmp_path.iterdir()] == ["agent"]
+
+
+def test_a_latest_pointer_that_cannot_be_written(tmp_path):
+    trainer = build("shared trunk")
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(UserError, match="cannot be written"):
+        save(trainer, tmp_path)
+
+
+def test_resume_with_the_other_value_normalisation():
+    trainer = build("shared trunk")
+    state = trainer.state_dict()
+    state["value_normalizer"] = (
+        None if state["value_normalizer"] else {"mean_sum": 0.0, "square_sum": 0.0, "weight": 0.0}
+    )
+    with pytest.raises(UserError, match="use_valuenorm"):
+        trainer.load_state_dict(state)
