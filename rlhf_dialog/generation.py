@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from rlhf_dialog.models import Critic, Policy, position_ids_of
+from rlhf_dialog.ppo import last_token
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,3 @@ def microbatches(prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size:
         start = int(prompt_mask[part].any(dim=0).int().argmax())
         width = int(last_token(response_mask[part]).max()) + 1
         yield Microbatch(part, slice(start, None), slice(0, width))
-
-
-def last_token(mask: Tensor) -> Tensor:
-    """The position of the last True of each row of `mask` (B, T), -1 where there is none: (B,)."""
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    return torch.where(mask, positions, -1).amax(dim=1)

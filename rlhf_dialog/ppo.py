@@ -23,6 +23,12 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return masked(x, mask).sum() / mask.sum().clamp(min=1)
 
 
+def last_token(mask: Tensor) -> Tensor:
+    """The position of the last True of each row of `mask` (B, T), -1 where there is none: (B,)."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return torch.where(mask, positions, -1).amax(dim=1)
+
+
 def token_rewards(
     scores: Tensor, logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float
 ) -> Tensor:
@@ -32,8 +38,8 @@ def token_rewards(
     """
     rewards = masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
     positions = torch.arange(response_mask.shape[1], device=response_mask.device)
-    last = torch.where(response_mask, positions, -1).amax(dim=1, keepdim=True)
-    return rewards + torch.where(positions == last, scores.unsqueeze(1), torch.zeros_like(rewards))
+    is_last = positions == last_token(response_mask).unsqueeze(1)
+    return rewards + torch.where(is_last, scores.unsqueeze(1), torch.zeros_like(rewards))
 
 
 def gae(

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from rlhf_dialog.errors import UserError
@@ -56,6 +56,5 @@ class Registry:
         return self.classes[name](**args)
 
 
-Decorator = Callable[[type], type]
 RewardFactory = Registry("reward")
 VecInfoFactory = Registry("vec-info")
