@@ -41,7 +41,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 class IntentConfig(SupervisedKeys):
     """Intent classifier"""
 
-    data_path: str = Field(description="Hub name, folder in the original DailyDialog layout, or JSONL")
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"

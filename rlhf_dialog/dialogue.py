@@ -25,6 +25,7 @@ class Dialogue:
     meta: dict[str, Any] = field(
         default_factory=dict
     )  # whatever else the data says, e.g. {"split": "test", "index": 7}
+    references: list[str] = field(default_factory=list)  # all acceptable ones, `reference` first; empty without any
 
 
 def render_prompt(turns: Sequence[str], separator: str) -> str:
@@ -44,11 +45,18 @@ def render_target(turn: str, separator: str) -> str:
 
 def fit_turns(turns: Sequence[str], separator: str, encode: Callable[[str], list[int]], max_length: int) -> list[int]:
     """Token ids of the prompt, at most `max_length`: whole oldest turns go first, then tokens from the left."""
+    return fit_newest(turns, lambda kept: encode(render_prompt(kept, separator)), max_length)
+
+
+def fit_newest(
+    turns: Sequence[str], encode: Callable[[Sequence[str]], list[int]], max_length: int, head: int = 0
+) -> list[int]:
+    """The ids that `encode` gives the newest turns, at most `max_length`; the first `head` of them are never cut off."""
     for start in range(len(turns)):
-        ids = encode(render_prompt(turns[start:], separator))
+        ids = encode(turns[start:])
         if len(ids) <= max_length:
             return ids
-    return ids[-max_length:]
+    return ids[:head] + ids[len(ids) - max_length + head :]
 
 
 def cut_at_separator(text: str, separator: str) -> str:

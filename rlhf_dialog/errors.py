@@ -7,6 +7,10 @@ class UserError(Exception):
     exit_code = 2
 
 
+class MissingSplit(UserError):
+    """The data can be read, but has no such split."""
+
+
 class RunStopped(Exception):
     """A check that every run makes has failed (a bad number, a broken identity): the run stopped itself."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.dialogue import Dialogue, fit_turns, render_target
+from rlhf_dialog.dialogue import Dialogue, cut_at_separator, fit_turns, render_target
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.sources import DialogueRecord, load_records
 
@@ -26,32 +26,46 @@ def load_prompts(
 ) -> list[Dialogue]:
     """One prompt for every turn with at least `min_context_size` turns before it; the last `context_size` are shown.
 
+    Data that consists of prompts gives one prompt for each row, which needs at least `min_context_size` turns itself.
     `drop_overlap` leaves out training dialogues that nearly repeat one of validation or test; it changes "train" only.
-    Raises UserError when the data cannot be read or gives no prompt.
+    Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
     """
     records = load_records(data_path, split)
     num_read = len(records)
     if drop_overlap and split == "train":
         records = _without_overlap(records, data_path)
-    prompts: list[Dialogue] = []
-    for record in records:
-        for i in range(min_context_size, len(record.turns)):
-            prompts.append(
-                Dialogue(
-                    prompt_turns=record.turns[max(0, i - context_size) : i],
-                    reference=record.turns[i],
-                    act=record.acts[i] if record.acts else None,
-                    meta={"split": split, "index": len(prompts)},
-                )
-            )
+    prompts = [prompt for record in records for prompt in _prompts_of(record, context_size, min_context_size)]
+    for index, prompt in enumerate(prompts):
+        prompt.meta |= {"split": split, "index": index}
     if not prompts:
         longest = max((len(record.turns) for record in records), default=0)
+        needed = min_context_size + (0 if records and records[0].is_prompt else 1)  # a dialogue also holds the reply
         raise UserError(
             f"{data_path}, {split}: no prompts; {num_read} dialogues were read, {len(records)} are left after "
             f"drop_overlap, and the longest has {longest} turns while min_context_size {min_context_size} needs "
-            f"{min_context_size + 1}; lower min_context_size, turn drop_overlap off, or give other data"
+            f"{needed}; lower min_context_size, turn drop_overlap off, or give other data"
         )
     return prompts
+
+
+def _prompts_of(record: DialogueRecord, context_size: int, min_context_size: int) -> list[Dialogue]:
+    """The prompts of one dialogue; of a record that is a prompt, itself when it is long enough."""
+    num_turns = len(record.turns)
+    if record.is_prompt:
+        return [_prompt(record, num_turns, 0, [], context_size)] if num_turns >= min_context_size else []
+    return [_prompt(record, i, i, [record.turns[i]], context_size) for i in range(min_context_size, num_turns)]
+
+
+def _prompt(record: DialogueRecord, end: int, reply: int, said: list[str], context_size: int) -> Dialogue:
+    """The turns before `end`; `reply` is the place of what follows in the record's acts and references."""
+    references = list(dict.fromkeys([*said, *(record.references[reply] if record.references else ())]))
+    return Dialogue(
+        prompt_turns=record.turns[max(0, end - context_size) : end],
+        reference=references[0] if references else None,
+        act=record.acts[reply] if record.acts else None,
+        meta=dict(record.meta),
+        references=references,
+    )
 
 
 def _without_overlap(records: list[DialogueRecord], data_path: str) -> list[DialogueRecord]:
@@ -95,7 +109,7 @@ def _long_utterances(record: DialogueRecord) -> set[str]:
 
 
 class PromptEncoder:
-    """Prompts and targets as token ids of one tokenizer."""
+    """Prompts and targets as token ids of one tokenizer, and the way back; a separator closes every turn."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str, max_prompt_length: int):
         self.tokenizer = tokenizer
@@ -104,8 +118,7 @@ class PromptEncoder:
         self.max_prompt_length = max_prompt_length
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first == [tokenizer.bos_token_id] else []
-        pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-        self.pad_id: int = next(i for i in pads if i is not None)  # its value never matters: masks say what counts
+        self.pad_id = pad_id_of(tokenizer)
 
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
         """At most `max_prompt_length` ids, the BOS token in front among them where the tokenizer adds one itself."""
@@ -113,13 +126,29 @@ class PromptEncoder:
         return self.prefix + fit_turns(turns, self.separator, self._encode, room)
 
     def encode_target(self, turn: str) -> list[int]:
-        """What follows the prompt in supervised fine-tuning: the reply, the separator, the end-of-text id."""
+        """A whole target of supervised fine-tuning: the reply, the separator, the end-of-text id."""
         if self.tokenizer.eos_token_id is None:
             raise UserError("tokenizer: has no end-of-text token (eos_token); set one in its tokenizer_config.json")
-        return [*self._encode(render_target(turn, self.separator)), self.tokenizer.eos_token_id]
+        return [*self.encode_reply(turn), self.tokenizer.eos_token_id]
+
+    def encode_reply(self, turn: str) -> list[int]:
+        """What follows a prompt: the reply and the separator."""
+        return self._encode(render_target(turn, self.separator))
+
+    def reply_text(self, ids: list[int]) -> str:
+        """The text that rewards and metrics see: cut at the first separator, special tokens removed, stripped."""
+        if self.separator_id in ids:
+            ids = ids[: ids.index(self.separator_id)]
+        return cut_at_separator(str(self.tokenizer.decode(ids, skip_special_tokens=True)), self.separator)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Some id to fill batches with; its value never matters: masks say what counts."""
+    pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(i for i in pads if i is not None)
 
 
 def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:

@@ -30,13 +30,49 @@ def test_prompts_by_hand(tmp_path):
     row = {"dialog": ["a", "b", "c", "d"], "act": [1, 2, 3, 4]}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + '\n{"dialog": ["x"]}\n{"dialog": ["p", "q"]}\n')
     assert load_prompts(str(tmp_path), "train", context_size=2) == [
-        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0}),
-        Dialogue(["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1}),
-        Dialogue(["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2}),
-        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3}),
+        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0}, references=["b"]),
+        Dialogue(["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1}, references=["c"]),
+        Dialogue(["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2}, references=["d"]),
+        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3}, references=["q"]),
     ]
     longer = load_prompts(str(tmp_path), "train", context_size=2, min_context_size=3)
     assert [(prompt.prompt_turns, prompt.reference) for prompt in longer] == [(["b", "c"], "d")]
+
+
+def test_prompts_only_give_one_prompt_a_row(tmp_path):
+    rows = [
+        {"prompt": "a", "n": 7},
+        {"prompt": ["a", "b", "c"], "reference": "d", "references": ["e", "d", "f"], "act": "question"},
+        {"prompt": ["a", "b"], "references": ["d", "d"]},
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = [
+        Dialogue(["a"], meta={"n": 7, "split": "train", "index": 0}),
+        Dialogue(["b", "c"], reference="d", act=2, meta={"split": "train", "index": 1}, references=["d", "e", "f"]),
+        Dialogue(["a", "b"], reference="d", meta={"split": "train", "index": 2}, references=["d"]),
+    ]
+    assert load_prompts(str(path), "train", context_size=2) == expected
+    longer = load_prompts(str(path), "train", min_context_size=2)
+    assert [len(prompt.prompt_turns) for prompt in longer] == [3, 2]
+    with pytest.raises(UserError, match="longest has 3 turns while min_context_size 4 needs 4"):
+        load_prompts(str(path), "train", min_context_size=4)
+
+
+def test_references_and_meta_of_a_dialogue(tmp_path):
+    row = {"dialog": ["a", "b", "c"], "references": [["x"], None, ["y", "c", "y"]], "topic": "tea", "index": 99}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+    first, second = load_prompts(str(tmp_path / "mine.jsonl"), "train")
+    assert (first.reference, first.references) == ("b", ["b"])
+    assert (second.reference, second.references) == ("c", ["c", "y"])
+    assert second.meta == {"topic": "tea", "split": "train", "index": 1}
+
+
+def test_system_messages_are_no_turns(tmp_path):
+    said = [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"messages": said}))
+    (prompt,) = load_prompts(str(tmp_path / "mine.jsonl"), "train")
+    assert (prompt.prompt_turns, prompt.reference, prompt.meta["system"]) == (["a"], "b", "S")
 
 
 def test_prompts_of_the_tiny_data(tmp_path):

@@ -8,9 +8,8 @@ import datasets
 import pytest
 from tiny import dialogues, write_data
 
-from rlhf_dialog import sources
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.sources import DialogueRecord, load_records
+from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.sources import DialogueRecord, from_hub, load_records
 
 
 def write_split(folder, text, acts=None, split="train"):
@@ -78,7 +77,10 @@ def test_jsonl_keys(tmp_path, key, wrap, act_key):
     rows = [{key: [wrap(" Hi "), wrap("Hé")], act_key: [2, 1], "id": 7}, {key: [wrap("a"), wrap("b")]}]
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load_records(str(path), "train") == [DialogueRecord(["Hi", "Hé"], [2, 1]), DialogueRecord(["a", "b"], None)]
+    assert load_records(str(path), "train") == [
+        DialogueRecord(["Hi", "Hé"], [2, 1], meta={"id": 7}),
+        DialogueRecord(["a", "b"], None),
+    ]
 
 
 def test_jsonl_folder(tmp_path):
@@ -92,18 +94,18 @@ def test_jsonl_folder(tmp_path):
     ("line", "words"),
     [
         ("{'dialog': 1}", ["not JSON"]),
-        ("[1, 2]", ["list", "wanted an object"]),
+        ("[1, 2]", ["a list", "wanted an object"]),
         ('{"text": "a"}', ["no turns", "'text'"]),
-        ('{"dialog": "a"}', ["'dialog' holds str", "list"]),
+        ('{"dialog": "a"}', ["'dialog' holds text", "list"]),
         ('{"dialog": []}', ["no turns"]),
-        ('{"dialog": ["a", null]}', ["turn 2", "NoneType"]),
-        ('{"dialog": ["a", {"said": "b"}]}', ["turn 2", "dict", "'utterance'"]),
+        ('{"dialog": ["a", null]}', ["turn 2", "null"]),
+        ('{"dialog": ["a", {"said": "b"}]}', ["turn 2", "'said'", "'utterance'"]),
         ('{"dialog": ["a", " "]}', ["turn 2 of 2 is empty"]),
         ('{"dialog": ["a", "b"], "act": [1]}', ["2 turns but 1 acts"]),
         ('{"dialog": ["a"], "act": [0]}', ["act 1 is 0"]),
         ('{"dialog": ["a"], "act": [true]}', ["act 1 is True"]),
-        ('{"dialog": ["a"], "act": [1.0]}', ["act 1 is 1.0"]),
-        ('{"dialog": ["a"], "act": 1}', ["'acts' holds int"]),
+        ('{"dialog": ["a"], "act": [1.5]}', ["act 1 is 1.5"]),
+        ('{"dialog": ["a"], "act": 1}', ["'act' holds a number"]),
         ("", ["blank"]),
     ],
 )
@@ -125,8 +127,8 @@ def test_folder_file_and_split_that_cannot_be_read(tmp_path):
     message = error_of(tmp_path)
     assert "dialogues_train.txt" in message
     assert "train.jsonl" in message
-    (tmp_path / "a.csv").write_text("x")
-    assert ".jsonl" in error_of(tmp_path / "a.csv")
+    (tmp_path / "a.xlsx").write_text("x")
+    assert ".jsonl" in error_of(tmp_path / "a.xlsx")
     assert "train, validation, test" in error_of(tmp_path, "dev")
 
 
@@ -153,7 +155,7 @@ def hub(monkeypatch):
 
     fake = Hub()
     monkeypatch.setattr(datasets, "load_dataset", fake.load_dataset)
-    monkeypatch.setattr(sources, "hub_reachable", lambda: True)
+    monkeypatch.setattr(from_hub, "hub_reachable", lambda: True)
     return fake
 
 
@@ -246,17 +248,36 @@ def test_what_was_tried_is_said_when_nothing_loads(hub):
         "no such file or folder",
         "li2017dailydialog/daily_dialog: ValueError: Unknown split",
         "OpenRL/daily_dialog: RuntimeError: Dataset scripts are no longer",
-        "DeepPavlov/daily_dialog, train, dialogue 1: act 2 is 9",
+        "DeepPavlov/daily_dialog, train, row 1: act 2 is 9",
         "dialogues_train.txt",
     ):
         assert words in message
     assert "did you mean 'daily_dialog'" in error_of("DailyDialog")
 
 
+def test_a_split_that_the_hub_does_not_have(hub):
+    hub.rows = {"x/y": ValueError("Unknown split \"validation\". Should be one of ['train']."), "x/z": ValueError("no")}
+    with pytest.raises(MissingSplit, match=r"has no validation split on the Hub:\n.*\['train'\]"):
+        load_records("x/y", "validation")
+    with pytest.raises(UserError) as caught:
+        load_records("x/z", "validation")
+    assert not isinstance(caught.value, MissingSplit)
+
+
 def test_a_path_that_does_not_exist_never_asks_the_hub(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    for path in ("./talk", "../x", "/nowhere/x", "~/nowhere/x", "talk.jsonl", "data/talk", "some/deep/folder"):
+    for path in (
+        "./talk",
+        "../x",
+        "/nowhere/x",
+        "~/nowhere/x",
+        "talk.jsonl",
+        "talk.csv",
+        "talk.ZIP",
+        "data/talk",
+        "some/deep/folder",
+    ):
         message = error_of(path)
         assert f"'{path}': there is no such file or folder" in message
     assert hub.calls == []
@@ -275,7 +296,7 @@ def test_offline_fails_fast_and_asks_the_cache_only(monkeypatch, tmp_path):
 
 
 def test_unreachable_hub_still_loads_from_the_cache(hub, monkeypatch):
-    monkeypatch.setattr(sources, "hub_reachable", lambda: False)
+    monkeypatch.setattr(from_hub, "hub_reachable", lambda: False)
     hub.rows = {OPENRL[0]: ROWS}
     assert load_records("daily_dialog", "train") == RECORDS
     assert hub.offline == [True, True]

@@ -1,0 +1,53 @@
+"""Dialogues with their acts from files, folders, archives or the Hugging Face Hub: reading and checking, nothing else.
+
+`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `tables`, `original`,
+`from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
+"""
+
+import os
+from pathlib import Path
+
+from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.hub import is_local
+from rlhf_dialog.sources.files import KINDS, read_rows
+from rlhf_dialog.sources.from_hub import load_from_hub
+from rlhf_dialog.sources.record import SPLITS, DialogueRecord
+from rlhf_dialog.sources.rows import records_of
+from rlhf_dialog.sources.splits import LAYOUTS, read_split
+from rlhf_dialog.sources.trees import Archive, Folder, read_bytes
+
+__all__ = ["SPLITS", "DialogueRecord", "load_records"]
+
+
+def load_records(data_path: str, split: str) -> list[DialogueRecord]:
+    """The dialogues of one split ("train", "validation" or "test"), in the order of the data.
+
+    `data_path` is a folder, a zip archive, a data file (all of it is "train"), or else the name of a Hub data set.
+    Nothing is written. Raises MissingSplit when the data has no such split, and UserError with file and line or row
+    for whatever cannot be read.
+    """
+    if split not in SPLITS:
+        raise UserError(f"split '{split}': wanted one of {', '.join(SPLITS)}")
+    path = Path(os.path.expanduser(data_path))
+    if os.path.isdir(path):
+        return read_split(Folder(path), split)
+    if os.path.exists(path):
+        return _read_file(path, split)
+    if is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"):
+        raise UserError(f"data path '{data_path}': there is no such file or folder; give {LAYOUTS}")
+    return load_from_hub(data_path, split, LAYOUTS)
+
+
+def _read_file(path: Path, split: str) -> list[DialogueRecord]:
+    suffix = path.suffix.lower()
+    if suffix == ".zip":
+        return read_split(Archive(read_bytes(path), str(path)), split)
+    if suffix not in KINDS:
+        known = ", ".join([*KINDS, ".zip"])
+        raise UserError(f"{path}: only these files are read one by one: {known}; give one of them, or {LAYOUTS}")
+    if split != "train":
+        raise MissingSplit(
+            f"{path}: one file is the train split, it has no {split} split; give a folder with "
+            f"train{suffix}, validation{suffix} and test{suffix}"
+        )
+    return records_of(read_rows(path.name, read_bytes(path), str(path)), str(path))

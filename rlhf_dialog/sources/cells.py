@@ -1,0 +1,48 @@
+"""Lists in the cells of a CSV file: JSON, or the way Python writes them."""
+
+import ast
+import io
+import itertools
+import json
+import tokenize
+from collections.abc import Iterator
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.sources.rows import LIST_KEYS, Row
+
+
+def parse_lists(rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """The rows with lists where a cell holds one. Only columns that may hold lists are looked at.
+
+    Raises UserError for a cell that is written like a list but cannot be read as one.
+    """
+    for where, row in rows:
+        yield where, {key: _parsed(cell, key, where) if key in LIST_KEYS else cell for key, cell in row.items()}
+
+
+def _parsed(cell: str | None, key: str, where: str) -> Any:
+    text = (cell or "").strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return cell
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        value = ast.literal_eval(text)
+        if not _has_adjacent_strings(text):
+            return value
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, tokenize.TokenError):
+        pass
+    raise UserError(
+        f"{where}: '{key}' holds {text:.60}, which is no JSON list and no Python list (numpy writes lists without commas, "
+        "which cannot be read back); save the lists with json.dumps, or save the data as JSONL or parquet"
+    )
+
+
+def _has_adjacent_strings(text: str) -> bool:
+    """Whether two strings stand side by side: numpy's ['a' 'b'], which Python takes for ['ab']."""
+    skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT)
+    kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in skipped]
+    return any(a == b == tokenize.STRING for a, b in itertools.pairwise(kinds))

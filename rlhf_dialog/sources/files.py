@@ -1,0 +1,124 @@
+"""The bytes of one data file -> rows, by the ending of its name; text is checked here, tables in `tables`."""
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.sources.cells import parse_lists
+from rlhf_dialog.sources.record import kind
+from rlhf_dialog.sources.rows import Row
+from rlhf_dialog.sources.tables import read_parquet
+
+Numbered = Iterator[tuple[str, Row]]
+
+
+def read_rows(name: str, data: bytes, where: str) -> Numbered:
+    """The rows of the file `name`, each with its place. Raises UserError for data that is not what the name says."""
+    return KINDS[PurePosixPath(name).suffix.lower()](data, where)
+
+
+def decoded(data: bytes, where: str) -> str:
+    """UTF-8 text without its byte order mark. Raises UserError with line and column of the first byte that is not."""
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        byte = f"byte 0x{data[error.start]:02x} at column {column}"
+        raise UserError(f"{where}, line {line}: {byte} is not UTF-8; save the file as UTF-8") from None
+
+
+def text_lines(data: bytes, where: str) -> list[str]:
+    """The lines, stripped. Raises UserError when there are none or one is blank."""
+    lines = decoded(data, where).split("\n")
+    if not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise UserError(f"{where}: is empty; it needs one dialogue per line")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise UserError(f"{where}, line {number}: is blank; every line must hold one dialogue, remove it")
+    return [line.strip() for line in lines]
+
+
+def _read_jsonl(data: bytes, where: str) -> Numbered:
+    for number, line in enumerate(text_lines(data, where), 1):
+        at = f"{where}, line {number}"
+        yield at, _an_object(_parsed(line, at, "every line must be one JSON object"), at)
+
+
+def _read_json(data: bytes, where: str) -> Numbered:
+    text = decoded(data, where)
+    if not text.strip():
+        raise UserError(f"{where}: is empty; it needs a list of objects")
+    rows = _parsed(text, where, "a .json file is one list of objects; with one object a line, name it .jsonl")
+    if not isinstance(rows, list):
+        raise UserError(
+            f"{where}: holds {kind(rows)}, wanted a list of objects; with one object a line, name it .jsonl"
+        )
+    for number, row in enumerate(rows, 1):
+        at = f"{where}, row {number}"
+        yield at, _an_object(row, at)
+
+
+def _parsed(text: str, where: str, wanted: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: is not JSON: {error}; {wanted}") from None
+
+
+def _an_object(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: holds {kind(row)}, wanted an object like {{'dialog': [...], 'act': [...]}}")
+    return row
+
+
+def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
+    return parse_lists(_csv_rows(decoded(data, where), where, delimiter))
+
+
+def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
+    """Cells as they are, None for an empty one. A column without a name, as pandas writes its index, is left out."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header, start = None, 0
+    try:
+        for cells in reader:
+            at, start = f"{where}, line {start + 1}", reader.line_num
+            if header is None:
+                header = _header(cells, where, delimiter)
+            elif len(cells) not in (0, len(header)):
+                raise UserError(f"{at}: has {len(cells)} cells, but the first line names {len(header)} columns")
+            elif cells:
+                yield at, {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
+    except csv.Error as error:
+        raise UserError(f"{where}, line {start + 1}: {error}; is a quotation mark not closed?") from None
+
+
+def _header(cells: list[str], where: str, delimiter: str) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if len(names) < 2 and any(mark in cell for mark in ",;\t" for cell in names):
+        wanted = "tabs" if delimiter == "\t" else "commas"
+        raise UserError(f"{where}, line 1: has one column, '{names[0]:.60}'; the cells must be separated by {wanted}")
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice:
+        raise UserError(f"{where}, line 1: names the column '{twice}' twice; rename or remove one")
+    return names
+
+
+def _read_tsv(data: bytes, where: str) -> Numbered:
+    return _read_csv(data, where, "\t")
+
+
+KINDS: dict[str, Callable[[bytes, str], Numbered]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".parquet": read_parquet,
+}

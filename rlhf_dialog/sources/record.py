@@ -1,0 +1,102 @@
+"""One dialogue as the data has it, and the checks that all formats share."""
+
+import contextlib
+import math
+import reprlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import nearest
+
+SPLITS = ("train", "validation", "test")
+ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
+
+
+@dataclass
+class DialogueRecord:
+    """One dialogue as the data has it, or one prompt of a data set that consists of prompts.
+
+    >>> DialogueRecord(turns=["Is it far ?", "Two streets ."], acts=[2, 1])
+    >>> DialogueRecord(turns=["Is it far ?"], acts=[1], references=[["Two streets .", "No ."]], is_prompt=True)
+    """
+
+    turns: list[str]  # stripped, none empty
+    acts: list[int] | None = None  # one per turn: 1 inform, 2 question, 3 directive, 4 commissive
+    references: list[list[str]] | None = None  # one list per turn: further acceptable versions of it
+    meta: dict[str, Any] = field(default_factory=dict)  # the other columns; "system": the system messages
+    is_prompt: bool = False  # `turns` is one whole prompt; `acts` and `references` have one item, for the reply
+
+
+def checked(
+    turns: list[Any],
+    acts: list[Any] | None,
+    where: str,
+    acts_where: str | None = None,
+    meta: dict[str, Any] | None = None,
+) -> DialogueRecord:
+    """A record with clean turns and acts. Raises UserError that names `where` and what is wrong there."""
+    texts = [checked_text(turn, f"turn {number} of {len(turns)}", where) for number, turn in enumerate(turns, 1)]
+    if not texts:
+        raise UserError(f"{where}: the dialogue has no turns; remove it")
+    return DialogueRecord(texts, _checked_acts(acts, len(texts), where, acts_where), meta=meta or {})
+
+
+def _checked_acts(acts: list[Any] | None, num_turns: int, where: str, acts_where: str | None) -> list[int] | None:
+    if acts is None or all(map(is_null, acts)):
+        return None
+    numbers = [act_number(act, f"act {number}", acts_where or where) for number, act in enumerate(acts, 1)]
+    if len(numbers) != num_turns:
+        raise UserError(
+            f"{where}: {num_turns} turns but {len(numbers)} acts{f' in {acts_where}' if acts_where else ''}; "
+            "every turn needs one act: mend the line, or leave the acts out of the whole data set"
+        )
+    return numbers
+
+
+def checked_text(text: Any, what: str, where: str) -> str:
+    """`text` stripped. Raises UserError when it is no string, empty, or cannot be written as UTF-8."""
+    if not isinstance(text, str):
+        raise UserError(f"{where}: {what} holds {kind(text)}, wanted a string; write it, or remove it with its act")
+    if not text.strip():
+        raise UserError(f"{where}: {what} is empty; remove it with its act, or write it")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: {what} holds half a character, {text[error.start]!r}; write the whole character"
+        ) from None
+    return text.strip()
+
+
+def act_number(act: Any, what: str, where: str) -> int:
+    """1 to 4 from a number, 2.0 as pandas writes it, digits or a name. Raises UserError for anything else."""
+    number = ACTS.get(act.strip().lower(), act) if isinstance(act, str) else act
+    if isinstance(number, str):
+        with contextlib.suppress(ValueError):
+            number = float(number)
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if type(number) is not int or not 1 <= number <= 4:
+        raise _wrong_act(act, what, where)
+    return number
+
+
+def _wrong_act(act: Any, what: str, where: str) -> UserError:
+    known = ", ".join(f"{value} {name}" for name, value in ACTS.items())
+    hint = nearest(act.lower(), ACTS) if isinstance(act, str) else ""
+    found = "null" if is_null(act) else reprlib.repr(act)
+    return UserError(f"{where}: {what} is {found}, wanted a number from 1 to 4 ({known}){hint}")
+
+
+def is_null(value: Any) -> bool:
+    """Whether a cell is missing: null, or the NaN that pandas writes for it."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def kind(value: Any) -> str:
+    """What a value is, in the words of JSON."""
+    if is_null(value):
+        return "null"
+    names = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

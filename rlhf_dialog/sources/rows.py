@@ -1,0 +1,194 @@
+"""Rows of any table or JSON file -> dialogues. The first row says which of four forms the data has."""
+
+import itertools
+import reprlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import nearest
+from rlhf_dialog.sources.messages import TEXT_KEYS, filled, role_of, said_by_turns, split_messages
+from rlhf_dialog.sources.record import DialogueRecord, act_number, checked, checked_text, is_null, kind
+
+Row = dict[str, Any]
+Rows = Iterable[tuple[str, Row]]  # where the row stands, for messages, and the row
+
+TURN_KEYS = ("dialog", "dialogue", "utterances", "turns", "messages", "conversation", "conversations")
+ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
+ID_KEYS = ("dialog_id", "dialogue_id", "conversation_id", "conv_id", "id")
+PROMPT_KEYS = ("prompt", "reference", "references")
+LIST_KEYS = (*TURN_KEYS, *ACT_KEYS, *PROMPT_KEYS)  # the columns whose cells may hold a list
+
+
+def records_of(rows: Rows, where: str) -> list[DialogueRecord]:
+    """All dialogues, in order. Raises UserError for the first row that cannot be read, or when there are no rows."""
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{where}: has no rows; it needs at least one dialogue")
+    form = _form(*first)
+    return list(form(itertools.chain([first], rows)))
+
+
+def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
+    turns, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+    if turns and isinstance(row[turns], list):
+        has_one_act = act is not None and not is_null(row[act]) and not isinstance(row[act], list)
+        return _growing if has_one_act else _dialogues
+    if "prompt" in row:
+        return _prompts
+    if filled((*TURN_KEYS, *TEXT_KEYS), row) and filled(ID_KEYS, row):
+        return _utterances
+    if turns:
+        return _dialogues
+    raise _no_turns(where, row)
+
+
+def _dialogues(rows: Rows) -> Iterator[DialogueRecord]:
+    """Every row is a dialogue."""
+    for where, row in rows:
+        key, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+        if key is None:
+            raise _no_turns(where, row)
+        items = _listed(row, key, where, "with one item per turn")
+        turns, system = split_messages(items, where)
+        if act is None or is_null(row[act]):
+            acts = said_by_turns(items, ACT_KEYS)
+        else:
+            acts = _listed(row, act, where, "with one act per turn")
+        record = checked(turns, acts, where, meta=_others(row, {key, act, "references"}) | system)
+        versions = row.get("references")
+        if is_null(versions):
+            versions = said_by_turns(items, ("references",))
+        record.references = _versions(versions, len(record.turns), where)
+        yield record
+
+
+def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
+    """Every row is one prompt, with or without references and an act of the reply."""
+    for where, row in rows:
+        prompt, act = row.get("prompt"), filled(ACT_KEYS, row)
+        if not isinstance(prompt, str | list):
+            raise UserError(f"{where}: 'prompt' holds {kind(prompt)}, wanted a string or a list of turns")
+        turns, system = split_messages([prompt] if isinstance(prompt, str) else prompt, where)
+        record = checked(turns, None, where, meta=_others(row, {act, *PROMPT_KEYS}) | system)
+        record.is_prompt = True
+        record.acts = None if act is None or is_null(row[act]) else [act_number(row[act], f"'{act}'", where)]
+        replies = [reply for key in PROMPT_KEYS[1:] for reply in _texts(row.get(key), f"'{key}'", where)]
+        record.references = [replies] if replies else None
+        yield record
+
+
+def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
+    """Every row holds one turn; rows of one id that follow each other are one dialogue."""
+    seen: set[Any] = set()
+    for ident, group in itertools.groupby(rows, key=_ident):
+        members = list(group)
+        where = members[0][0]
+        if ident in seen:
+            raise UserError(
+                f"{where}: dialogue {reprlib.repr(ident)} goes on after rows of another dialogue; sort the rows "
+                "so that all of one dialogue stand together, or give every dialogue its own id"
+            )
+        seen.add(ident)
+        yield _gathered(members, f"{where} (dialogue {reprlib.repr(ident)})")
+
+
+def _gathered(members: list[tuple[str, Row]], where: str) -> DialogueRecord:
+    turns: list[str] = []
+    acts: list[Any] = []
+    meta: Row = {}
+    for at, row in members:
+        text, act = filled((*TURN_KEYS, *TEXT_KEYS), row), filled(ACT_KEYS, row)
+        if text is None:
+            raise _no_turns(at, row)
+        said, system = split_messages([{"text": row[text], "role": role_of(row)}], at)
+        turns += [checked_text(turn, f"'{text}'", at) for turn in said]
+        acts += [row[act] if act else None] * len(said)
+        meta |= system
+    return checked(turns, acts, where, meta=meta)
+
+
+def _ident(place: tuple[str, Row]) -> str | int | float:
+    where, row = place
+    key = filled(ID_KEYS, row)
+    ident = row[key] if key else None
+    if is_null(ident) or not isinstance(ident, str | int | float):
+        raise UserError(f"{where}: the dialogue id holds {kind(ident)}, wanted a number or a string in every row")
+    return ident
+
+
+def _growing(rows: Rows) -> Iterator[DialogueRecord]:
+    """Row k of a dialogue holds its first k turns and the act of the last one."""
+    turns: list[str] = []
+    acts: list[Any] = []
+    start = ""
+    for where, row in rows:
+        so_far, act = _turns_so_far(where, row)
+        if len(so_far) == 1 and turns:
+            yield checked(turns, acts, start)
+            turns, acts = [], []
+        if so_far[:-1] != turns:
+            raise _does_not_grow(where)
+        start = start if turns else where
+        turns, acts = so_far, [*acts, act]
+    yield checked(turns, acts, start)
+
+
+def _turns_so_far(where: str, row: Row) -> tuple[list[str], Any]:
+    key, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+    if key is None:
+        raise _no_turns(where, row)
+    turns = split_messages(_listed(row, key, where, "with the turns so far"), where)[0]
+    if not turns:
+        raise _does_not_grow(where)
+    return [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(turns, 1)], row[
+        act
+    ] if act else None
+
+
+def _does_not_grow(where: str) -> UserError:
+    return UserError(
+        f"{where}: does not continue the dialogue of the row before; the data holds one act a row, so row k of a dialogue "
+        "must hold its first k turns; for whole dialogues give a list with one act per turn"
+    )
+
+
+def _versions(value: Any, num_turns: int, where: str) -> list[list[str]] | None:
+    if is_null(value):
+        return None
+    if not isinstance(value, list) or len(value) != num_turns:
+        found = f"{len(value)} items" if isinstance(value, list) else kind(value)
+        raise UserError(
+            f"{where}: 'references' holds {found}, wanted one list of strings for each of {num_turns} turns"
+        )
+    return [_texts(item, f"'references' of turn {number}", where) for number, item in enumerate(value, 1)]
+
+
+def _texts(value: Any, what: str, where: str) -> list[str]:
+    """A string or a list of strings as a list; nothing for null."""
+    if is_null(value):
+        return []
+    return [checked_text(text, what, where) for text in (value if isinstance(value, list) else [value])]
+
+
+def _listed(row: Row, key: str, where: str, wanted: str) -> list[Any]:
+    value = row[key]
+    if not isinstance(value, list):
+        raise UserError(f"{where}: '{key}' holds {kind(value)}, wanted a list {wanted}")
+    return value
+
+
+def _others(row: Row, used: set[str | None]) -> Row:
+    return {key: value for key, value in row.items() if key not in used}
+
+
+def _no_turns(where: str, row: Row) -> UserError:
+    known = (*TURN_KEYS, "prompt")
+    wanted = ", ".join(f"'{key}'" for key in known)
+    hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
+    found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
+    return UserError(
+        f"{where}: no turns; wanted a list of turns under one of {wanted}, or one utterance a row with a dialogue id "
+        f"('dialog_id'); found {found}{hint}"
+    )

@@ -1,0 +1,113 @@
+"""Folders and zip archives as one thing: names of files, and the bytes of each. Nothing is extracted to disk."""
+
+import codecs
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Protocol
+
+from rlhf_dialog.errors import UserError
+
+SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are looked into
+HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
+MAX_BYTES = 2 << 30  # of one decompressed member
+
+
+class Tree(Protocol):
+    """A folder or an archive: `where` it is, and the `names` of its files with / between the parts."""
+
+    where: str
+    names: list[str]
+
+    def place(self, name: str) -> str:
+        """How messages call the file."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one of `names`. Raises UserError when they cannot be read."""
+
+
+class Folder:
+    """A folder on disk; only subfolders that data sets are known to have are looked into."""
+
+    def __init__(self, path: Path):
+        self.where, self.path = str(path), path
+        self.names = sorted(self._list(""))
+
+    def _list(self, below: str) -> list[str]:
+        found = []
+        try:
+            for entry in os.scandir(self.path / below):
+                name = below + entry.name
+                if entry.name in ENTERED and entry.is_dir() and name.count("/") < 3:
+                    found += self._list(name + "/")
+                else:
+                    found.append(name)
+        except OSError as error:
+            raise UserError(f"{self.path / below}: cannot be read: {error.strerror}; give it read permission") from None
+        return found
+
+    def place(self, name: str) -> str:
+        return str(self.path / name)
+
+    def read(self, name: str) -> bytes:
+        return read_bytes(self.path / name)
+
+
+class Archive:
+    """A zip archive in memory. Raises UserError when it cannot be opened."""
+
+    def __init__(self, data: bytes, where: str):
+        self.where = where
+        try:
+            self.archive = zipfile.ZipFile(io.BytesIO(data))
+            infos = [info for info in self.archive.infolist() if not info.is_dir()]
+        except Exception as error:
+            raise _damaged(where, error) from None
+        members = {info.filename.replace("\\", "/"): info for info in infos}
+        self.members = {name: info for name, info in members.items() if not _is_of_macos(name)}
+        self.names = sorted(self.members)
+
+    def place(self, name: str) -> str:
+        return f"{self.where}/{name}"
+
+    def read(self, name: str) -> bytes:
+        where, info = self.place(name), self.members[name]
+        if info.flag_bits & 1:
+            raise UserError(f"{where}: is encrypted; unpack the archive with its password, and give the folder")
+        if info.file_size > MAX_BYTES:
+            raise UserError(f"{where}: would have {info.file_size} bytes, more than the {MAX_BYTES} that are read")
+        try:
+            data = self.archive.read(info)
+        except Exception as error:
+            raise _damaged(where, error) from None
+        return without_html(data, where)
+
+
+def _damaged(where: str, error: Exception) -> UserError:
+    """zipfile has a dozen kinds of exceptions for damaged archives; each means the same to the user."""
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return UserError(f"{where}: cannot be read from a zip archive ({reason}); it is damaged, get it again")
+
+
+def _is_of_macos(name: str) -> bool:
+    return name.startswith("__MACOSX/") or name.split("/")[-1].startswith("._")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file. Raises UserError when it cannot be read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; wanted a file with read permission") from None
+    return without_html(data, str(path))
+
+
+def without_html(data: bytes, where: str) -> bytes:
+    """`data` as it is. Raises UserError for a web page, which some servers send with a good status in place of a file."""
+    if data[:1000].removeprefix(codecs.BOM_UTF8).lstrip().lower().startswith(HTML):
+        raise UserError(
+            f"{where}: is an HTML page, not a data file; the download went wrong: delete it, and get the data again"
+        )
+    return data

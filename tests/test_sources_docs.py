@@ -1,0 +1,44 @@
+"""docs/DATA.md: its examples load or are refused as the page says, and its table names every accepted column."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.sources import load_records, messages, rows
+
+PAGE = (Path(__file__).parents[1] / "docs/DATA.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\S+)( refused)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_has_examples():
+    assert {language for language, _, _ in BLOCKS} == {"jsonl", "json", "csv"}
+    assert len(BLOCKS) >= 12
+    assert PAGE.count("```") == 2 * len(BLOCKS)
+
+
+@pytest.mark.parametrize(("language", "refused", "text"), BLOCKS, ids=range(len(BLOCKS)))
+def test_examples_load(tmp_path, language, refused, text):
+    path = tmp_path / f"example.{language}"
+    path.write_text(text, encoding="utf-8")
+    if refused:
+        with pytest.raises(UserError, match=r"example\.\w+, line \d"):
+            load_records(str(path), "train")
+    else:
+        assert load_records(str(path), "train")
+        assert load_prompts(str(path), "train")
+
+
+def test_the_table_names_every_column():
+    table = PAGE[PAGE.index("## Accepted column names") : PAGE.index("## What is refused")]
+    named = [re.findall(r"`(\w+)`", line) for line in table.splitlines() if line.startswith("| ") and "`" in line]
+    assert list(map(tuple, named)) == [
+        rows.TURN_KEYS,
+        messages.TEXT_KEYS,
+        messages.ROLE_KEYS,
+        rows.ACT_KEYS,
+        rows.ID_KEYS,
+        rows.PROMPT_KEYS,
+    ]
