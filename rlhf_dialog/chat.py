@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from rlhf_dialog.checkpoint import AGENT_FILE
+from rlhf_dialog.chat_template import TurnEncoder, prompt_encoder
+from rlhf_dialog.checkpoint import AGENT_FILE, FORMAT_VERSION
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.models import Policy, load_causal_lm, num_embeddings, read_tokenizer
-from rlhf_dialog.prompts import PromptEncoder, collate
+from rlhf_dialog.prompts import collate
 from rlhf_dialog.rollout import decode_response
 from rlhf_dialog.schema import DataKeys, SamplingKeys
 
@@ -31,7 +32,7 @@ class ChatAgent:
     >>> agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
     """
 
-    def __init__(self, policy: Policy, encoder: PromptEncoder, settings: AgentSettings):
+    def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings):
         self.policy, self.encoder, self.settings = policy, encoder, settings
         self.sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_k, settings.top_p)
         self.stop = StopRule(policy, encoder.tokenizer, settings.turn_separator)
@@ -52,7 +53,7 @@ class ChatAgent:
             raise UserError(
                 f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
             )
-        return cls(Policy(lm).to(device).eval(), PromptEncoder(words, settings.turn_separator, room), settings)
+        return cls(Policy(lm).to(device).eval(), prompt_encoder(words, settings.turn_separator, room), settings)
 
     @torch.no_grad()
     def chat(self, text: str, history: list[str] | None = None) -> str:
@@ -67,13 +68,16 @@ class ChatAgent:
 
 
 def read_settings(folder: Path) -> AgentSettings:
-    """The settings beside a model. Raises UserError when the file is damaged."""
+    """The settings beside a model. Raises UserError when the file is damaged, or newer than this program."""
     path = folder / AGENT_FILE
     if not path.is_file():
         return AgentSettings()
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        settings.pop("format_version", None)
+        if (version := settings.pop("format_version", FORMAT_VERSION)) > FORMAT_VERSION:
+            raise UserError(
+                f"{path}: has format version {version}, this program reads up to {FORMAT_VERSION}; update rlhf-dialog"
+            )
         return AgentSettings(**settings)
     except (OSError, ValueError, AttributeError, TypeError, ValidationError) as error:
         raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
+from rlhf_dialog.chat_template import closing_id
 from rlhf_dialog.models import Critic, Policy, position_ids_of
 from rlhf_dialog.ppo import last_token
 
@@ -56,13 +57,16 @@ class Responses:
 
 
 class StopRule:
-    """A response ends with the end-of-text token, or with the token that completes the separator."""
+    """A response ends with an end-of-text token of model or tokenizer, or with the token that completes the separator.
+
+    `separator` may be `chat_template`: then the template's end-of-turn token ends it.
+    """
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str):
         self.tokenizer, self.separator = tokenizer, separator
         own = policy.lm.generation_config.eos_token_id if policy.lm.generation_config else None
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
-        self.separator_id = tokenizer.get_vocab().get(separator)
+        self.separator_id = closing_id(tokenizer, separator)
         self.end_ids = sorted(i for i in ends | {self.separator_id} if i is not None)
         self.tail = len(separator.encode()) + 4  # a token that is not special stands for at least one byte
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.dialogue import Dialogue, cut_at_separator
+from rlhf_dialog.chat_template import TurnEncoder
+from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.generation import (
     Responses,
     Sampling,
@@ -19,7 +20,7 @@ from rlhf_dialog.generation import (
     respond,
 )
 from rlhf_dialog.models import Models
-from rlhf_dialog.prompts import PromptEncoder, collate
+from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import Scores, scored
 
@@ -64,7 +65,7 @@ class Rollout:
 def collect(
     models: Models,
     prompts: list[Dialogue],
-    encoder: PromptEncoder,
+    encoder: TurnEncoder,
     sampling: Sampling,
     stop: StopRule,
     reward: BaseReward,
@@ -99,13 +100,13 @@ def collect(
     )
 
 
-def encode_prompts(encoder: PromptEncoder, prompts: list[Dialogue]) -> tuple[Tensor, Tensor]:
+def encode_prompts(encoder: TurnEncoder, prompts: list[Dialogue]) -> tuple[Tensor, Tensor]:
     """Prompt ids and mask, each (B, P)."""
     return collate([encoder.encode_prompt(prompt.prompt_turns) for prompt in prompts], encoder.pad_id)
 
 
-def answered(prompts: list[Dialogue], responses: Responses, encoder: PromptEncoder) -> list[Dialogue]:
-    """The dialogues with the policy's words in them: cut at the first separator, special tokens removed, stripped."""
+def answered(prompts: list[Dialogue], responses: Responses, encoder: TurnEncoder) -> list[Dialogue]:
+    """The dialogues with the policy's words in them: cut where the response ends, without special tokens, stripped."""
     texts = [
         decode_response(encoder, ids[mask].tolist()) for ids, mask in zip(responses.ids, responses.mask, strict=True)
     ]
@@ -113,11 +114,9 @@ def answered(prompts: list[Dialogue], responses: Responses, encoder: PromptEncod
     return [replace(p, response=text, truncated=end) for p, text, end in zip(prompts, texts, ends, strict=True)]
 
 
-def decode_response(encoder: PromptEncoder, ids: list[int]) -> str:
+def decode_response(encoder: TurnEncoder, ids: list[int]) -> str:
     """The text that rewards and metrics see."""
-    if encoder.separator_id in ids:
-        ids = ids[: ids.index(encoder.separator_id)]
-    return cut_at_separator(str(encoder.tokenizer.decode(ids, skip_special_tokens=True)), encoder.separator)
+    return encoder.reply_text(ids)
 
 
 @torch.no_grad()

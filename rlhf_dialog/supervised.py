@@ -31,6 +31,7 @@ class SupervisedKeys(Settings):
     seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
 
 def prepare(config: SupervisedKeys) -> None:
@@ -54,7 +55,8 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
         "weight_decay": config.weight_decay,
         "per_device_train_batch_size": config.batch_size,
         "seed": config.seed,
-        "use_cpu": config.device == "cpu",
+        "use_cpu": config.device == "cpu" or not torch.cuda.is_available(),
+        "bf16": config.use_amp,
         "save_strategy": "no",
         "logging_steps": 0.05,
         "dataloader_pin_memory": torch.cuda.is_available(),

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_dialog import ppo
+from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values, microbatches
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import Models
-from rlhf_dialog.prompts import PromptEncoder, PromptSampler
+from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rollout import Rollout, collect
 from rlhf_dialog.schema import Config, batch_plan
@@ -36,7 +37,7 @@ class PPOTrainer:
     def __init__(self, config: Config, models: Models, prompts: list[Dialogue], reward: BaseReward, vec_info: VecInfo):
         self.config, self.models, self.prompts, self.reward, self.vec_info = config, models, prompts, reward, vec_info
         self.plan = batch_plan(config)
-        self.encoder = PromptEncoder(models.tokenizer, config.turn_separator, config.max_prompt_length)
+        self.encoder = prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length)
         self.sampling = Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
         self.stop = StopRule(models.policy, models.tokenizer, config.turn_separator)
         self.sampler = PromptSampler(len(prompts), config.seed)

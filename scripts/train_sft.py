@@ -24,11 +24,12 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from rlhf_dialog.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder
 from rlhf_dialog.cli import new_folder, run_script, versions
 from rlhf_dialog.dialogue import Dialogue, render_reply
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models import load_causal_lm, read_tokenizer, trained_parameters
-from rlhf_dialog.prompts import PromptEncoder, load_prompts
+from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.schema import DataKeys
 from rlhf_dialog.supervised import SupervisedKeys, ordered_dataset, prepare, train_quietly, trainer_arguments
 
@@ -39,7 +40,7 @@ IGNORED = -100  # the label of a token without loss
 class SFTConfig(SupervisedKeys, DataKeys):
     """Supervised fine-tuning"""
 
-    data_path: str = Field(description="Hub name, folder in the original DailyDialog layout, or JSONL")
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
     output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
     model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(
@@ -73,7 +74,7 @@ def main(config: SFTConfig) -> None:
         train = read_prompts(config, "train", config.max_train_prompts)
         validation = read_validation(config)
         lm, tokenizer = starting_point(config, train)
-        encoder = PromptEncoder(tokenizer, config.turn_separator, config.max_prompt_length)
+        encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
         positions = check_length(config, lm)
         print(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
         rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in train])
@@ -116,9 +117,7 @@ def read_validation(config: SFTConfig) -> list[Dialogue]:
     """The validation prompts; none, with a notice, when the data has no such split."""
     try:
         return read_prompts(config, "validation", config.max_eval_prompts)
-    except UserError as error:
-        if "no validation split" not in str(error):
-            raise
+    except MissingSplit as error:
         logger.warning("no perplexity and no early stopping: %s", error)
         return []
 
@@ -129,6 +128,11 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         tokenizer = read_tokenizer(source, key, config.trust_remote_code)
+    elif config.turn_separator == CHAT_TEMPLATE:
+        raise UserError(
+            "turn_separator: chat_template needs a tokenizer with a chat template, and a new tokenizer has none; set "
+            "model_path or tokenizer_path, or give turn_separator a text such as <EOU>"
+        )
     else:
         tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, config.n_positions)
     if config.model_path:
@@ -192,16 +196,16 @@ def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
 
 
 def example(
-    encoder: PromptEncoder, dialogue: Dialogue, learn_eos: bool = False, positions: int | None = None
+    encoder: TurnEncoder, dialogue: Dialogue, learn_eos: bool = False, positions: int | None = None
 ) -> dict[str, Any]:
     """Token ids of prompt and target; only the target (reply, separator and, with `learn_eos`, eos) has labels.
 
-    A target that is too long for the model's `positions` loses its end.
+    With a chat template the target is the reply with its end-of-turn token, whatever `learn_eos` is. A target that is too
+    long for the model's `positions` loses its end.
     """
     prompt = encoder.encode_prompt(dialogue.prompt_turns)
-    target = encoder.encode_target(dialogue.reference or "")
-    if not learn_eos:
-        target = target[:-1]
+    encode = encoder.encode_target if learn_eos else encoder.encode_reply
+    target = encode(dialogue.reference or "")
     ids = (prompt + target)[:positions]
     labels = ([IGNORED] * len(prompt) + target)[:positions]
     return {"input_ids": ids, "labels": labels, "length": len(ids)}
@@ -304,7 +308,6 @@ def fine_tune(
             **trainer_arguments(config, scratch, len(rows)),
             max_length=None,
             dataset_kwargs={"skip_prepare_dataset": True},
-            bf16=False,
             gradient_checkpointing=False,
         )
         trainer = SFTTrainer(

@@ -114,6 +114,12 @@ def test_a_damaged_settings_file_is_the_users_error(tmp_path, text):
         ChatAgent.load(tmp_path)
 
 
+def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
+    save(tmp_path, {"format_version": 2, "a_key_of_tomorrow": 1})
+    with pytest.raises(UserError, match=f"{AGENT_FILE}: has format version 2, this program reads up to 1; update"):
+        ChatAgent.load(tmp_path)
+
+
 def test_another_tokenizer_folder(tmp_path):
     tiny.gpt2().save_pretrained(tmp_path / "lm")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "words")

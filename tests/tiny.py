@@ -4,10 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SEPARATOR = "<EOU>"
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CHATML_USER_FIRST = "{% if messages[0].role != 'user' %}{{ raise_exception('a user begins') }}{% endif %}" + CHATML
+LLAMA2 = (
+    "{% for message in messages %}"
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if message.role == 'user' %}{{ bos_token + '[INST] ' + message.content + ' [/INST]' }}"
+    "{% else %}{{ ' ' + message.content + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
 SPLITS = ("train", "validation", "test")
 NAMES = (
     "Ada",
@@ -74,6 +85,16 @@ def byte_tokenizer(separator_token: bool = True) -> PreTrainedTokenizerFast:
         tokenizer.add_special_tokens([AddedToken(SEPARATOR, lstrip=True, special=True)])
     names = {"pad_token": "<pad>", "eos_token": "<eos>"}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=256, **names)
+
+
+def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    """256 byte tokens, <pad>, <eos>, <s> (which it puts in front of plain texts), <|im_start|>, <|im_end|>; 261 in all."""
+    tokenizer = byte_tokenizer(separator_token=False)
+    tokenizer.add_special_tokens({"bos_token": "<s>", "extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    bos = [("<s>", tokenizer.bos_token_id)]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A $B", bos)
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 def gpt2(seed: int = 0, **config: Any) -> GPT2LMHeadModel:

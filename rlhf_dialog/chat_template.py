@@ -1,0 +1,138 @@
+"""`turn_separator: chat_template`: how turns become ids, and when a response ends, by the tokenizer's own template."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_dialog.dialogue import fit_newest
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.prompts import PromptEncoder, pad_id_of
+
+CHAT_TEMPLATE = "chat_template"
+ROLES = ("assistant", "user")
+PROBE, PROBE_REPLY = "Hello", "Quite so"
+REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
+
+
+class TemplateEncoder:
+    """Prompts, targets and responses in one tokenizer's chat template; it has the methods of `PromptEncoder`.
+
+    The last turn is the user's, the one before it the assistant's, and so on backwards. A template that refuses to begin
+    with the assistant does not get that oldest turn. The template writes every special token, BOS too; none is added to
+    them. Templates that know `enable_thinking` get False. Raises UserError when there is no template, or when it fails
+    on a greeting.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int):
+        self.tokenizer, self.max_prompt_length = tokenizer, max_prompt_length
+        self.end_id = end_of_turn(tokenizer)
+        self.end_ids = {self.end_id, tokenizer.eos_token_id} - {None}
+        self.pad_id = pad_id_of(tokenizer)
+        self._probe = render(tokenizer, [PROBE])
+        self._probe_ids = self._encode(self._probe)
+        self._head = int(self._probe_ids[:1] == [tokenizer.bos_token_id])
+        self._assistant_may_begin = accepts(tokenizer, [PROBE_REPLY, PROBE])
+
+    def encode_prompt(self, turns: Sequence[str]) -> list[int]:
+        """At most `max_prompt_length` ids; the generation prompt ends them, and a BOS token stays in front."""
+        return fit_newest(turns, self._encode_turns, self.max_prompt_length, self._head)
+
+    def encode_reply(self, turn: str) -> list[int]:
+        """What follows a prompt: the reply as the template writes it, up to its end-of-turn token."""
+        ids = self._after_prompt(turn)
+        reply = list(takewhile(lambda i: i not in self.end_ids, ids))
+        return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
+
+    def encode_target(self, turn: str) -> list[int]:
+        """The same as `encode_reply`: nothing is learnt behind the end-of-turn token."""
+        return self.encode_reply(turn)
+
+    def reply_text(self, ids: list[int]) -> str:
+        """The text that rewards and metrics see: what stands before the first end-of-turn token, stripped."""
+        spoken = list(takewhile(lambda i: i not in self.end_ids, ids))
+        return str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
+
+    def _encode_turns(self, turns: Sequence[str]) -> list[int]:
+        assistant_begins = len(turns) % 2 == 0
+        kept = turns[1:] if assistant_begins and not self._assistant_may_begin else turns
+        return self._encode(render(self.tokenizer, kept))
+
+    def _after_prompt(self, turn: str) -> list[int]:
+        """The ids behind the prompt in a whole dialogue; encoded alone where the prompt's ids do not begin the dialogue's."""
+        whole = render(self.tokenizer, [PROBE], turn)
+        ids, start = self._encode(whole), len(self._probe_ids)
+        if ids[:start] == self._probe_ids:
+            return ids[start:]
+        if whole.startswith(self._probe):
+            return self._encode(whole[len(self._probe) :])
+        return [*self._encode(turn), self.end_id]
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+TurnEncoder = PromptEncoder | TemplateEncoder
+
+
+def prompt_encoder(tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_prompt_length: int) -> TurnEncoder:
+    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work."""
+    if turn_separator == CHAT_TEMPLATE:
+        return TemplateEncoder(tokenizer, max_prompt_length)
+    return PromptEncoder(tokenizer, turn_separator, max_prompt_length)
+
+
+def closing_id(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> int | None:
+    """The id that closes a turn, None where plain text does. Raises UserError as `end_of_turn` does."""
+    if turn_separator == CHAT_TEMPLATE:
+        return end_of_turn(tokenizer)
+    return tokenizer.get_vocab().get(turn_separator)
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The first special or added token that the template puts behind the assistant's words; else the end-of-text token.
+
+    Raises UserError when there is neither, no template, or one that fails or leaves the assistant's words out.
+    """
+    _, found, rest = render(tokenizer, [PROBE], PROBE_REPLY).rpartition(PROBE_REPLY)
+    if not found:
+        raise UserError(f"turn_separator: the tokenizer's chat template leaves the assistant's words out; {REMEDY}")
+    added = {i for token, i in tokenizer.get_added_vocab().items() if token.strip()}
+    ends = [i for i in tokenizer(rest, add_special_tokens=False)["input_ids"] if i in added]
+    end = next(iter(ends), tokenizer.eos_token_id)
+    if end is None:
+        raise UserError(
+            "turn_separator: the tokenizer's chat template ends the assistant's words with no special token, and the "
+            f"tokenizer has no eos_token either; {REMEDY}"
+        )
+    return end
+
+
+def accepts(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str]) -> bool:
+    """Whether the template renders a prompt of these turns."""
+    try:
+        render(tokenizer, turns)
+    except UserError:
+        return False
+    return True
+
+
+def render(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], reply: str | None = None) -> str:
+    """The turns as the template writes them, closed by `reply`, or open for it (the generation prompt).
+
+    Raises UserError when the tokenizer has no template, or one that fails.
+    """
+    if not tokenizer.chat_template:
+        raise UserError(f"turn_separator: chat_template, but the tokenizer has no chat template; {REMEDY}")
+    messages = [{"role": ROLES[(len(turns) - i) % 2], "content": turn} for i, turn in enumerate(turns)]
+    messages += [] if reply is None else [{"role": "assistant", "content": reply}]
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=reply is None, tokenize=False, enable_thinking=False
+        )
+    except Exception as error:  # a template is a program, and may fail in any way
+        raise UserError(
+            f"turn_separator: the tokenizer's chat template fails on {len(messages)} messages: "
+            f"{type(error).__name__}: {error}; {REMEDY}"
+        ) from error
+    return str(text)
