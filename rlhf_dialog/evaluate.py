@@ -1,36 +1,64 @@
-"""Metrics of replies to held-out prompts, with 95 % intervals, beside replies that no model wrote. B prompts."""
+"""Replies of an agent, and replies that no model wrote, to the same held-out prompts, and every metric of them. B prompts."""
 
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.progress import track
 
+from rlhf_dialog import intervals
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.generation import Sampling, respond
-from rlhf_dialog.metrics.text import blocked_distinct_n
+from rlhf_dialog.generation import Sampling, evaluate, respond
+from rlhf_dialog.intervals import Array, Interval, Statistic
+from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
+from rlhf_dialog.metrics.meteor import meteor
+from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import scored
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.needs import ACTS
 from rlhf_dialog.rollout import answered, encode_prompts
 
-NUM_RESAMPLES = 1000
 BLOCK = 100
 CONSTANT_REPLY = "Yes , I am ."
 LONG_CONSTANT_REPLY = "I don't know , but I think it is a good idea for you to do that ."
-Interval = dict[str, float]
-Array = NDArray[np.float64]
+INFORM_REPLY = "It is on the second floor ."
+LEGACY_END = " <EOU>"
+INFORM = 0  # the classifier's class of act 1
 
 
 @dataclass
 class Replies:
-    """The replies of one system to B prompts, and their lengths in policy tokens."""
+    """The replies of one system to B prompts, and their lengths in policy tokens.
+
+    `reference_nll` (B, 2): the summed negative log-likelihood in nats of the prompt's reference under the system, and its
+    number of tokens; None for a system without a model. `always_act`: the class that the system's replies count as.
+    """
 
     dialogues: list[Dialogue]
     num_tokens: list[int]
+    reference_nll: Array | None = None
+    always_act: int | None = None
+
+
+@dataclass
+class Judges:
+    """What is measured beside lengths and distinct-n, and with what; everything is optional.
+
+    `reward` the run's own; `intent` a classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the
+    published way, where the text `<EOU>` stands behind references and finished replies. `seed` draws the other prompts
+    of `meteor_shuffled`.
+    """
+
+    reward: BaseReward | None = None
+    intent: Intent | None = None
+    wordnet: object | None = None
+    legacy_eou: bool = False
+    seed: int = 0
 
 
 def generate_replies(
@@ -46,8 +74,7 @@ def generate_replies(
     dialogues: list[Dialogue] = []
     lengths: list[int] = []
     device = agent.policy.lm.device
-    for start in track(range(0, len(prompts), batch_size), description=title, transient=True):
-        batch = prompts[start : start + batch_size]
+    for batch in batches(prompts, batch_size, title):
         prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(agent.encoder, batch))
         responses = respond(agent.policy, prompt_ids, prompt_mask, sampling, agent.stop, agent.encoder.pad_id)
         dialogues += answered(batch, responses, agent.encoder)
@@ -55,83 +82,181 @@ def generate_replies(
     return Replies(dialogues, lengths)
 
 
+@torch.no_grad()
+def reference_nll(agent: ChatAgent, prompts: list[Dialogue], batch_size: int = 64) -> Array:
+    """What the agent's model makes of each prompt's first reference with its end: (B, 2), nats and tokens."""
+    positions = getattr(agent.policy.lm.config, "max_position_embeddings", None)
+    room = positions and positions - agent.encoder.max_prompt_length
+    device, pad_id = agent.policy.lm.device, agent.encoder.pad_id
+    sums: list[list[float]] = []
+    for batch in batches(prompts, batch_size, "reference perplexity"):
+        targets = [agent.encoder.encode_reply(prompt.reference or "")[:room] for prompt in batch]
+        lengths = torch.tensor([len(target) for target in targets], device=device)
+        ids = torch.full((len(batch), int(lengths.max())), pad_id, device=device)
+        for row, target in enumerate(targets):
+            ids[row, : len(target)] = torch.tensor(target, device=device)
+        prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(agent.encoder, batch))
+        logprobs = evaluate(agent.policy, prompt_ids, prompt_mask, ids, temperature=1.0).logprobs
+        counts = torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)
+        nll = -torch.where(counts, logprobs, 0.0).sum(dim=1)
+        sums += torch.stack([nll, lengths], dim=1).tolist()
+    return np.asarray(sums)
+
+
+def batches(prompts: list[Dialogue], size: int, title: str) -> Iterable[list[Dialogue]]:
+    """The prompts in their order, `size` at a time, with a progress bar."""
+    starts = range(0, len(prompts), size)
+    return (prompts[start : start + size] for start in track(starts, description=title, transient=True))
+
+
 def baseline_replies(
     prompts: list[Dialogue], train_replies: list[str], agent: ChatAgent, seed: int = 0
 ) -> dict[str, Replies]:
-    """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`."""
+    """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
+
+    Those that are made of references are there only when every prompt has one, `random_train_reply` only when there is
+    any. `always_inform` counts as act 1 whatever a classifier sees in it: the accuracy of the commonest act.
+    """
     draw = random.Random(seed)
-    references = [prompt.reference or "" for prompt in prompts]
-    shift = draw.randrange(1, max(len(prompts), 2))
     texts: dict[str, Iterable[str]] = {
         "constant_reply": [CONSTANT_REPLY] * len(prompts),
         "long_constant_reply": [LONG_CONSTANT_REPLY] * len(prompts),
         "repeat_last_turn": [prompt.prompt_turns[-1] for prompt in prompts],
-        "random_reference": references[shift:] + references[:shift],
-        "random_train_reply": draw.choices(train_replies, k=len(prompts)),
-        "true_replies": references,
+        "always_inform": [INFORM_REPLY] * len(prompts),
     }
-    return {name: _as_replies(prompts, list(replies), agent) for name, replies in texts.items()}
+    if train_replies:
+        texts["random_train_reply"] = draw.choices(train_replies, k=len(prompts))
+    if have_references(prompts):
+        references = [prompt.reference or "" for prompt in prompts]
+        texts["random_reference"] = [references[i] for i in others(len(prompts), seed, step=-1)]
+        texts["true_replies"] = references
+    found = {name: _as_replies(prompts, list(replies), agent) for name, replies in texts.items()}
+    found["always_inform"].always_act = INFORM
+    return found
+
+
+def have_references(prompts: Sequence[Dialogue]) -> bool:
+    return all(prompt.reference is not None for prompt in prompts)
+
+
+def have_acts(prompts: Sequence[Dialogue]) -> bool:
+    return all(prompt.act is not None for prompt in prompts)
 
 
 def _as_replies(prompts: list[Dialogue], texts: list[str], agent: ChatAgent) -> Replies:
     dialogues = [replace(prompt, response=text) for prompt, text in zip(prompts, texts, strict=True)]
-    return Replies(dialogues, [len(agent.encoder.encode_target(text)) - 1 for text in texts])
+    return Replies(dialogues, [len(agent.encoder.encode_reply(text)) for text in texts])
 
 
 @dataclass
 class Measured:
-    """The numbers of one system: `per_prompt` metrics have B of them, `per_block` one for each 100 replies."""
+    """The numbers of one system: means over B prompts, means over blocks of 100 replies, and metrics of sums."""
 
-    per_prompt: dict[str, Array]
-    per_block: dict[str, Array]
+    per_prompt: dict[str, Array]  # B numbers each
+    per_block: dict[str, Array] = field(default_factory=dict)  # one number for each block
+    pooled: dict[str, Statistic] = field(default_factory=dict)  # BLEU, macro-F1, perplexity
 
-    def all(self) -> dict[str, Array]:
-        return self.per_prompt | self.per_block
+    def statistics(self) -> dict[str, Statistic]:
+        """Every metric by name."""
+        means = {name: intervals.mean_of(values) for name, values in (self.per_prompt | self.per_block).items()}
+        return means | self.pooled
+
+    def points(self) -> dict[str, float]:
+        """The point estimate of every metric."""
+        return {name: statistic.point for name, statistic in self.statistics().items()}
 
 
-def measure(replies: Replies, reward: BaseReward) -> Measured:
-    """`score` (the run's own reward without KL) and its parts, lengths, truncation, distinct-1 and distinct-2."""
-    scores = scored(reward, replies.dialogues)
-    texts = [dialogue.response for dialogue in replies.dialogues]
-    per_prompt = {
-        "score": scores.total,
-        **{PART_NAMES.get(name, name): part.raw for name, part in scores.parts.items()},
-    }
-    per_prompt["mean_length"] = [float(n) for n in replies.num_tokens]
-    per_prompt["mean_words"] = [float(len(text.split())) for text in texts]
-    per_prompt["truncated"] = [float(dialogue.truncated) for dialogue in replies.dialogues]
-    per_block = {f"distinct_{n}": blocked_distinct_n(texts, n, BLOCK) for n in (1, 2)}
-    return Measured(_arrays(per_prompt), _arrays(per_block))
+def measure(replies: Replies, reward: BaseReward | None = None, judges: Judges | None = None) -> Measured:
+    """Every metric that can be had: `reward` alone gives its score and parts; `judges` the text metrics and the acts too.
+
+    Metrics of references are left out when a prompt has none, those of acts likewise.
+    """
+    dialogues = replies.dialogues
+    texts = [dialogue.response for dialogue in dialogues]
+    found = Measured(
+        {
+            "mean_length": np.asarray(replies.num_tokens, dtype=np.float64),
+            "mean_words": _array(len(text.split()) for text in texts),
+            "truncated": _array(dialogue.truncated for dialogue in dialogues),
+            "copied": _array(copied(d.prompt_turns[-1], d.response) for d in dialogues),
+        },
+        {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
+    )
+    if judges and not reward:
+        reward = judges.reward
+    if reward:
+        found.per_prompt |= _of_reward(dialogues, reward)
+    if judges and have_references(dialogues):
+        _add_overlap(found, dialogues, judges)
+    if judges and judges.intent and have_acts(dialogues):
+        _add_acts(found, replies, judges.intent)
+    if replies.reference_nll is not None:
+        found.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
+    return found
 
 
 PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the METEOR variant stands in the settings
 
 
-def _arrays(columns: dict[str, list[float]]) -> dict[str, Array]:
-    return {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
+def _of_reward(dialogues: list[Dialogue], reward: BaseReward) -> dict[str, Array]:
+    scores = scored(reward, dialogues)
+    parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
+    return {"score": _array(scores.total), **parts}
 
 
-def intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
+def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
+    """ROUGE, BLEU, METEOR, and METEOR against the references of another prompt."""
+    end = LEGACY_END if judges.legacy_eou else ""
+    own = [[text + end for text in d.references or [d.reference or ""]] for d in dialogues]
+    foreign = [own[i] for i in others(len(own), judges.seed)]
+    replies = [d.response + ("" if d.truncated else end) for d in dialogues]
+    rouges = [rouge(texts, reply) for texts, reply in zip(own, replies, strict=True)]
+    found.per_prompt |= {kind: _array(scores[kind] for scores in rouges) for kind in ROUGE_KINDS}
+    for name, wanted in (("meteor", own), ("meteor_shuffled", foreign)):
+        pairs = zip(wanted, replies, strict=True)
+        found.per_prompt[name] = _array(meteor(texts, reply, judges.wordnet) for texts, reply in pairs)
+    found.per_prompt["meteor_margin"] = found.per_prompt["meteor"] - found.per_prompt["meteor_shuffled"]
+    counts = [bleu_counts(texts, reply) for texts, reply in zip(own, replies, strict=True)]
+    found.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)
+
+
+def _add_acts(found: Measured, replies: Replies, intent: Intent) -> None:
+    """Accuracy of the wanted act over all prompts and for each act, and macro-F1."""
+    acts = [dialogue.act or 0 for dialogue in replies.dialogues]
+    fixed = replies.always_act
+    classes = intent.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
+    counts = act_counts(classes, acts)
+    hits, _, wanted = np.split(counts, 3, axis=1)
+    found.per_prompt["intent_accuracy"] = hits.sum(axis=1)
+    found.pooled["intent_macro_f1"] = Statistic(counts, macro_f1)
+    for i in range(NUM_ACTS):
+        columns = np.stack([hits[:, i], wanted[:, i]], axis=1)
+        found.pooled[f"intent_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
+
+
+def perplexity(sums: Array) -> Array:
+    """exp of nats by tokens, of summed `reference_nll` (..., 2)."""
+    return np.exp(intervals.ratio(sums))
+
+
+def _array(values: Iterable[float]) -> Array:
+    return np.asarray(list(values), dtype=np.float64)
+
+
+def with_intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
     """Mean and 95 % bootstrap interval of every metric: 1,000 resamples of prompts, or of blocks for distinct-n."""
-    return {name: interval(values, seed) for name, values in measured.all().items()}
+    return {name: intervals.interval(statistic, seed) for name, statistic in measured.statistics().items()}
 
 
 def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, Interval]:
     """After minus before, paired by prompt (by block for distinct-n), with intervals."""
-    first, second = before.all(), after.all()
-    return {name: interval(second[name] - first[name], seed) for name in first}
-
-
-def interval(values: Array, seed: int = 0) -> Interval:
-    """Mean of `values` and the 2.5 % and 97.5 % quantiles of its resampled means (Efron's percentile bootstrap)."""
-    rows = np.random.default_rng(seed).integers(0, len(values), (NUM_RESAMPLES, len(values)))
-    low, high = np.quantile(values[rows].mean(axis=1), [0.025, 0.975])
-    return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+    first, second = before.statistics(), after.statistics()
+    return {name: intervals.difference(first[name], second[name], seed) for name in first}
 
 
 def pick_prompts(prompts: list[Dialogue], max_prompts: int | None, seed: int = 0) -> list[Dialogue]:
     """At most `max_prompts` of them, drawn by `seed`, in their order."""
     if max_prompts is None or max_prompts >= len(prompts):
         return prompts
-    chosen: Callable[[range, int], list[int]] = random.Random(seed).sample
-    return [prompts[i] for i in sorted(chosen(range(len(prompts)), max_prompts))]
+    chosen = random.Random(seed).sample(range(len(prompts)), max_prompts)
+    return [prompts[i] for i in sorted(chosen)]

@@ -1,58 +1,99 @@
-"""Measure one agent, or two on the same prompts, on a held-out split:
+"""Measure one agent, or two on the same prompts, on a held-out split, beside replies that no model wrote:
 
 python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickstart_sft --output evaluation.json
 
-Data and reward are those of the run that the agent came from (config.yaml beside agent/), or of --config.
+Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
+agent/), or of --config; with --data_path neither is needed.
 """
 
 import argparse
 import logging
+import runpy
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import evaluate
 from rlhf_dialog.chat import ChatAgent
-from rlhf_dialog.checkpoint import replace_json
+from rlhf_dialog.checkpoint import replace_json, replace_text
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.config import find_config, load_config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluate import Judges, Measured, Replies
 from rlhf_dialog.generation import Sampling
+from rlhf_dialog.metrics.meteor import load_wordnet, meteor_variant
 from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.rewards import BaseReward, CompositeReward, Intent, Meteor
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.schema import Config
+from rlhf_dialog.schema import ClassConfig, Config
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
-SHOWN = ("score", "intent_accuracy", "meteor", "mean_words", "mean_length", "truncated", "distinct_1", "distinct_2")
+SWEEP: dict[str, dict[str, Any]] = {
+    "temperature 0.9": {"temperature": 0.9},
+    "temperature 0.7": {"temperature": 0.7},
+    "top-k 20": {"top_k": 20},
+    "greedy": {"greedy": True},
+}
+SHOWN = (
+    "score",
+    "rouge1",
+    "rougeLsum",
+    "meteor",
+    "meteor_margin",
+    "sacrebleu",
+    "intent_accuracy",
+    "intent_macro_f1",
+    "mean_words",
+    "distinct_2",
+    "copied",
+)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agent", required=True, help="folder of the agent (any causal LM folder is one)")
-    parser.add_argument(
-        "--baseline", help="a second agent, measured on the same prompts: the `before` of the comparison"
+    add = parser.add_argument
+    add("--agent", required=True, help="folder of the agent (any causal LM folder is one)")
+    add("--baseline", help="a second agent, measured on the same prompts: the `before` of the comparison")
+    add("--output", required=True, type=Path, help="JSON file to write")
+    add("--report", type=Path, help="Markdown file for the table of all systems and metrics")
+    add(
+        "--sweep",
+        action="store_true",
+        help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
+        "the agent's: what sharper sampling gains without any training",
     )
-    parser.add_argument("--output", required=True, type=Path, help="JSON file to write")
-    parser.add_argument("--samples", type=Path, help="JSON file for the replies of three prompts")
-    parser.add_argument("--config", help="YAML with data and reward; default: config.yaml of the agent's run")
-    parser.add_argument("--split", default="test", choices=("train", "validation", "test"), help="default: test")
-    parser.add_argument("--max_prompts", type=int, help="at most so many prompts, drawn by --seed; default: all")
-    parser.add_argument("--min_context_size", type=int, help="default: the configuration's")
-    parser.add_argument("--batch_size", type=int, default=64, help="prompts answered together (default: 64)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of sampling and resampling (default: 0)")
-    parser.add_argument("--temperature", type=float, help="default: the agent's own sampling")
-    parser.add_argument("--top_k", type=int, help="default: the agent's own sampling")
-    parser.add_argument("--top_p", type=float, help="default: the agent's own sampling")
-    parser.add_argument("--min_new_tokens", type=int, default=0, help="default: 0")
-    parser.add_argument("--greedy", action="store_true", help="the most likely token instead of sampling")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    add("--samples", type=Path, help="JSON file for the replies of three prompts")
+    add("--config", help="YAML with data and reward; default: config.yaml of the agent's run")
+    add("--data_path", help="other data than the configuration's; without a configuration there is no score")
+    add("--register", help="Python file to run first, because it registers rewards of your own: train_ppo.py")
+    judge = parser.add_mutually_exclusive_group()
+    judge.add_argument("--intent_model", help="classifier of acts; default: the one in the run's reward, if any")
+    judge.add_argument("--no_intent", action="store_true", help="no classifier: neither intent metrics nor its score")
+    add(
+        "--legacy_eou",
+        action="store_true",
+        help="the published way: the separator's text counts in ROUGE, METEOR, BLEU",
+    )
+    add("--split", default="test", choices=("train", "validation", "test"), help="default: test")
+    add("--max_prompts", type=int, help="at most so many prompts, drawn by --seed; default: all")
+    add("--min_context_size", type=int, help="default: the configuration's")
+    add("--batch_size", type=int, default=64, help="prompts answered together (default: 64)")
+    add("--seed", type=int, default=0, help="seed of sampling and resampling (default: 0)")
+    add("--temperature", type=float, help="default: the agent's own sampling")
+    add("--top_k", type=int, help="default: the agent's own sampling")
+    add("--top_p", type=float, help="default: the agent's own sampling")
+    add("--min_new_tokens", type=int, default=0, help="default: 0")
+    add("--greedy", action="store_true", help="the most likely token instead of sampling")
+    add("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
 
 
@@ -68,54 +109,186 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: found {value}, wanted at least 1")
+    if options.min_new_tokens < 0 or options.seed < 0:
+        raise UserError("--min_new_tokens and --seed: wanted at least 0")
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"--device {options.device}: torch finds no CUDA device here; leave it out")
 
 
 def run(options: argparse.Namespace) -> None:
     check(options)
-    config = read_config(options)
-    reward = build_reward(config.reward_class.id, config.reward_class.args).to(options.device)
-    prompts = held_out_prompts(config, options)
     agent = ChatAgent.load(options.agent, device=options.device)
+    task = read_task(options, agent)
+    judges = judges_of(options, task)
+    prompts = held_out_prompts(task, options)
     sampling = sampling_of(agent, options)
     systems = {"after" if options.baseline else "metrics": agent}
     if options.baseline:
         systems["before"] = ChatAgent.load(options.baseline, device=options.device)
-    replies = {
-        name: evaluate.generate_replies(system, prompts, sampling, options.seed, options.batch_size, name)
-        for name, system in systems.items()
-    }
-    measured = {name: evaluate.measure(found, reward) for name, found in replies.items()}
-    train = load_prompts(config.env.args.data_path, "train", config.context_size, config.min_context_size)
-    others = evaluate.baseline_replies(prompts, [p.reference or "" for p in train], agent, options.seed)
-    result: dict[str, Any] = {name: evaluate.intervals(numbers, options.seed) for name, numbers in measured.items()}
+    replies = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
+    measured = {name: evaluate.measure(found, judges=judges) for name, found in replies.items()}
+    result: dict[str, Any] = {name: evaluate.with_intervals(found, options.seed) for name, found in measured.items()}
+    names = list(next(iter(result.values())))
     if options.baseline:
         result["difference"] = evaluate.differences(measured["before"], measured["after"], options.seed)
+    if options.sweep:
+        swept = sweep(systems, prompts, sampling, judges, options)
+        result["sweep"] = {name: complete(found, names, options.seed) for name, found in swept.items()}
+    others = evaluate.baseline_replies(prompts, train_replies(task), agent, options.seed)
     result["baselines"] = {
-        name: evaluate.intervals(evaluate.measure(found, reward), options.seed) for name, found in others.items()
+        name: complete(evaluate.measure(found, judges=judges), names, options.seed)
+        for name, found in track(others.items(), description="baselines", transient=True)
     }
-    result["settings"] = settings_of(options, config, sampling, reward, len(prompts))
+    result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
     replace_json(options.output, result)
+    if options.report:
+        replace_text(options.report, markdown(result))
     if options.samples:
         replace_json(options.samples, samples_of(prompts, replies))
-    Console(width=None if sys.stdout.isatty() else 150).print(table_of(result))
+    Console(width=None if sys.stdout.isatty() else 170).print(table_of(result))
     logger.info("written: %s", options.output)
 
 
-def read_config(options: argparse.Namespace) -> Config:
-    if options.config:
-        return load_config(find_config(options.config))
-    path = Path(options.agent).parent / "config.yaml"
-    if not path.is_file():
-        raise UserError(f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config")
-    return load_config(path)
+@dataclass
+class Task:
+    """What the replies are measured on."""
+
+    data_path: str
+    context_size: int
+    min_context_size: int
+    reward_class: ClassConfig | None
 
 
-def held_out_prompts(config: Config, options: argparse.Namespace) -> list[Dialogue]:
-    least = options.min_context_size or config.min_context_size
-    prompts = load_prompts(config.env.args.data_path, options.split, config.context_size, least)
+def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
+    """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
+    if options.register:
+        register(options.register)
+    beside = Path(options.agent).parent / "config.yaml"
+    path = find_config(options.config) if options.config else beside if beside.is_file() else None
+    if path:
+        config = _load_config(path)
+        data_path = options.data_path or config.env.args.data_path
+        least = options.min_context_size or config.min_context_size
+        return Task(data_path, config.context_size, least, config.reward_class)
+    if not options.data_path:
+        raise UserError(
+            f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
+            "with --data_path"
+        )
+    return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1, None)
+
+
+def _load_config(path: Path) -> Config:
+    try:
+        return load_config(path)
+    except UserError as error:
+        if "unknown reward" in str(error):
+            error.args = (f"{error}\nWhere a reward of your own is registered is said with --register train_ppo.py",)
+        raise
+
+
+def register(path: str) -> None:
+    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
+    try:
+        runpy.run_path(path, run_name="registered")
+    except Exception as error:
+        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
+
+
+def judges_of(options: argparse.Namespace, task: Task) -> Judges:
+    """The run's reward, its classifier or another one, and METEOR as the reward has it."""
+    reward = None
+    if task.reward_class and not (options.no_intent and "intent_model" in str(task.reward_class.args)):
+        reward = build_reward(task.reward_class.id, task.reward_class.args).to(options.device)
+    elif task.reward_class:
+        logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
+    intent = part_of(reward, Intent)
+    if options.intent_model:
+        intent = Intent(options.intent_model).to(options.device)
+    own_meteor = part_of(reward, Meteor)
+    wordnet = own_meteor.wordnet if own_meteor else load_wordnet("auto")
+    return Judges(reward, intent, wordnet, options.legacy_eou, options.seed)
+
+
+def part_of(reward: BaseReward | None, kind: type) -> Any:
+    """The reward itself or the first of its parts that is a `kind`, or None."""
+    parts = [part.reward for part in reward.parts.values()] if isinstance(reward, CompositeReward) else [reward]
+    return next((part for part in parts if isinstance(part, kind)), None)
+
+
+def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
+    prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
     return evaluate.pick_prompts(prompts, options.max_prompts, options.seed)
+
+
+def train_replies(task: Task) -> list[str]:
+    """The references of the training split; none, with a notice, when it cannot be read."""
+    try:
+        prompts = load_prompts(task.data_path, "train", task.context_size, task.min_context_size)
+    except UserError as error:
+        logger.warning("no baseline random_train_reply: %s", error)
+        return []
+    return [prompt.reference for prompt in prompts if prompt.reference]
+
+
+def answer(
+    agent: ChatAgent, prompts: list[Dialogue], sampling: Sampling, options: argparse.Namespace, title: str
+) -> Replies:
+    """The agent's replies, and what its model makes of the references where all prompts have one."""
+    replies = evaluate.generate_replies(agent, prompts, sampling, options.seed, options.batch_size, title)
+    if evaluate.have_references(prompts):
+        replies.reference_nll = evaluate.reference_nll(agent, prompts, options.batch_size)
+    return replies
+
+
+def sweep(
+    systems: dict[str, ChatAgent],
+    prompts: list[Dialogue],
+    sampling: Sampling,
+    judges: Judges,
+    options: argparse.Namespace,
+) -> dict[str, Measured]:
+    """Every agent at sharper sampling, by names such as `before, greedy`."""
+    found = {}
+    for system, agent in systems.items():
+        for how, changes in SWEEP.items():
+            sharper, title = replace(sampling, **changes), f"{system}, {how}"
+            replies = evaluate.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
+            found[title] = evaluate.measure(replies, judges=judges)
+    if options.baseline:
+        temperature = matched_temperature(systems, prompts, sampling, options)
+        title = f"before, distinct-2 matched (temperature {temperature:.2f})"
+        sharper = replace(sampling, temperature=temperature)
+        replies = evaluate.generate_replies(
+            systems["before"], prompts, sharper, options.seed, options.batch_size, title
+        )
+        found[title] = evaluate.measure(replies, judges=judges)
+    return found
+
+
+def matched_temperature(
+    systems: dict[str, ChatAgent], prompts: list[Dialogue], sampling: Sampling, options: argparse.Namespace
+) -> float:
+    """The temperature at which the baseline's distinct-2 is the agent's, by bisection on at most 1,000 prompts."""
+    some = evaluate.pick_prompts(prompts, 1000, options.seed)
+
+    def distinct_2(agent: ChatAgent, how: Sampling) -> float:
+        replies = evaluate.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
+        return evaluate.measure(replies).points()["distinct_2"]
+
+    wanted, low, high = distinct_2(systems["after"], sampling), 0.3, 1.5
+    for _ in range(6):
+        middle = (low + high) / 2
+        too_diverse = distinct_2(systems["before"], replace(sampling, temperature=middle)) > wanted
+        low, high = (low, middle) if too_diverse else (middle, high)
+    return (low + high) / 2
+
+
+def complete(measured: Measured, names: list[str], seed: int) -> dict[str, Any]:
+    """The metrics of a baseline; what a system without a model cannot have is null."""
+    nothing = {"mean": None, "low": None, "high": None}
+    found = evaluate.with_intervals(measured, seed)
+    return {name: found.get(name, nothing) for name in names}
 
 
 def sampling_of(agent: ChatAgent, options: argparse.Namespace) -> Sampling:
@@ -123,32 +296,35 @@ def sampling_of(agent: ChatAgent, options: argparse.Namespace) -> Sampling:
     own = agent.sampling
     given = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     filters = {name: getattr(own, name) if value is None else value for name, value in given.items()}
-    if filters["temperature"] <= 0 or filters["top_k"] < 0 or not 0 < filters["top_p"] <= 1:
+    if not (filters["temperature"] > 0 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
         raise UserError(f"{filters}: temperature must be above 0, top_k at least 0, top_p above 0 and at most 1")
     return Sampling(own.max_new_tokens, **filters, min_new_tokens=options.min_new_tokens, greedy=options.greedy)
 
 
 def settings_of(
-    options: argparse.Namespace, config: Config, sampling: Sampling, reward: Any, num_prompts: int
+    options: argparse.Namespace, task: Task, sampling: Sampling, judges: Judges, num_prompts: int
 ) -> dict[str, Any]:
     return {
         "agent": str(options.agent),
         "baseline": options.baseline,
-        "data_path": config.env.args.data_path,
+        "data_path": task.data_path,
         "split": options.split,
         "num_prompts": num_prompts,
-        "min_context_size": options.min_context_size or config.min_context_size,
+        "context_size": task.context_size,
+        "min_context_size": task.min_context_size,
         "sampling": vars(sampling),
         "seed": options.seed,
         "batch_size": options.batch_size,
-        "reward_class": config.reward_class.model_dump(),
-        "reward_parts": list(getattr(reward, "parts", {reward.name: None})),
+        "legacy_eou": options.legacy_eou,
+        "reward_class": task.reward_class.model_dump() if task.reward_class and judges.reward else None,
+        "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
+        "meteor": meteor_variant(judges.wordnet),
         "distinct_block": evaluate.BLOCK,
         "torch": torch.__version__,
     }
 
 
-def samples_of(prompts: list[Dialogue], replies: dict[str, evaluate.Replies]) -> list[dict[str, str]]:
+def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:
     """Three prompts, evenly spread, with what each system answered."""
     chosen = [len(prompts) * k // 4 for k in (1, 2, 3)]
     return [
@@ -163,23 +339,34 @@ def samples_of(prompts: list[Dialogue], replies: dict[str, evaluate.Replies]) ->
 
 def table_of(result: dict[str, Any]) -> Table:
     """Every system a row: mean and, for the agents, the 95 % interval."""
-    shown = [name for name in SHOWN if name in next(iter(result["baselines"].values()))]
+    rows, others, shown = rows_of(result)
     table = Table(title="mean [95 % interval]", title_justify="left")
     table.add_column("system")
     for name in shown:
         table.add_column(name, justify="right")
-    rows = {name: result[name] for name in ("metrics", "before", "after", "difference") if name in result}
     for name, metrics in rows.items():
-        table.add_row(
-            name,
-            *(
-                f"{m['mean']:.3f}\n[{m['low']:.3f}, {m['high']:.3f}]".replace("[", r"\[")
-                for m in map(metrics.get, shown)
-            ),
-        )
-    for name, metrics in result["baselines"].items():
+        cells = (f"{m['mean']:.3f}\n[{m['low']:.3f}, {m['high']:.3f}]" for m in map(metrics.get, shown))
+        table.add_row(name, *(cell.replace("[", r"\[") for cell in cells))
+    for name, metrics in others.items():
         table.add_row(name, *(f"{metrics[m]['mean']:.3f}" for m in shown))
     return table
+
+
+def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The rows with intervals, those without, and the columns."""
+    rows: dict[str, Any] = {name: result[name] for name in ("metrics", "before", "after", "difference") if name in result}
+    others = result.get("sweep", {}) | result["baselines"]
+    return rows, others, [name for name in SHOWN if name in next(iter(rows.values()))]
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The same table for a document, with every interval."""
+    rows, others, shown = rows_of(result)
+    lines = ["| system | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    for name, metrics in (rows | others).items():
+        cells = (f"{m['mean']:.3f} [{m['low']:.3f}, {m['high']:.3f}]" for m in map(metrics.get, shown))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

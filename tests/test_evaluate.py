@@ -1,26 +1,34 @@
-"""Metrics with intervals, replies without a model, and the JSON of scripts/evaluate.py."""
+"""What is measured of replies, replies without a model, and the JSON of scripts/evaluate.py."""
 
 import importlib.util
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
+import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog import evaluate
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.evaluate import Measured, Replies
+from rlhf_dialog.evaluate import Judges, Replies
 from rlhf_dialog.generation import Sampling
 from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
 from rlhf_dialog.schema import Config
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "evaluate.py"
-METRICS = {"score", "mean_length", "mean_words", "truncated", "distinct_1", "distinct_2"}
+COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
+OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
+ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
+    "intent_macro_f1"
+}
+RUN = {"score", "length_match", "reference_perplexity"}
 LENGTH = {"id": "LengthMatch", "weight": 0.5}
 BASELINES = {
     "constant_reply",
@@ -28,6 +36,7 @@ BASELINES = {
     "repeat_last_turn",
     "random_reference",
     "random_train_reply",
+    "always_inform",
     "true_replies",
 }
 
@@ -74,49 +83,6 @@ def agent(runs):
     return ChatAgent.load(runs[0])
 
 
-# intervals
-
-
-def test_the_interval_is_that_of_the_mean():
-    """Against mean +- 1.96 standard errors, and against a bootstrap written another way."""
-    values = np.random.default_rng(3).gamma(2.0, 1.5, size=400)
-    found = evaluate.interval(values)
-    error = values.std(ddof=1) / math.sqrt(len(values))
-    assert found["mean"] == pytest.approx(values.sum() / 400)
-    assert found["low"] == pytest.approx(values.mean() - 1.96 * error, abs=0.25 * error)
-    assert found["high"] == pytest.approx(values.mean() + 1.96 * error, abs=0.25 * error)
-    rng = np.random.default_rng(77)
-    means = sorted(rng.choice(values, len(values)).mean() for _ in range(3000))
-    assert found["low"] == pytest.approx(means[int(0.025 * 3000)], abs=0.25 * error)
-    assert found["high"] == pytest.approx(means[int(0.975 * 3000)], abs=0.25 * error)
-
-
-def test_an_interval_of_equal_or_single_values_is_a_point():
-    for values in (np.full(20, 0.25), np.array([0.25])):
-        assert evaluate.interval(values) == {"mean": 0.25, "low": 0.25, "high": 0.25}
-
-
-def test_the_interval_depends_on_the_seed_alone():
-    values = np.arange(50.0)
-    assert evaluate.interval(values, 1) == evaluate.interval(values, 1)
-    assert evaluate.interval(values, 1) != evaluate.interval(values, 2)
-
-
-def test_paired_differences_are_narrower_than_two_independent_samples():
-    """Prompts differ by far more than systems do; pairing takes that out."""
-    rng = np.random.default_rng(0)
-    prompts, noise = rng.normal(0, 10, 300), rng.normal(0, 0.1, 300)
-    before = Measured({"score": prompts}, {"distinct_1": np.array([0.5, 0.7])})
-    after = Measured({"score": prompts + 0.2 + noise}, {"distinct_1": np.array([0.6, 0.8])})
-    found = evaluate.differences(before, after)
-    assert found["score"]["mean"] == pytest.approx(0.2 + noise.mean())
-    assert found["score"]["low"] > 0.15
-    assert found["score"]["high"] - found["score"]["low"] < 0.05
-    alone = evaluate.intervals(after)["score"]
-    assert alone["high"] - alone["low"] > 1
-    assert found["distinct_1"] == {key: pytest.approx(0.1) for key in ("mean", "low", "high")}
-
-
 # what is measured
 
 
@@ -131,7 +97,7 @@ class Share(BaseReward):
 
 def test_measures_by_hand():
     dialogues = [
-        Dialogue(["a"], response="yes no yes", reference="x"),
+        Dialogue(["a", "no yes sir"], response="yes no yes", reference="x"),
         Dialogue(["b"], response="", reference="x", truncated=True),
     ]
     found = evaluate.measure(Replies(dialogues, [4, 9]), Share())
@@ -141,14 +107,16 @@ def test_measures_by_hand():
         "mean_length": [4.0, 9.0],
         "mean_words": [3.0, 0.0],
         "truncated": [0.0, 1.0],
+        "copied": [0.5, 0.0],
     }
     assert {name: values.tolist() for name, values in found.per_block.items()} == {
         "distinct_1": [pytest.approx(2 / 3)],
         "distinct_2": [1.0],
     }
-    means = evaluate.intervals(found)
-    assert means["mean_length"]["mean"] == 6.5
-    assert means["truncated"]["mean"] == 0.5
+    points = found.points()
+    assert points["mean_length"] == 6.5
+    assert points["truncated"] == 0.5
+    assert evaluate.with_intervals(found)["mean_length"]["mean"] == 6.5
 
 
 def test_distinct_n_is_the_mean_over_blocks_of_100():
@@ -157,15 +125,75 @@ def test_distinct_n_is_the_mean_over_blocks_of_100():
     found = evaluate.measure(Replies([Dialogue(["p"], response=text) for text in texts], [1] * 250), Share())
     assert found.per_block["distinct_1"].tolist() == [0.01, 1.0]
     assert found.per_block["distinct_2"].tolist() == [0.01, 0.0]
-    assert evaluate.intervals(found)["distinct_1"]["mean"] == pytest.approx(0.505)
+    assert found.points()["distinct_1"] == pytest.approx(0.505)
 
 
 def test_meteor_is_called_meteor_whatever_its_variant():
     dialogues = [Dialogue(["a"], response="so it is", reference="so it is")]
     parts = CompositeReward(parts=[{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH])
     found = evaluate.measure(Replies(dialogues, [4]), parts).per_prompt
-    assert set(found) == {"score", "meteor", "length_match", "mean_length", "mean_words", "truncated"}
+    assert set(found) == {"score", "meteor", "length_match", "mean_length", "mean_words", "truncated", "copied"}
     assert found["meteor"][0] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)  # one chunk of three words
+
+
+def test_every_reference_of_a_prompt_counts():
+    dialogue = Dialogue(["a"], response="so it is", reference="no way", references=["no way", "so it is"])
+    one = replace(dialogue, references=[])
+    best, first = (evaluate.measure(Replies([d], [4]), judges=Judges()).points() for d in (dialogue, one))
+    assert best["rouge1"] == best["rougeLsum"] == 1.0
+    assert best["meteor"] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)
+    assert first["rouge1"] == first["meteor"] == 0.0
+    assert Meteor("off")([dialogue, one]) == [best["meteor"], 0.0]
+
+
+def test_metrics_that_lack_their_data_are_left_out():
+    bare = [Dialogue(["a"], response="so it is"), Dialogue(["b"], response="no", reference="no", act=2)]
+    assert set(evaluate.measure(Replies(bare, [4, 2]), judges=Judges(intent=FakeIntent())).points()) == COUNTS
+
+
+class FakeIntent:
+    """Sees a question in whatever ends with `?`, else inform."""
+
+    def predict(self, dialogues):
+        return [int(d.response.endswith("?")) for d in dialogues]
+
+
+def test_acts_by_hand():
+    """Questions: one of two found. Inform: found once where it was wanted. Commissive: taken for inform."""
+    cases = [("why ?", 2), ("well .", 2), ("so .", 1), ("yes .", 4)]
+    dialogues = [Dialogue(["a"], response=text, act=act) for text, act in cases]
+    points = evaluate.measure(Replies(dialogues, [2] * 4), judges=Judges(intent=FakeIntent())).points()
+    assert points["intent_accuracy"] == 0.5
+    assert points["intent_accuracy_question"] == 0.5
+    assert points["intent_accuracy_inform"] == 1.0
+    assert points["intent_accuracy_commissive"] == points["intent_accuracy_directive"] == 0.0
+    assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    always = evaluate.measure(Replies(dialogues, [2] * 4, always_act=0), judges=Judges(intent=FakeIntent())).points()
+    assert always["intent_accuracy"] == 0.25
+
+
+def test_the_published_way_counts_the_separator():
+    """`<EOU>` in both texts gives ROUGE a free word; a reply that was cut off does not get it."""
+    finished = Dialogue(["a"], response="yes", reference="no")
+    cut = replace(finished, truncated=True)
+    for dialogue, expected in ((finished, 2 * 1 / (2 + 2)), (cut, 0.0)):
+        found = evaluate.measure(Replies([dialogue], [2]), judges=Judges(legacy_eou=True)).points()
+        assert found["rouge1"] == pytest.approx(expected)
+        assert evaluate.measure(Replies([dialogue], [2]), judges=Judges()).points()["rouge1"] == 0.0
+
+
+def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
+    """Without padding and batches, by the model's own forward."""
+    nll, count = 0.0, 0
+    short = [p for p in prompts if len(" <EOU> ".join(p.prompt_turns)) < 120]  # 128 bytes go in uncut
+    for prompt in short:
+        ids = agent.encoder.tokenizer(" <EOU> ".join(prompt.prompt_turns) + " <EOU>")["input_ids"]
+        target = agent.encoder.tokenizer(" " + prompt.reference + " <EOU>")["input_ids"]
+        logits = agent.policy.lm(torch.tensor([ids + target])).logits[0, len(ids) - 1 : -1].log_softmax(-1)
+        nll -= logits.gather(1, torch.tensor(target).unsqueeze(1)).sum().item()
+        count += len(target)
+    replies = Replies(short, [1] * len(short), evaluate.reference_nll(agent, short, batch_size=7))
+    assert evaluate.measure(replies).points()["reference_perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
 
 
 # replies
@@ -247,12 +275,15 @@ def finite(node) -> bool:
     return all(finite(value) for value in node.values()) if isinstance(node, dict) else math.isfinite(node)
 
 
-def check_metrics(metrics: dict) -> None:
-    assert METRICS | {"meteor", "length_match"} == set(metrics)
+def check_metrics(metrics: dict, with_model: bool = True) -> None:
+    assert set(metrics) == COUNTS | OVERLAP | RUN
     for name, found in metrics.items():
         assert set(found) == {"mean", "low", "high"}
-        assert found["low"] <= found["mean"] <= found["high"], name
-    assert finite(metrics)
+        if name == "reference_perplexity" and not with_model:
+            assert set(found.values()) == {None}
+        else:
+            assert found["low"] <= found["mean"] <= found["high"], name
+            assert finite(found)
 
 
 def test_one_agent(script, runs, prompts, tmp_path, capsys):
@@ -263,13 +294,13 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     check_metrics(result["metrics"])
     assert set(result["baselines"]) == BASELINES
     for metrics in result["baselines"].values():
-        check_metrics(metrics)
+        check_metrics(metrics, with_model=False)
     assert result["metrics"]["mean_length"]["mean"] <= 9
     score = result["metrics"]["meteor"]["mean"] + 0.5 * result["metrics"]["length_match"]["mean"]
     assert result["metrics"]["score"]["mean"] == pytest.approx(score)
     assert result["settings"]["num_prompts"] == len(prompts)
     assert result["settings"]["sampling"]["max_new_tokens"] == 9
-    assert "meteor_exact_stem" in result["settings"]["reward_parts"]
+    assert result["settings"]["meteor"] == "meteor_exact_stem"
     assert "true_replies" in capsys.readouterr().out
 
 
@@ -302,11 +333,31 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["before"]
 
 
+def test_a_sweep_has_every_sampling_and_a_matched_temperature(script, runs, tmp_path):
+    output, report = tmp_path / "e.json", tmp_path / "table.md"
+    trained, start = map(str, runs)
+    argv = ["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "8", "--sweep"]
+    assert script.main([*argv, "--report", str(report)]) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    names = {f"{who}, {how}" for who in ("before", "after") for how in script.SWEEP}
+    matched = set(result["sweep"]) - names
+    assert names < set(result["sweep"])
+    assert len(matched) == 1
+    assert "distinct-2 matched" in matched.pop()
+    assert script.main([*argv[:2], "--output", str(output), "--max_prompts", "8", "--greedy"]) == 0
+    greedy = json.loads(output.read_text(encoding="utf-8"))["metrics"]["rouge1"]
+    assert result["sweep"]["after, greedy"]["rouge1"] == greedy
+    lines = report.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2 + 3 + 9 + len(BASELINES)
+    assert len({line.count("|") for line in lines}) == 1
+
+
 def test_an_agent_against_itself_differs_by_nothing(script, runs, tmp_path):
     agent = str(runs[0])
     output = tmp_path / "e.json"
     assert script.main(["--agent", agent, "--baseline", agent, "--output", str(output), "--max_prompts", "6"]) == 0
     difference = json.loads(output.read_text(encoding="utf-8"))["difference"]
+    assert set(difference) == COUNTS | OVERLAP | RUN
     assert all(value == 0 for found in difference.values() for value in found.values())
 
 
@@ -379,10 +430,81 @@ def test_mistakes_are_exit_code_2_and_write_nothing(script, runs, tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_agent_without_its_run_needs_a_config(script, runs, tmp_path, capsys):
+def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path, capsys):
     tiny.gpt2().save_pretrained(tmp_path / "lm")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
     argv = ["--agent", str(tmp_path / "lm"), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
     assert script.main(argv) == 2
-    assert "--config" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "--config" in error
+    assert "--data_path" in error
     assert script.main([*argv, "--config", str(runs[0].parent / "config.yaml")]) == 0
+    data = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))["settings"]["data_path"]
+    assert script.main([*argv, "--data_path", data]) == 0
+    found = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
+    assert set(found["metrics"]) == COUNTS | OVERLAP | {"reference_perplexity"}
+    assert found["settings"]["reward_class"] is None
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A random classifier of four acts."""
+    folder = tmp_path_factory.mktemp("classifier")
+    tokenizer = tiny.byte_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(**sizes, intermediate_size=16, num_labels=4, pad_token_id=tokenizer.pad_token_id)
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, tmp_path):
+    parts = [{"id": "Intent", "args": {"intent_model": classifier}}, LENGTH]
+    agent = save_run(tmp_path, data, 1, reward_class={"id": "CompositeReward", "args": {"parts": parts}})
+    output = tmp_path / "e.json"
+    argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "8"]
+    expected = COUNTS | OVERLAP | ACTS | {"reference_perplexity"}
+    runs = {(): expected | RUN, ("--no_intent",): expected - ACTS}
+    runs["--intent_model", classifier, "--data_path", data] = expected | RUN
+    for options, names in runs.items():
+        assert script.main([*argv, *options]) == 0
+        result = json.loads(output.read_text(encoding="utf-8"))
+        assert set(result["metrics"]) == names, options
+    share = sum(p.act == 1 for p in evaluate.pick_prompts(load_prompts(data, "test"), 8)) / 8
+    assert result["baselines"]["always_inform"]["intent_accuracy"]["mean"] == share
+
+
+def test_data_with_prompts_alone(script, tmp_path):
+    """No reference and no act: what is left are lengths, distinct-n and copies."""
+    (tmp_path / "d").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "d" / f"{split}.jsonl").write_text('{"prompt": "Tea ?"}\n{"prompt": ["Hi .", "Hello ."]}\n')
+    tiny.gpt2().save_pretrained(tmp_path / "lm")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
+    output = tmp_path / "e.json"
+    assert (
+        script.main(["--agent", str(tmp_path / "lm"), "--data_path", str(tmp_path / "d"), "--output", str(output)]) == 0
+    )
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert set(result["metrics"]) == COUNTS
+    assert set(result["baselines"]) == BASELINES - {"random_reference", "random_train_reply", "true_replies"}
+
+
+def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from rlhf_dialog import BaseReward, RewardFactory\n"
+        "@RewardFactory.register('Seven')\n"
+        "class Seven(BaseReward):\n"
+        "    def __call__(self, dialogues):\n"
+        "        return [7.0] * len(dialogues)\n"
+    )
+    agent = save_run(tmp_path, data, 1, reward_class={"id": "Seven", "args": {}})
+    output = tmp_path / "e.json"
+    argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "4"]
+    assert script.main(argv) == 2
+    assert "--register" in capsys.readouterr().err
+    assert script.main([*argv, "--register", str(tmp_path / "mine.py")]) == 0
+    assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
+    del RewardFactory.classes["Seven"]
+    assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2

@@ -1,5 +1,6 @@
 """Simple counts over texts."""
 
+import random
 from collections.abc import Iterable, Sequence
 
 
@@ -22,3 +23,22 @@ def blocked_distinct_n(texts: Sequence[str], n: int, block: int = 100) -> list[f
     """
     starts = range(0, max(len(texts) - block + 1, 1), block)
     return [distinct_n(texts[start : start + block], n) for start in starts]
+
+
+def copied(last_turn: str, response: str) -> float:
+    """The share of the response's bigrams that stand in the last turn of its prompt; 0 without bigrams."""
+    found, there = ngrams(response, 2), set(ngrams(last_turn, 2))
+    return sum(gram in there for gram in found) / len(found) if found else 0.0
+
+
+def others(count: int, seed: int, step: int = 1) -> list[int]:
+    """For each of `count` positions another one: `step` places on in a cycle through all that `seed` draws.
+
+    One position alone has no other and gets itself; steps 1 and -1 differ for three positions and more.
+    """
+    cycle = list(range(count))
+    random.Random(seed).shuffle(cycle)
+    following = [0] * count
+    for place, position in enumerate(cycle):
+        following[position] = cycle[(place + step) % count]
+    return following

@@ -14,6 +14,12 @@ def references(dialogues: list[Dialogue], reward: str) -> list[str]:
     return found
 
 
+def reference_lists(dialogues: list[Dialogue], reward: str) -> list[list[str]]:
+    """All references of each dialogue. Raises UserError when one has none."""
+    first = references(dialogues, reward)
+    return [dialogue.references or [text] for dialogue, text in zip(dialogues, first, strict=True)]
+
+
 def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
     """The act of each dialogue, 1 to 4. Raises UserError when one has none or another number."""
     found = [dialogue.act for dialogue in dialogues if dialogue.act is not None]

@@ -1,0 +1,65 @@
+"""95 % intervals of metrics: the percentile bootstrap (Efron 1979) over prompts, paired where two systems are compared."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_RESAMPLES = 1000
+Array = NDArray[np.float64]
+Interval = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A metric of N units (prompts, or blocks of replies) that can be computed from sums over them.
+
+    `rows` (N, k) holds what is summed; `value` turns sums (..., k) into the metric (...).
+    """
+
+    rows: Array
+    value: Callable[[Array], Array]
+
+    @property
+    def point(self) -> float:
+        return float(self.value(self.rows.sum(axis=0)))
+
+
+def ratio(sums: Array) -> Array:
+    """The first column by the second; 0 where the second is 0. The mean of N numbers is their sum by a sum of ones."""
+    top, bottom = sums[..., 0], sums[..., 1]
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom != 0)
+
+
+def mean_of(values: Array) -> Statistic:
+    """The mean of `values` (N,)."""
+    return Statistic(np.stack([values, np.ones_like(values)], axis=-1), ratio)
+
+
+def interval(statistic: Statistic, seed: int = 0) -> Interval:
+    """`mean` (the point estimate on all units) and the quantiles `low` (2.5 %) and `high` (97.5 %) of its resamples."""
+    return _interval(statistic.point, _resampled(statistic, seed))
+
+
+def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
+    """The interval of after - before, with the same units in both for every resample."""
+    return _interval(after.point - before.point, _resampled(after, seed) - _resampled(before, seed))
+
+
+def _interval(point: float, resamples: Array) -> Interval:
+    low, high = np.quantile(resamples, [0.025, 0.975])
+    return {"mean": point, "low": float(low), "high": float(high)}
+
+
+def _resampled(statistic: Statistic, seed: int) -> Array:
+    """The metric of each resample; equal seeds and numbers of units draw the same units."""
+    return statistic.value(_counts(len(statistic.rows), seed) @ statistic.rows)
+
+
+@lru_cache(maxsize=2)  # prompts and blocks
+def _counts(num_units: int, seed: int) -> Array:
+    """How often each unit is drawn in each of the resamples: (NUM_RESAMPLES, num_units)."""
+    counts = np.random.default_rng(seed).multinomial(num_units, np.full(num_units, 1 / num_units), NUM_RESAMPLES)
+    return counts.astype(np.float64)

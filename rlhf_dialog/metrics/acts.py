@@ -1,0 +1,27 @@
+"""What a classifier's classes say of the acts that were wanted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUM_ACTS = 4
+Array = NDArray[np.float64]
+
+
+def act_counts(predicted: Sequence[int], acts: Sequence[int]) -> Array:
+    """For each reply and act three numbers, (N, 12): it was wanted and found, it was found, it was wanted.
+
+    `predicted` are classes 0 to 3, `acts` DailyDialog's numbers 1 to 4 (class = act - 1).
+    """
+    found = np.eye(NUM_ACTS)[np.asarray(predicted)]
+    wanted = np.eye(NUM_ACTS)[np.asarray(acts) - 1]
+    return np.concatenate([found * wanted, found, wanted], axis=1)
+
+
+def macro_f1(sums: Array) -> Array:
+    """The mean of the F1 of those acts that are wanted or found at all, of summed `act_counts` (..., 12)."""
+    both, found, wanted = np.split(sums, 3, axis=-1)
+    occurs = (found + wanted) > 0
+    f1 = np.divide(2 * both, found + wanted, out=np.zeros_like(both), where=occurs)
+    return f1.sum(axis=-1) / np.maximum(occurs.sum(axis=-1), 1)
