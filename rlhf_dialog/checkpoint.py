@@ -31,10 +31,12 @@ def save_checkpoint(
     state: dict[str, Any],
     modules: dict[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
+    best: bool = False,
 ) -> Path:
-    """Write `folder`/iter_NNNNNN and point `latest` at it; older ones beyond `keep_checkpoints` go.
+    """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
-    `state` is JSON with its "iteration". Raises UserError when the folder cannot be written; what was there stays whole.
+    The newest `keep_checkpoints` and the best one stay, the others go. `state` is JSON with its "iteration".
+    Raises UserError when the folder cannot be written; what was there stays whole.
     """
     name = f"iter_{state['iteration']:06d}"
     with written_whole(folder / name) as target:
@@ -53,11 +55,19 @@ def save_checkpoint(
         )
     try:
         replace_text(folder / "latest", name)
+        if best:
+            mark_best(folder, state["iteration"])
         for old in sorted(folder.glob("iter_*"))[: -config.keep_checkpoints]:
-            shutil.rmtree(old)
+            if old != best_checkpoint(folder):
+                shutil.rmtree(old)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
     return folder / name
+
+
+def mark_best(folder: Path, iteration: int) -> None:
+    """Point `folder`/best at the checkpoint of `iteration`. Raises OSError when it cannot be written."""
+    replace_text(folder / "best", f"iter_{iteration:06d}")
 
 
 def load_checkpoint(
@@ -94,6 +104,12 @@ def latest_checkpoint(folder: Path) -> Path:
     if not pointer.is_file():
         raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
     return folder / Path(pointer.read_text(encoding="utf-8").strip()).name
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The folder that the pointer `best` names; None where no evaluation has chosen one."""
+    pointer = folder / "best"
+    return folder / Path(pointer.read_text(encoding="utf-8").strip()).name if pointer.is_file() else None
 
 
 def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
@@ -184,6 +200,16 @@ def _join(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str,
         index, key = name.split(".", 1)
         slots.setdefault(int(index), {})[key] = tensor
     return {"state": slots, "param_groups": groups}
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Whatever the block draws, the python, numpy, torch and CUDA generators go on afterwards as if it had not been there."""
+    generators, states = _random_states()
+    try:
+        yield
+    finally:
+        _restore_random_states(generators, states)
 
 
 def _random_states() -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import reprlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -46,11 +47,18 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
     """The file that `--config name` means: as given, in ./configs, or beside the script. Raises UserError."""
     beside = script_dir or Path(sys.argv[0]).resolve().parent
     for path in (Path(name), Path("configs") / name, beside / name, beside / "configs" / name):
-        if path.is_file():
+        if _is_file(path):
             return path
     shipped = sorted({path.name for folder in (Path("configs"), beside / "configs") for path in folder.glob("*.yaml")})
     listed = f"configs/ holds: {', '.join(shipped)}" if shipped else "there is no configs/ folder here"
     raise UserError(f"config file '{name}' not found{nearest(name, shipped) or ';'} {listed}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -144,6 +152,8 @@ def _lift_kl(raw: dict[str, Any]) -> list[str]:
 
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:
     settings = None
+    if _holds_itself(raw, set(), set()):
+        raise UserError(f"{source}: an alias (*name) stands inside of what it names; write the values out")
     try:
         settings = schema.model_validate(raw)
     except ValidationError as error:
@@ -153,6 +163,38 @@ def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise UserError("\n  ".join([f"{source}: {count}", *problems]))
     return settings
+
+
+def _holds_itself(node: Any, above: set[int], done: set[int]) -> bool:
+    """Whether a list or mapping contains itself; every one is looked at once, however often it is referred to."""
+    if not isinstance(node, dict | list) or id(node) in done:
+        return False
+    if id(node) in above:
+        return True
+    children = node.values() if isinstance(node, dict) else node
+    if any(_holds_itself(child, above | {id(node)}, done) for child in children):
+        return True
+    done.add(id(node))
+    return False
+
+
+class _Excerpt(reprlib.Repr):
+    """`repr` of whatever stands in a YAML, of bounded length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxdict = 3, 8, 8
+        self.maxstring = self.maxother = self.maxlong = 150
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if abs(x) < 10**150 else "an integer of more than 150 digits"
+
+    def repr(self, x: Any) -> str:
+        text = super().repr(x)
+        return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+_excerpt = _Excerpt()
 
 
 def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
@@ -177,7 +219,7 @@ def _sentence(schema: type[BaseModel], item: Any) -> str:
     )
     if not key:
         return message
-    return f"{key}: found {item['input']!r}, wanted {message}"
+    return f"{key}: found {_excerpt.repr(item['input'])}, wanted {message}"
 
 
 def _meaning(schema: type[BaseModel], key: str) -> str:

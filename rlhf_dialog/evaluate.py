@@ -1,8 +1,10 @@
 """Replies of an agent, and replies that no model wrote, to the same held-out prompts, and every metric of them. B prompts."""
 
 import random
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,16 +16,19 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.generation import Sampling, evaluate, respond
 from rlhf_dialog.intervals import Array, Interval, Statistic
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
-from rlhf_dialog.metrics.meteor import meteor
+from rlhf_dialog.metrics.meteor import load_wordnet, meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import scored
+from rlhf_dialog.rewards.composite import CompositeReward, scored
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.needs import ACTS
 from rlhf_dialog.rollout import answered, encode_prompts
 
 BLOCK = 100
+Part = TypeVar("Part", bound=BaseReward)
+T = TypeVar("T")
 CONSTANT_REPLY = "Yes , I am ."
 LONG_CONSTANT_REPLY = "I don't know , but I think it is a good idea for you to do that ."
 INFORM_REPLY = "It is on the second floor ."
@@ -59,6 +64,18 @@ class Judges:
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
+
+
+def judges_of(reward: BaseReward | None) -> Judges:
+    """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
+    meteor_part = _part_of(reward, Meteor)
+    wordnet = meteor_part.wordnet if meteor_part else load_wordnet("auto")
+    return Judges(reward, _part_of(reward, Intent), wordnet)
+
+
+def _part_of(reward: BaseReward | None, kind: type[Part]) -> Part | None:
+    parts = [part.reward for part in reward.parts.values()] if isinstance(reward, CompositeReward) else [reward]
+    return next((part for part in parts if isinstance(part, kind)), None)
 
 
 def generate_replies(
@@ -106,7 +123,12 @@ def reference_nll(agent: ChatAgent, prompts: list[Dialogue], batch_size: int = 6
 def batches(prompts: list[Dialogue], size: int, title: str) -> Iterable[list[Dialogue]]:
     """The prompts in their order, `size` at a time, with a progress bar."""
     starts = range(0, len(prompts), size)
-    return (prompts[start : start + size] for start in track(starts, description=title, transient=True))
+    return (prompts[start : start + size] for start in progress(starts, title))
+
+
+def progress(items: Sequence[T], title: str) -> Iterable[T]:
+    """The items, with a bar on a terminal."""
+    return track(items, description=title, transient=True, disable=not sys.stdout.isatty())
 
 
 def baseline_replies(
@@ -166,10 +188,10 @@ class Measured:
         return {name: statistic.point for name, statistic in self.statistics().items()}
 
 
-def measure(replies: Replies, reward: BaseReward | None = None, judges: Judges | None = None) -> Measured:
-    """Every metric that can be had: `reward` alone gives its score and parts; `judges` the text metrics and the acts too.
+def measure(replies: Replies, judges: Judges) -> Measured:
+    """Every metric that can be had; those of references are left out when a prompt has none, those of acts likewise.
 
-    Metrics of references are left out when a prompt has none, those of acts likewise.
+    Raises RewardError when the reward fails.
     """
     dialogues = replies.dialogues
     texts = [dialogue.response for dialogue in dialogues]
@@ -182,13 +204,11 @@ def measure(replies: Replies, reward: BaseReward | None = None, judges: Judges |
         },
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
     )
-    if judges and not reward:
-        reward = judges.reward
-    if reward:
-        found.per_prompt |= _of_reward(dialogues, reward)
-    if judges and have_references(dialogues):
+    if judges.reward:
+        found.per_prompt |= _of_reward(dialogues, judges.reward)
+    if have_references(dialogues):
         _add_overlap(found, dialogues, judges)
-    if judges and judges.intent and have_acts(dialogues):
+    if judges.intent and have_acts(dialogues):
         _add_acts(found, replies, judges.intent)
     if replies.reference_nll is not None:
         found.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)

@@ -44,14 +44,11 @@ class DataKeys(Settings):
     max_prompt_length: int = Field(
         128, ge=2, description="tokens; whole oldest turns go first, then tokens from the left"
     )
-    turn_separator: str = Field("<EOU>", min_length=1, description="text (or special token) that closes each turn")
-
-    @field_validator("turn_separator")
-    @classmethod
-    def _no_template_yet(cls, value: str) -> str:
-        if value == "chat_template":
-            raise ValueError("a text that closes each turn; the tokenizer's chat template is not used in this version")
-        return value
+    turn_separator: str = Field(
+        "<EOU>",
+        min_length=1,
+        description="text (or special token) that closes each turn; chat_template: the tokenizer's own template",
+    )
 
 
 class SamplingKeys(Settings):
@@ -76,11 +73,24 @@ class RunKeys(Settings):
     )
     max_iterations: int | None = Field(None, ge=1, description="end after exactly so many iterations instead")
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
-    keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints are kept")
+    keep_checkpoints: int = Field(
+        2, ge=1, description="how many of the newest checkpoints are kept, beside the best one"
+    )
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every one"
     )
     sample_interval: int = Field(10, ge=0, description="iterations between tables of sample dialogues; 0: none")
+    eval_interval: int = Field(
+        0, ge=0, description="iterations between evaluations on the validation split, and one at the end; 0: none"
+    )
+    eval_episodes: int = Field(
+        256, ge=1, description="validation prompts of an evaluation, drawn once by the seed, the same every time"
+    )
+    eval_metric: str = Field(
+        "score",
+        min_length=1,
+        description="decides on the best checkpoint, higher is better; a name as in the metrics, without `eval/`",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     disable_cuda: bool = Field(False, description="the same as device: cpu")
     use_amp: bool = Field(False, description="bfloat16 autocast in rollout, scoring and update")
@@ -184,7 +194,7 @@ class ClassConfig(Settings):
 
 class EnvArgs(Settings):
     tokenizer_path: str | None = Field(None, description="tokenizer: folder or Hub name; default: model_path")
-    data_path: str = Field(description="Hub name, folder in the original DailyDialog layout, or JSONL")
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
 
 
 class EnvConfig(Settings):
@@ -284,10 +294,8 @@ NO_EFFECT = {
     "use_joint_action_loss": "there is one agent",
     "callbacks": "there are none; register a vec-info class, or call PPOTrainer.step() yourself",
     "log_each_episode": "every iteration is logged",
-    "use_eval": "evaluation during training is not in this version",
-    "eval_interval": "evaluation during training is not in this version",
-    "eval_episodes": "evaluation during training is not in this version",
-    "eval_metrics": "evaluation during training is not in this version",
+    "use_eval": "eval_interval says it",
+    "eval_metrics": "all are logged; eval_metric says which one decides",
     "load_optimizer": "--resume restores the optimizer",
     "model_dir": "model_path says it",
     "save_dir": "run_dir and experiment_name say it",

@@ -4,6 +4,8 @@ import json
 import logging
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +21,7 @@ from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
 Metrics = dict[str, float]
+NUM_SHOWN = 8  # metrics in the console line of an evaluation
 
 
 class Tracker(Protocol):
@@ -130,10 +133,35 @@ class ConsoleTracker:
             console=self.console,
             disable=not self.live,
         )
+        self.eval_metric = config.eval_metric
         self.task = self.progress.add_task("collecting the first rollout", total=1.0)
         self.progress.start()
 
     def log(self, step: int, metrics: Metrics) -> None:
+        """The line of the iteration, if its metrics are there, and the line of its evaluation, if there was one."""
+        if "objective/score" in metrics:
+            self._show_iteration(step, metrics)
+        found = {name.removeprefix("eval/"): value for name, value in metrics.items() if name.startswith("eval/")}
+        if found:
+            names = [name for name in dict.fromkeys(("score", self.eval_metric, *found)) if name in found]
+            numbers = "  ".join(f"{name} {found[name]:.3f}" for name in names[:NUM_SHOWN])
+            self.console.print(f"evaluation of iteration {step}  {numbers}", highlight=False)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The live line makes room for another progress bar while the block runs."""
+        if not self.live:
+            yield
+            return
+        self.progress.live.transient = True
+        self.progress.stop()
+        try:
+            yield
+        finally:
+            self.progress.live.transient = False
+            self.progress.start()
+
+    def _show_iteration(self, step: int, metrics: Metrics) -> None:
         text = (
             f"iteration {step}  reward {metrics['objective/score']:.3f}  KL {metrics['objective/kl']:.3f}  "
             f"FPS {metrics['FPS']:.0f}"
@@ -186,14 +214,18 @@ class Trackers:
             self.others.append(TensorBoardTracker(folder))
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Every iteration to metrics.jsonl, every `log_interval` to the others. Raises UserError when the disk is full."""
+        """All to metrics.jsonl; to the others every `log_interval`, between them what an evaluation found.
+
+        Raises UserError when the disk is full.
+        """
         try:
             self.jsonl.log(step, metrics)
         except OSError as error:
             raise UserError(f"{self.jsonl.path}: cannot be written: {error}") from error
-        if step % self.log_interval == 0:
-            for tracker in self.others:
-                tracker.log(step, metrics)
+        if step % self.log_interval:
+            metrics = {name: value for name, value in metrics.items() if name.startswith(("eval/", "time/eval"))}
+        for tracker in self.others if metrics else ():
+            tracker.log(step, metrics)
 
     def close(self) -> None:
         for tracker in (*self.others, self.jsonl):

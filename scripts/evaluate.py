@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
@@ -29,9 +28,9 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluate import Judges, Measured, Replies
 from rlhf_dialog.generation import Sampling
-from rlhf_dialog.metrics.meteor import load_wordnet, meteor_variant
+from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.prompts import load_prompts
-from rlhf_dialog.rewards import BaseReward, CompositeReward, Intent, Meteor
+from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.schema import ClassConfig, Config
 
@@ -126,7 +125,7 @@ def run(options: argparse.Namespace) -> None:
     if options.baseline:
         systems["before"] = ChatAgent.load(options.baseline, device=options.device)
     replies = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
-    measured = {name: evaluate.measure(found, judges=judges) for name, found in replies.items()}
+    measured = {name: evaluate.measure(found, judges) for name, found in replies.items()}
     result: dict[str, Any] = {name: evaluate.with_intervals(found, options.seed) for name, found in measured.items()}
     names = list(next(iter(result.values())))
     if options.baseline:
@@ -136,8 +135,8 @@ def run(options: argparse.Namespace) -> None:
         result["sweep"] = {name: complete(found, names, options.seed) for name, found in swept.items()}
     others = evaluate.baseline_replies(prompts, train_replies(task), agent, options.seed)
     result["baselines"] = {
-        name: complete(evaluate.measure(found, judges=judges), names, options.seed)
-        for name, found in track(others.items(), description="baselines", transient=True)
+        name: complete(evaluate.measure(found, judges), names, options.seed)
+        for name, found in evaluate.progress(list(others.items()), "baselines")
     }
     result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
     replace_json(options.output, result)
@@ -202,18 +201,11 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
         reward = build_reward(task.reward_class.id, task.reward_class.args).to(options.device)
     elif task.reward_class:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
-    intent = part_of(reward, Intent)
+    judges = evaluate.judges_of(reward)
     if options.intent_model:
-        intent = Intent(options.intent_model).to(options.device)
-    own_meteor = part_of(reward, Meteor)
-    wordnet = own_meteor.wordnet if own_meteor else load_wordnet("auto")
-    return Judges(reward, intent, wordnet, options.legacy_eou, options.seed)
-
-
-def part_of(reward: BaseReward | None, kind: type) -> Any:
-    """The reward itself or the first of its parts that is a `kind`, or None."""
-    parts = [part.reward for part in reward.parts.values()] if isinstance(reward, CompositeReward) else [reward]
-    return next((part for part in parts if isinstance(part, kind)), None)
+        judges.intent = Intent(options.intent_model).to(options.device)
+    judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
+    return judges
 
 
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
@@ -254,7 +246,7 @@ def sweep(
         for how, changes in SWEEP.items():
             sharper, title = replace(sampling, **changes), f"{system}, {how}"
             replies = evaluate.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
-            found[title] = evaluate.measure(replies, judges=judges)
+            found[title] = evaluate.measure(replies, judges)
     if options.baseline:
         temperature = matched_temperature(systems, prompts, sampling, options)
         title = f"before, distinct-2 matched (temperature {temperature:.2f})"
@@ -262,7 +254,7 @@ def sweep(
         replies = evaluate.generate_replies(
             systems["before"], prompts, sharper, options.seed, options.batch_size, title
         )
-        found[title] = evaluate.measure(replies, judges=judges)
+        found[title] = evaluate.measure(replies, judges)
     return found
 
 
@@ -274,7 +266,7 @@ def matched_temperature(
 
     def distinct_2(agent: ChatAgent, how: Sampling) -> float:
         replies = evaluate.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
-        return evaluate.measure(replies).points()["distinct_2"]
+        return evaluate.measure(replies, Judges()).points()["distinct_2"]
 
     wanted, low, high = distinct_2(systems["after"], sampling), 0.3, 1.5
     for _ in range(6):
@@ -354,7 +346,9 @@ def table_of(result: dict[str, Any]) -> Table:
 
 def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """The rows with intervals, those without, and the columns."""
-    rows: dict[str, Any] = {name: result[name] for name in ("metrics", "before", "after", "difference") if name in result}
+    rows: dict[str, Any] = {
+        name: result[name] for name in ("metrics", "before", "after", "difference") if name in result
+    }
     others = result.get("sweep", {}) | result["baselines"]
     return rows, others, [name for name in SHOWN if name in next(iter(rows.values()))]
 

@@ -24,6 +24,9 @@ STANDARD = {
 }
 CLOCKS = ("time/", "FPS")
 REWARDS = """
+import random
+import numpy
+import torch
 from rlhf_dialog import BaseReward
 
 class Vowels(BaseReward):
@@ -51,6 +54,26 @@ class Returns(BaseReward):
 
     def __call__(self, dialogues):
         return eval(self.what, {"n": len(dialogues), "nan": float("nan")})
+
+class Moody(BaseReward):
+    # draws from all the generators of random numbers
+    def __call__(self, dialogues):
+        drawn = random.random() + numpy.random.random() + torch.rand(()).item()
+        return [drawn + value for value in Vowels()(dialogues)]
+
+class Planned(BaseReward):
+    # 0.5 in training; on validation prompts the next of the planned values each time, and a list of what it saw
+    seen = []
+
+    def __init__(self, values):
+        self.values = values
+        Planned.seen.clear()
+
+    def __call__(self, dialogues):
+        if dialogues[0].meta["split"] == "train":
+            return [0.5] * len(dialogues)
+        Planned.seen.append(dialogues)
+        return [self.values[len(Planned.seen) - 1]] * len(dialogues)
 
 class Impatient(BaseReward):
     def __call__(self, dialogues):
@@ -85,7 +108,7 @@ def rewards(tmp_path_factory, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "my_rewards", module)
     spec.loader.exec_module(module)
-    for name in ("Vowels", "Broken", "Returns", "Impatient", "Unbuildable"):
+    for name in ("Vowels", "Broken", "Returns", "Moody", "Planned", "Impatient", "Unbuildable"):
         RewardFactory.register(name, getattr(module, name))
     return path
 
@@ -356,6 +379,169 @@ def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
     assert "optimizers" in capsys.readouterr().err
 
 
+# evaluation during training
+
+
+def planned(*values: float) -> tuple[str, str]:
+    """The reward whose first call is the check before training, and whose next ones are the evaluations."""
+    return "--reward_class", f"{{id: Planned, args: {{values: {[0.0, *values]}}}}}"
+
+
+def without_evaluation(folder: Path) -> list[dict]:
+    return [{key: value for key, value in row.items() if not key.startswith("eval/")} for row in without_clocks(folder)]
+
+
+def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(run, world, tmp_path, capsys):
+    words = ["--eval_interval", "2", "--max_iterations", "5", "--eval_episodes", "4", "--log_interval", "3"]
+    assert run(*words, *planned(0.25, 0.75, 0.5)) == 0
+    found = rows(tmp_path / "run_results" / "ppo")
+    assert [row.get("eval/score") for row in found] == [None, 0.25, None, 0.75, 0.5]
+    assert ["time/eval" in row for row in found] == [False, True, False, True, True]
+    seen = sys.modules["my_rewards"].Planned.seen
+    assert [len(dialogues) for dialogues in seen] == [2, 4, 4, 4]
+    validation = (world / "data/validation/dialogues_validation.txt").read_text(encoding="utf-8")
+    assert all(f"{d.prompt_turns[-1]} __eou__ {d.reference} __eou__" in validation for batch in seen for d in batch)
+    prompts = [[d.prompt_turns for d in batch] for batch in seen]
+    assert prompts[1] == prompts[2] == prompts[3]
+    words = [len(d.response.split()) for d in seen[2]]
+    assert found[3]["eval/mean_words"] == pytest.approx(sum(words) / 4)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("evaluation of")]
+    assert [line[:6] for line in lines] == [
+        ["evaluation", "of", "iteration", n, "score", value]
+        for n, value in (("2", "0.250"), ("4", "0.750"), ("5", "0.500"))
+    ]
+
+
+def test_evaluation_does_not_disturb_the_training(run, tmp_path):
+    moody = ["--reward_class", "{id: Moody}", "--max_iterations", "3"]
+    assert run(*moody, "--experiment_name", "without") == 0
+    assert run(*moody, "--experiment_name", "with", "--eval_interval", "1", "--eval_episodes", "5") == 0
+    runs = tmp_path / "run_results"
+    assert all("eval/score" in row for row in rows(runs / "with"))
+    assert without_evaluation(runs / "with") == without_clocks(runs / "without")
+    assert same(weights(runs / "with" / "agent"), weights(runs / "without" / "agent"))
+
+
+def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path, caplog):
+    words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1", "--save_interval", "9"]
+    assert run(*words, *planned(0.1, 0.9, 0.3, 0.9), "--max_iterations", "4") == 0
+    assert "best eval/score: 0.9000 after iteration 2" in caplog.text
+    assert run("--experiment_name", "two", *planned(0), "--max_iterations", "2") == 0
+    folder, two = tmp_path / "run_results" / "ppo", tmp_path / "run_results" / "two"
+    checkpoints = folder / "checkpoints"
+    assert {path.name for path in checkpoints.iterdir()} == {"latest", "best", "iter_000002", "iter_000004"}
+    assert (checkpoints / "best").read_text(encoding="utf-8") == "iter_000002"
+    assert (checkpoints / "latest").read_text(encoding="utf-8") == "iter_000004"
+    assert same(weights(folder / "best_agent"), weights(two / "agent"))
+    assert not same(weights(folder / "agent"), weights(two / "agent"))
+    assert tree(folder / "best_agent") == tree(folder / "agent")
+    assert isinstance(ChatAgent.load(folder / "best_agent").chat("Hello"), str)
+    assert run("--overwrite", *planned(0)) == 0
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "metrics.jsonl", "agent", "checkpoints"}
+    assert not (checkpoints / "best").exists()
+
+
+def test_another_metric_can_decide(run, tmp_path):
+    words = ["--eval_interval", "1", "--eval_metric", "planned", "--eval_episodes", "2"]
+    parts = "[{id: Planned, weight: -1, args: {values: [0.0, 0.4, 0.2]}}]"  # the score is higher after iteration 2
+    assert run(*words, "--reward_class", f"{{id: CompositeReward, args: {{parts: {parts}}}}}") == 0
+    assert (tmp_path / "run_results/ppo/checkpoints/best").read_text(encoding="utf-8") == "iter_000001"
+
+
+def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tmp_path, rewards):
+    words = ["--max_iterations", "5", "--eval_interval", "2", "--eval_episodes", "5", "--save_interval", "1"]
+    broken = ["--reward_class", "{id: Broken, args: {at: 6}}"]  # check, 1, 2, evaluation, 3, 4
+    assert run(*words, *broken) == 2
+    folder, whole = (tmp_path / "run_results" / name for name in ("ppo", "whole"))
+    assert [row["iteration"] for row in rows(folder)] == [1, 2, 3]
+    assert run(*words, *broken, "--resume") == 0
+    assert run(*words, "--experiment_name", "whole", "--reward_class", "{id: Broken, args: {at: -1}}") == 0
+    assert [row["iteration"] for row in rows(folder) if "eval/score" in row] == [2, 4, 5]
+    assert without_clocks(folder) == without_clocks(whole)
+    states = [(path / "checkpoints/iter_000005/trainer.json").read_text(encoding="utf-8") for path in (folder, whole)]
+    best = [json.loads(state)["validation"]["best"] for state in states]
+    scores = {row["iteration"]: row["eval/score"] for row in rows(whole) if "eval/score" in row}
+    assert best[0] == best[1]
+    assert scores[best[0]["iteration"]] == best[0]["value"] == max(scores.values())
+    assert (folder / "checkpoints/best").read_text(encoding="utf-8") == f"iter_00000{best[0]['iteration']}"
+    assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
+
+
+def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
+    words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1"]
+    best = tmp_path / "run_results/ppo/checkpoints/best"
+    assert run(*words, *planned(0.6, 0.2), "--max_iterations", "2") == 0
+    assert run(*words, *planned(0.5), "--max_iterations", "3", "--resume") == 0
+    assert best.read_text(encoding="utf-8") == "iter_000001"
+    assert run(*words, *planned(0.7), "--max_iterations", "4", "--resume") == 0
+    assert best.read_text(encoding="utf-8") == "iter_000004"
+    other = ["--eval_metric", "mean_words"]  # the best score is no measure for it
+    assert run(*words, *planned(0.1), *other, "--max_iterations", "5", "--resume") == 0
+    assert best.read_text(encoding="utf-8") == "iter_000005"
+
+
+def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_path):
+    words = ["--eval_interval", "1", "--eval_episodes", "2", *planned(0.1, 0.6)]
+    assert run(*words) == 0
+    folder = tmp_path / "run_results" / "ppo"
+    (folder / "checkpoints" / "best").write_text("iter_000001", encoding="utf-8")
+    (folder / "best_agent").rename(folder / "gone")
+    assert run(*words, "--resume") == 0
+    assert (folder / "checkpoints" / "best").read_text(encoding="utf-8") == "iter_000002"
+    assert same(weights(folder / "best_agent"), weights(folder / "gone"))
+
+
+# the smoke test
+
+
+def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, caplog):
+    words = ["--eval_interval", "3", "--num_responses_per_prompt", "2", "--rollout_batch_size", "40"]
+    assert run("--smoke", *words, "--max_iterations", "100", "--use_tensorboard", "true") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
+    out = capsys.readouterr().out
+    assert "iteration 1 " in out
+    assert "iteration 2 " not in out
+    assert "evaluation of iteration 1 " in out
+    assert "samples of iteration 1" in out
+    assert "4 responses" in caplog.text
+    line = caplog.messages[-1]
+    assert line.startswith("smoke test passed with 2 prompts: config 0.")
+    stages = [part.split()[0] for part in line.split(": ")[1].split(", ")]
+    first, last = ["config", "data", "models"], ["rollout", "reward", "update", "evaluation", "checkpoint", "chat"]
+    assert stages == first + last
+
+
+def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
+    assert run() == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
+    assert "holds a run already" in refused("--smoke")
+    assert PPOAgent.from_config("ppo.yaml", experiment_name="new").smoke().keys() == {
+        *(
+            "config",
+            "data",
+            "models",
+            "rollout",
+            "reward",
+            "update",
+            "checkpoint",
+            "chat",
+        )  # no evaluation was asked for
+    }
+    assert run("--smoke", "--overwrite") == 0
+    refused("--smoke", "--experiment_name", "new", "--env.args.data_path", "./absent")
+    refused("--smoke", "--experiment_name", "new", "--reward_class", "{id: Broken, args: {at: 1}}")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")} == before
+
+
+def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
+    def damaged(*_args, **_options):
+        raise UserError("the agent does not load")
+
+    monkeypatch.setattr(ChatAgent, "load", damaged)
+    assert run("--smoke") == 2
+    assert "the agent does not load" in capsys.readouterr().err
+
+
 # words that train nothing
 
 
@@ -430,7 +616,6 @@ def refused(run, tmp_path, capsys):
         (["--reward_class.args.parts.0.weight", "heavy"], ["parts[0]", "heavy"]),
         (["--reward_class", "{id: NLPReward}"], ["intent_model"]),
         (["--reward_class", "{id: NLPReward, args: {intent_model: ./absent}}"], ["intent_model", "./absent"]),
-        (["--reward_class", "{id: Unbuildable}"], ["Unbuildable", "FileNotFoundError", "words.txt", "my_rewards.py:"]),
         (["--max_prompt_length", "251"], ["251", "256 positions"]),
         (["--max_new_tokens", "200"], ["256 positions"]),
         (["--device", "cuda"], ["device: cuda", "no CUDA device"]),
@@ -486,6 +671,36 @@ def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, reward
     message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: WantsActs}")
     assert "2 of 2 prompts have no act" in message
     assert "wantsacts" in message.lower()
+
+
+def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
+    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}", "--eval_interval", "1")
+    assert "eval_interval: 1 asks for a validation split; set eval_interval: 0, or mend this: " in message
+
+
+def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path):
+    folder = tmp_path / "some"
+    folder.mkdir()
+    turns = '"dialog": ["Hello there .", "Hi .", "Bye ."]'
+    (folder / "train.jsonl").write_text("{" + turns + ', "act": [1, 2, 1]}\n', encoding="utf-8")
+    (folder / "validation.jsonl").write_text("{" + turns + "}\n", encoding="utf-8")
+
+    @RewardFactory.register("WantsActs")
+    class WantsActs(RewardFactory.classes["Vowels"]):  # type: ignore[misc]
+        needs = ("act",)
+
+    words = ["--env.args.data_path", "some", "--eval_interval", "2"]
+    message = refused(*words, "--reward_class", "{id: WantsActs}")
+    assert "2 of 2 prompts of the validation split (eval_interval) have no act" in message
+    assert run(*words, "--reward_class", "{id: Vowels}") == 0
+
+
+def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    message = refused("--eval_interval", "1", "--eval_metric", "scroe")
+    assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
+    assert "length_match" in message
 
 
 def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
@@ -550,6 +765,17 @@ def test_what_a_reward_may_not_return(run, capsys, what, said):
     assert "Traceback" not in captured.out + captured.err
     assert "reward 'returns'" in captured.err
     assert all(word in captured.err for word in said), captured.err
+
+
+def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_still_free(run, tmp_path, capsys):
+    assert run("--reward_class", "{id: Unbuildable}") == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert all(word in message for word in ("Unbuildable", "FileNotFoundError", "words.txt", "my_rewards.py:"))
+    folder = tmp_path / "run_results" / "ppo"
+    assert [path.name for path in folder.iterdir()] == ["error.log"]
+    assert 'raise FileNotFoundError("words.txt")' in (folder / "error.log").read_text(encoding="utf-8")
+    assert run() == 0
 
 
 def test_debug_shows_the_traceback(run, capsys):

@@ -12,12 +12,14 @@ import rlhf_dialog
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
 errors
-registry dialogue ppo
+registry dialogue ppo intervals
 schema
 config
 cli hub supervised
 sources
-rewards metrics prompts models
+metrics
+rewards prompts models
+chat_template
 generation
 rollout
 checkpoint launch
@@ -25,6 +27,7 @@ tracking
 chat
 evaluate
 trainer
+validation
 agent
 """
 ORDER = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
@@ -87,7 +90,7 @@ def test_the_table_sees_a_back_arrow():
         ("schema", "torch"),
         ("config", "torch"),
         ("cli", "torch"),
-        ("sources", "torch"),
+        *((f"sources/{path.stem}", "torch") for path in (PACKAGE / "sources").glob("*.py")),
         ("ppo", "transformers"),
         ("ppo", "rlhf_dialog"),
     ],

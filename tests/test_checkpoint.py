@@ -18,7 +18,14 @@ from tiny import byte_tokenizer, llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import checkpoint
-from rlhf_dialog.checkpoint import load_checkpoint, replace_json, save_agent, save_checkpoint, written_whole
+from rlhf_dialog.checkpoint import (
+    load_checkpoint,
+    random_states_kept,
+    replace_json,
+    save_agent,
+    save_checkpoint,
+    written_whole,
+)
 from rlhf_dialog.config import load_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import Policy
@@ -163,6 +170,38 @@ def test_keep_checkpoints(tmp_path, keep):
         assert (tmp_path / "latest").read_text() == f"iter_{iteration:06d}"
     kept = {f"iter_{i:06d}" for i in (1, 2, 10)[-keep:]}
     assert {path.name for path in tmp_path.iterdir()} == {"latest", *kept}
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, (2, 10)), (2, (2, 4, 10)), (4, (1, 2, 4, 10))])
+def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path, keep, kept):
+    trainer = make_trainer(keep_checkpoints=keep, ppo_epoch=1)
+    for iteration in (1, 2, 4, 10):
+        trainer.iteration = iteration
+        state = trainer.state_dict()
+        best = iteration <= 2
+        save_checkpoint(tmp_path, trainer.config, state, modules(trainer), trainer.optimizers, best)
+        assert (tmp_path / "best").read_text() == f"iter_{min(iteration, 2):06d}"
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "best", *(f"iter_{i:06d}" for i in kept)}
+
+
+def test_random_states_are_kept_even_when_the_block_fails():
+    def draw() -> tuple:
+        return random.random(), np.random.standard_normal(), torch.rand(2).tolist()
+
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)
+    draw()
+    expected = [draw() for _ in range(2)]
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)
+    draw()
+
+    def fail() -> None:
+        draw()
+        torch.manual_seed(9)
+        raise KeyError
+
+    with pytest.raises(KeyError), random_states_kept():
+        fail()
+    assert [draw() for _ in range(2)] == expected
 
 
 def test_the_same_iteration_is_saved_again(tmp_path):

@@ -102,13 +102,12 @@ def message(path: Path, overrides=None) -> str:
     return str(error.value)
 
 
-def test_chat_template_is_refused(tmp_path):
+def test_chat_template_is_a_turn_separator(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(
         "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: Meteor}\nturn_separator: chat_template\n"
     )
-    with pytest.raises(UserError, match=r"turn_separator: found 'chat_template', wanted a text"):
-        load_config(path)
+    assert load_config(path).turn_separator == "chat_template"
 
 
 def test_the_syntax_of_the_openrl_example_loads(write):
@@ -548,10 +547,10 @@ def test_batch_plan_covers_the_tokens_and_shares_out_whole_groups(length, env_nu
 
 
 def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
-    text = "hidden_size: 512\nuse_recurrent_policy: false\nmini_batch_size: 8\neval_interval: 3\n"
+    text = "hidden_size: 512\nuse_recurrent_policy: false\nmini_batch_size: 8\nuse_eval: true\n"
     with caplog.at_level(logging.INFO, "rlhf_dialog"):
         config = load_config(write(SMALL + text))
-    for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "eval_interval"):
+    for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "use_eval"):
         assert re.search(rf"{key}: no effect, because \w+", caplog.text)
         assert not hasattr(config, key)
 

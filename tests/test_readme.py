@@ -1,14 +1,17 @@
 """The README's commands name what exists, its snippets run, and the generated page is up to date."""
 
 import importlib.util
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import rlhf_dialog.rewards  # noqa: F401
-from rlhf_dialog.config import parse_arguments
+from rlhf_dialog.config import load_config, parse_arguments
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.rewards.composite import build_reward
@@ -25,17 +28,26 @@ def commands() -> list[str]:
     return [line for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
+def files() -> dict[str, str]:
+    """The files that the README tells to save: blocks whose first line is `# name`."""
+    named = (re.match(r"# (\S+\.(?:py|yaml))\n", block) for block in blocks("python") + blocks("yaml"))
+    return {match[1]: match.string for match in named if match}
+
+
 @pytest.mark.parametrize("command", commands())
 def test_a_command_names_what_exists(command):
     words = command.split()
     if words[0] == "make":
         assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
         return
+    if words[0] == "echo":
+        assert isinstance(json.loads(re.findall("'(.*)'", command)[0]), dict)
+        return
     assert words[0].endswith("python")
-    assert (ROOT / words[1]).is_file()
+    assert (ROOT / words[1]).is_file() or words[1] in files()
     if words[1] == "train_ppo.py" or "--config" in words:
         config, _, _ = parse_arguments(words[2:], ())
-        assert (ROOT / "configs" / config).is_file()
+        assert (ROOT / "configs" / config).is_file() or config in files()
     else:
         source = (ROOT / words[1]).read_text() + (ROOT / "rlhf_dialog" / "chat.py").read_text()
         assert all(f'"{word}"' in source for word in words if word.startswith("--"))
@@ -46,22 +58,59 @@ def test_links_and_pictures_exist():
         assert (ROOT / target).is_file(), target
 
 
-def test_extending_it_takes_the_snippets_as_they_stand():
-    reward, metric = (block for block in blocks("python") if ".register(" in block)
-    exec(reward, {})
-    exec(metric, {})
-    (text,) = blocks("yaml")
-    alone, beside = (yaml.safe_load(part)["reward_class"] for part in text.split("# or beside others:\n"))
-    dialogue = Dialogue(["Tea ?"], response="Yes , thanks .", reference="Yes , thanks .")
-    assert build_reward(alone["id"], alone["args"])([dialogue]) == [1.0]
-    assert build_reward(beside["id"], beside["args"])([dialogue]) == [pytest.approx(0.8, abs=0.05)]
+@pytest.fixture
+def registered():
+    """The classes of the README's my_train.py, which leave the registries afterwards."""
+    exec(files()["my_train.py"], {"__name__": "readme"})
+    yield
+    del RewardFactory.classes["Politeness"], VecInfoFactory.classes["QuestionShare"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
+    (tmp_path / "polite.yaml").write_text(files()["polite.yaml"])
+    config = load_config(tmp_path / "polite.yaml")
+    (beside,) = (yaml.safe_load(block)["reward_class"] for block in blocks("yaml") if block not in files().values())
+    dialogue = Dialogue(["Tea ?"], response="Yes , please .", reference="Yes , please .")
+    assert build_reward(config.reward_class.id, config.reward_class.args)([dialogue]) == [1.0]
+    assert build_reward(beside["id"], beside["args"])([dialogue]) == [pytest.approx(0.2 + 0.8, abs=0.05)]
 
     class TwoDialogues(list):
         dialogues = property(lambda self: self)
 
     rollout = TwoDialogues([Dialogue([], "Why ?"), Dialogue([], "No .")])
-    assert VecInfoFactory.create("QuestionShare", {})(rollout) == {"response/questions": 0.5}
-    del RewardFactory.classes["Politeness"], VecInfoFactory.classes["QuestionShare"]
+    assert VecInfoFactory.create(config.vec_info_class.id, {})(rollout) == {"response/questions": 0.5}
+
+
+@pytest.fixture
+def after_the_quickstart(tmp_path):
+    """A folder in which the README's commands find what `make quickstart` left, and may write."""
+    made = [ROOT / "runs" / f"quickstart{part}" for part in ("", "_data", "_sft", "_intent")]
+    if not all(path.is_dir() for path in made):
+        pytest.skip("make quickstart has not been run")
+    (tmp_path / "runs").mkdir()
+    for path in (*made, *(ROOT / name for name in ("configs", "scripts", "train_ppo.py", "chat.py"))):
+        (tmp_path / path.relative_to(ROOT)).symlink_to(path)
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "from_python.py").write_text(next(block for block in blocks("python") if "PPOAgent" in block))
+    return tmp_path
+
+
+@pytest.mark.quickstart
+def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart):
+    """All but those that need DailyDialog or wait for somebody to talk."""
+    runnable = [c for c in commands() if c.startswith("echo") or ("quickstart" in c and "chat.py" not in c)]
+    runnable = [c for c in runnable if not c.startswith("make")]
+    assert len(runnable) == 5
+    for command in (*runnable, "python my_train.py --config polite.yaml", "python from_python.py"):
+        words = re.sub(r"^(\S*/)?python", sys.executable, command)
+        done = subprocess.run(words, shell=True, cwd=after_the_quickstart, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    metrics = (after_the_quickstart / "run_results" / "polite" / "metrics.jsonl").read_text().splitlines()
+    assert len(metrics) == 3
+    assert {"reward/politeness", "response/questions"} <= set(json.loads(metrics[-1]))
+    assert (after_the_quickstart / "ppo_agent" / "model.safetensors").is_file()
 
 
 def test_config_page_is_what_the_script_writes():

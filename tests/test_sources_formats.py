@@ -211,7 +211,12 @@ def load(folder, name, content, split="train"):
             DialogueRecord(TWO, acts=[2, 1], references=[[], ["Hi"]]),
         ),
         (
-            {"messages": [{"role": "system", "content": "s"}, *({"role": "user", "content": t, "act": 3} for t in TWO)]},
+            {
+                "messages": [
+                    {"role": "system", "content": "s"},
+                    *({"role": "user", "content": t, "act": 3} for t in TWO),
+                ]
+            },
             DialogueRecord(TWO, acts=[3, 3], meta={"system": "s"}),
         ),
         (

@@ -192,6 +192,40 @@ def test_all_places_at_their_intervals(tmp_path, capsys):
     assert points == [(2, 0.25), (4, 0.5)]
 
 
+def test_what_an_evaluation_found_goes_everywhere_at_once(tmp_path, capsys):
+    trackers = Trackers(config(log_interval=4, use_tensorboard=True, eval_metric="zeal"), tmp_path)
+    found = {f"eval/{name}": 0.5 for name in (*"abcdefgh", "zeal", "score")}
+    for iteration in range(1, 5):
+        trackers.log(iteration, METRICS | (found | {"time/eval": 2.0} if iteration == 3 else {}))
+    trackers.close()
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert (
+        lines[0] == "evaluation of iteration 3 score 0.500 zeal 0.500 a 0.500 b 0.500 c 0.500 d 0.500 e 0.500 f 0.500"
+    )
+    assert [line[:11] for line in lines[1:]] == ["iteration 4"]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    tags = {name: [event.step for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    assert {**{name: [4] for name in METRICS}, **{name: [3] for name in found}, "time/eval": [3]} == tags
+
+
+@pytest.mark.parametrize("words", [{}, {"use_rich_handler": False}])
+def test_an_evaluation_has_a_plain_line_on_a_terminal_and_room_for_its_own_bar(monkeypatch, words):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    tracker = ConsoleTracker(config(**words))
+    buffer = console(tracker, terminal=True)
+    live = tracker.progress.live
+    assert live.is_started == tracker.live
+    with tracker.paused():
+        assert not live.is_started
+    assert live.is_started == tracker.live
+    tracker.log(2, {"eval/score": 0.125, "time/eval": 1.0})
+    assert " ".join(buffer.getvalue().split()) == "evaluation of iteration 2 score 0.125"
+    tracker.close()
+
+
 def test_wandb_starts_only_when_asked(tmp_path, monkeypatch):
     started = []
     monkeypatch.setattr("rlhf_dialog.tracking.WandbTracker", lambda *args: started.append(args))

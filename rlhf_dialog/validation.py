@@ -1,0 +1,113 @@
+"""Evaluation during training: fixed validation prompts answered by the policy, and which iteration was the best."""
+
+import math
+import random
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rlhf_dialog import launch
+from rlhf_dialog.chat import AgentSettings, ChatAgent
+from rlhf_dialog.checkpoint import random_states_kept
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluate import Replies, generate_replies, judges_of, measure
+from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.registry import nearest
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.schema import Config
+from rlhf_dialog.trainer import Metrics, PPOTrainer
+
+BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has
+
+
+@dataclass(frozen=True)
+class Best:
+    """The highest value of `metric` on `num_prompts` prompts so far, and the iteration that reached it."""
+
+    metric: str
+    num_prompts: int
+    value: float
+    iteration: int
+
+
+class Validation:
+    """Measures the policy now and then, without a trace in the training, and remembers the best iteration."""
+
+    def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
+        self.config, self.prompts, self.judges = config, prompts, judges_of(reward)
+        self.best: Best | None = None
+
+    def check(self) -> None:
+        """Measure two references, as if they were replies: a broken reward and an unknown `eval_metric` show before training.
+
+        Raises UserError for the name, RewardError for the reward.
+        """
+        barest = sorted(self.prompts, key=lambda prompt: (prompt.reference is not None, prompt.act is not None))
+        dialogues = [replace(prompt, response=prompt.reference or "") for prompt in barest[:2]]
+        with random_states_kept():
+            names = measure(Replies(dialogues, [1] * len(dialogues)), self.judges).points()
+        if self.config.eval_metric not in names:
+            hint = nearest(self.config.eval_metric, names) or "."
+            raise UserError(
+                f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Measured are: {', '.join(names)}"
+            )
+
+    def due(self, iteration: int, done: bool) -> bool:
+        """Whether to measure after `iteration`; the last one of a run always is."""
+        return done or iteration % self.config.eval_interval == 0
+
+    def measure(self, trainer: PPOTrainer) -> Metrics:
+        """`eval/<metric>` of the policy as it is, and `time/eval`. Raises RewardError when the reward fails."""
+        start = time.perf_counter()
+        with random_states_kept():
+            launch.seed_everything(self.config.seed)
+            replies = generate_replies(
+                _agent(trainer),
+                self.prompts,
+                trainer.sampling,
+                self.config.seed,
+                min(BATCH_SIZE, trainer.plan.num_responses),
+                f"evaluation of iteration {trainer.iteration}",
+            )
+            found = measure(replies, self.judges).points()
+        self._compare(found.get(self.config.eval_metric, math.nan), trainer.iteration)
+        return {f"eval/{name}": value for name, value in found.items()} | {"time/eval": time.perf_counter() - start}
+
+    def _compare(self, value: float, iteration: int) -> None:
+        if not math.isnan(value) and (self.best is None or value > self.best.value):
+            self.best = Best(self.config.eval_metric, len(self.prompts), value, iteration)
+
+    def is_best(self, iteration: int) -> bool:
+        """Whether `iteration` is the best one so far."""
+        return self.best is not None and self.best.iteration == iteration
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best so far; JSON."""
+        return {"best": asdict(self.best) if self.best else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a stored state; a best of another metric or another number of prompts is no measure for this run."""
+        best = Best(**state["best"]) if state["best"] else None
+        comparable = best and (best.metric, best.num_prompts) == (self.config.eval_metric, len(self.prompts))
+        self.best = best if comparable else None
+
+
+def load_validation_prompts(config: Config) -> list[Dialogue]:
+    """At most `eval_episodes` prompts of the validation split, drawn by the seed.
+
+    Raises UserError when there is no such split or it cannot be read.
+    """
+    try:
+        prompts = load_prompts(config.env.args.data_path, "validation", config.context_size, config.min_context_size)
+    except UserError as error:
+        raise UserError(
+            f"eval_interval: {config.eval_interval} asks for a validation split; set eval_interval: 0, or mend this: {error}"
+        ) from error
+    return random.Random(config.seed).sample(prompts, min(config.eval_episodes, len(prompts)))
+
+
+def _agent(trainer: PPOTrainer) -> ChatAgent:
+    """The policy that is being trained, with the prompts and the sampling of the run."""
+    settings = AgentSettings(**trainer.config.model_dump(include=set(AgentSettings.model_fields)))
+    return ChatAgent(trainer.models.policy, trainer.encoder, settings)
