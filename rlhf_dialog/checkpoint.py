@@ -172,9 +172,14 @@ def write_json(path: Path, data: Any) -> None:
 
 def replace_json(path: Path, data: Any) -> None:
     """`write_json` in one atomic step. Raises UserError when the file cannot be written."""
+    replace_file(path, json.dumps(data, indent=1) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """`replace_text` that makes the folder too. Raises UserError when the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(data, indent=1) + "\n")
+        replace_text(path, text)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error}") from error
 

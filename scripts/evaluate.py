@@ -7,6 +7,7 @@ agent/), or of --config; with --data_path neither is needed.
 """
 
 import argparse
+import json
 import logging
 import runpy
 import sys
@@ -21,7 +22,7 @@ from rich.table import Table
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import evaluate
 from rlhf_dialog.chat import ChatAgent
-from rlhf_dialog.checkpoint import replace_json, replace_text
+from rlhf_dialog.checkpoint import replace_file, replace_json
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.config import find_config, load_config
 from rlhf_dialog.dialogue import Dialogue
@@ -69,6 +70,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
         "the agent's: what sharper sampling gains without any training",
     )
+    add("--replies", type=Path, help="JSONL file for every prompt with the replies of agents and baselines")
     add("--samples", type=Path, help="JSON file for the replies of three prompts")
     add("--config", help="YAML with data and reward; default: config.yaml of the agent's run")
     add("--data_path", help="other data than the configuration's; without a configuration there is no score")
@@ -141,7 +143,9 @@ def run(options: argparse.Namespace) -> None:
     result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
     replace_json(options.output, result)
     if options.report:
-        replace_text(options.report, markdown(result))
+        replace_file(options.report, markdown(result))
+    if options.replies:
+        replace_file(options.replies, replies_of(prompts, replies | others))
     if options.samples:
         replace_json(options.samples, samples_of(prompts, replies))
     Console(width=None if sys.stdout.isatty() else 170).print(table_of(result))
@@ -314,6 +318,19 @@ def settings_of(
         "distinct_block": evaluate.BLOCK,
         "torch": torch.__version__,
     }
+
+
+def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
+    """One JSON line for each prompt with what every system answered."""
+    lines = []
+    for i, prompt in enumerate(prompts):
+        told = {
+            name: {"response": found.dialogues[i].response, "truncated": found.dialogues[i].truncated}
+            for name, found in systems.items()
+        }
+        known = {"prompt": prompt.prompt_turns, "references": prompt.references, "act": prompt.act}
+        lines.append(json.dumps({"index": prompt.meta["index"], **known, "replies": told}, ensure_ascii=False) + "\n")
+    return "".join(lines)
 
 
 def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:

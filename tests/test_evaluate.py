@@ -337,6 +337,22 @@ def test_two_agents_on_the_same_prompts(script, runs, tmp_path):
     assert json.loads(alone.read_text(encoding="utf-8"))["metrics"] == result["before"]
 
 
+def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_path):
+    """Lengths, copies and act shares recomputed from the file alone."""
+    output, replies = tmp_path / "e.json", tmp_path / "new" / "replies.jsonl"
+    argv = ["--agent", str(runs[0]), "--output", str(output), "--replies", str(replies), "--max_prompts", "7"]
+    assert script.main(argv) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    lines = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
+    assert [line["prompt"] for line in lines] == [prompts[line["index"]].prompt_turns for line in lines]
+    systems = {"metrics": result["metrics"], **result["baselines"]}
+    for name, metrics in systems.items():
+        texts = [line["replies"][name]["response"] for line in lines]
+        assert metrics["mean_words"]["mean"] == pytest.approx(sum(len(text.split()) for text in texts) / 7), name
+    shares = [line["replies"]["metrics"]["truncated"] for line in lines]
+    assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
+
+
 def test_a_sweep_has_every_sampling_and_a_matched_temperature(script, runs, tmp_path):
     output, report = tmp_path / "e.json", tmp_path / "table.md"
     trained, start = map(str, runs)
