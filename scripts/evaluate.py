@@ -11,6 +11,7 @@ import json
 import logging
 import runpy
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,8 @@ def run(options: argparse.Namespace) -> None:
         replace_file(options.replies, replies_of(prompts, replies | others))
     if options.samples:
         replace_json(options.samples, samples_of(prompts, replies))
-    Console(width=None if sys.stdout.isatty() else 170).print(table_of(result))
+    console = Console(width=None if sys.stdout.isatty() else 165)
+    console.print(*tables_of(result, console.width))
     logger.info("written: %s", options.output)
 
 
@@ -346,19 +348,22 @@ def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dic
     ]
 
 
-def table_of(result: dict[str, Any]) -> Table:
-    """Every system a row: mean and, for the agents, the 95 % interval."""
+def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
+    """Every system a row: mean and, for the agents, the 95 % interval; as many tables as the terminal's width asks for."""
     rows, others, shown = rows_of(result)
-    table = Table(title="mean [95 % interval]", title_justify="left")
-    table.add_column("system")
-    for name in shown:
-        table.add_column(name, justify="right")
-    for name, metrics in rows.items():
-        cells = (f"{m['mean']:.3f}\n[{m['low']:.3f}, {m['high']:.3f}]" for m in map(metrics.get, shown))
-        table.add_row(name, *(cell.replace("[", r"\[") for cell in cells))
-    for name, metrics in others.items():
-        table.add_row(name, *(f"{metrics[m]['mean']:.3f}" for m in shown))
-    return table
+    per_table = max((width - 30) // 12, 3)
+    for start in range(0, len(shown), per_table):
+        names = shown[start : start + per_table]
+        table = Table(title="mean [95 % interval]", title_justify="left")
+        table.add_column("system", overflow="fold", min_width=20)
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right", min_width=9)
+        for system, metrics in rows.items():
+            cells = (f"{m['mean']:.3f}\n[{m['low']:.3f}\n{m['high']:.3f}]" for m in map(metrics.get, names))
+            table.add_row(system, *(cell.replace("[", r"\[") for cell in cells))
+        for system, metrics in others.items():
+            table.add_row(system, *(f"{metrics[name]['mean']:.3f}" for name in names))
+        yield table
 
 
 def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
