@@ -38,10 +38,19 @@ class ChatAgent:
         self.stop = StopRule(policy, encoder.tokenizer, settings.turn_separator)
 
     @classmethod
-    def load(cls, folder: str | Path, tokenizer: str | None = None, device: str = "cpu") -> "ChatAgent":
-        """Load an agent; `tokenizer` names another tokenizer folder. Raises UserError when that cannot be done."""
+    def load(
+        cls,
+        folder: str | Path,
+        tokenizer: str | None = None,
+        device: str = "cpu",
+        settings: AgentSettings | None = None,
+    ) -> "ChatAgent":
+        """Load an agent; `tokenizer` names another tokenizer folder, `settings` are for a folder without its own.
+
+        Raises UserError when that cannot be done.
+        """
         lm = load_causal_lm(str(folder), "--agent")
-        settings = read_settings(Path(folder))
+        settings = read_settings(Path(folder), settings)
         words = read_tokenizer(tokenizer or str(folder), "--agent")
         if len(words) > (rows := num_embeddings(lm)):
             raise UserError(f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for {rows}")
@@ -67,11 +76,11 @@ class ChatAgent:
         return decode_response(self.encoder, responses.ids[0][responses.mask[0]].tolist())
 
 
-def read_settings(folder: Path) -> AgentSettings:
-    """The settings beside a model. Raises UserError when the file is damaged, or newer than this program."""
+def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
+    """The settings beside a model, or `default`. Raises UserError when the file is damaged, or newer than this program."""
     path = folder / AGENT_FILE
     if not path.is_file():
-        return AgentSettings()
+        return default or AgentSettings()
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if (version := settings.pop("format_version", FORMAT_VERSION)) > FORMAT_VERSION:

@@ -62,7 +62,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--agent", required=True, help="folder of the agent (any causal LM folder is one)")
-    add("--baseline", help="a second agent, measured on the same prompts: the `before` of the comparison")
+    add(
+        "--baseline",
+        help="a second agent, measured on the same prompts: the `before` of the comparison; where its folder says nothing "
+        "about separator and lengths, those of --agent hold",
+    )
     add("--output", required=True, type=Path, help="JSON file to write")
     add("--report", type=Path, help="Markdown file for the table of all systems and metrics")
     add(
@@ -126,7 +130,7 @@ def run(options: argparse.Namespace) -> None:
     sampling = sampling_of(agent, options)
     systems = {"after" if options.baseline else "metrics": agent}
     if options.baseline:
-        systems["before"] = ChatAgent.load(options.baseline, device=options.device)
+        systems["before"] = ChatAgent.load(options.baseline, device=options.device, settings=agent.settings)
     replies = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
     measured = {name: evaluate.measure(found, judges) for name, found in replies.items()}
     result: dict[str, Any] = {name: evaluate.with_intervals(found, options.seed) for name, found in measured.items()}

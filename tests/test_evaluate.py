@@ -372,6 +372,19 @@ def test_a_sweep_has_every_sampling_and_a_matched_temperature(script, runs, tmp_
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, tmp_path):
+    """A plain model folder with the agent's own weights differs by nothing, its perplexity included."""
+    tiny.gpt2(seed=1).save_pretrained(tmp_path / "lm")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
+    short = save_run(tmp_path / "run", data, seed=1)
+    (short / "rlhf_dialog.json").write_text('{"max_prompt_length": 40, "max_new_tokens": 9}', encoding="utf-8")
+    output = tmp_path / "e.json"
+    argv = ["--agent", str(short), "--baseline", str(tmp_path / "lm"), "--output", str(output), "--max_prompts", "6"]
+    assert script.main(argv) == 0
+    difference = json.loads(output.read_text(encoding="utf-8"))["difference"]
+    assert all(value == 0 for found in difference.values() for value in found.values())
+
+
 def test_an_agent_against_itself_differs_by_nothing(script, runs, tmp_path):
     agent = str(runs[0])
     output = tmp_path / "e.json"
