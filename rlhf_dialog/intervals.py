@@ -28,9 +28,9 @@ class Statistic:
 
 
 def ratio(sums: Array) -> Array:
-    """The first column by the second; 0 where the second is 0. The mean of N numbers is their sum by a sum of ones."""
+    """The first column by the second; NaN where the second is 0. The mean of N numbers is their sum by a sum of ones."""
     top, bottom = sums[..., 0], sums[..., 1]
-    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom != 0)
+    return np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom != 0)
 
 
 def mean_of(values: Array) -> Statistic:
@@ -39,7 +39,10 @@ def mean_of(values: Array) -> Statistic:
 
 
 def interval(statistic: Statistic, seed: int = 0) -> Interval:
-    """`mean` (the point estimate on all units) and the quantiles `low` (2.5 %) and `high` (97.5 %) of its resamples."""
+    """`mean` (the point estimate on all units) and the quantiles `low` (2.5 %) and `high` (97.5 %) of its resamples.
+
+    One unit alone gives a point.
+    """
     return _interval(statistic.point, _resampled(statistic, seed))
 
 
@@ -49,7 +52,9 @@ def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
 
 
 def _interval(point: float, resamples: Array) -> Interval:
-    low, high = np.quantile(resamples, [0.025, 0.975])
+    """NaN where there is no number; resamples without one (an act that was not drawn) say nothing."""
+    known = resamples[np.isfinite(resamples)]
+    low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
     return {"mean": point, "low": float(low), "high": float(high)}
 
 

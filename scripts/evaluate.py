@@ -9,6 +9,9 @@ agent/), or of --config; with --data_path neither is needed.
 import argparse
 import json
 import logging
+import math
+import os
+import re
 import runpy
 import sys
 from collections.abc import Iterator
@@ -22,12 +25,12 @@ from rich.table import Table
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import evaluate
-from rlhf_dialog.chat import ChatAgent
+from rlhf_dialog.chat import ChatAgent, read_settings
 from rlhf_dialog.checkpoint import replace_file, replace_json
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.config import find_config, load_config
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluate import Judges, Measured, Replies
 from rlhf_dialog.generation import Sampling
 from rlhf_dialog.metrics.meteor import meteor_variant
@@ -37,10 +40,12 @@ from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.schema import ClassConfig, Config
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
+NOTHING = {"mean": None, "low": None, "high": None}
+MATCHED_BETWEEN = (0.3, 1.5)
 SWEEP: dict[str, dict[str, Any]] = {
-    "temperature 0.9": {"temperature": 0.9},
-    "temperature 0.7": {"temperature": 0.7},
-    "top-k 20": {"top_k": 20},
+    "temperature 0.9": {"temperature": 0.9, "greedy": False},
+    "temperature 0.7": {"temperature": 0.7, "greedy": False},
+    "top-k 20": {"top_k": 20, "greedy": False},
     "greedy": {"greedy": True},
 }
 SHOWN = (
@@ -115,10 +120,29 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: found {value}, wanted at least 1")
-    if options.min_new_tokens < 0 or options.seed < 0:
-        raise UserError("--min_new_tokens and --seed: wanted at least 0")
+    if options.min_new_tokens < 0 or not 0 <= options.seed < 2**32:
+        raise UserError("--min_new_tokens: wanted at least 0; --seed: wanted 0 to 4294967295")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
+        raise UserError(f"--device: found '{options.device}', wanted cpu or cuda")
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"--device {options.device}: torch finds no CUDA device here; leave it out")
+    if options.data_path == "":
+        raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
+    check_outputs(options)
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
+    given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
+    paths = {name: path.absolute() for name, path in given.items() if path is not None}
+    for name, path in paths.items():
+        above = next(parent for parent in path.parents if parent.exists())
+        if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+            raise UserError(
+                f"--{name}: '{given[name]}' cannot be written; name a file in a folder that you may write to"
+            )
+        if list(paths.values()).count(path) > 1:
+            raise UserError(f"--{name}: '{given[name]}' is given twice; name one file for each output")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -130,13 +154,13 @@ def run(options: argparse.Namespace) -> None:
     sampling = sampling_of(agent, options)
     systems = {"after" if options.baseline else "metrics": agent}
     if options.baseline:
-        systems["before"] = ChatAgent.load(options.baseline, device=options.device, settings=agent.settings)
+        systems["before"] = load_baseline(options, agent)
     replies = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
     measured = {name: evaluate.measure(found, judges) for name, found in replies.items()}
     result: dict[str, Any] = {name: evaluate.with_intervals(found, options.seed) for name, found in measured.items()}
     names = list(next(iter(result.values())))
     if options.baseline:
-        result["difference"] = evaluate.differences(measured["before"], measured["after"], options.seed)
+        result["difference"] = differences(systems, measured, options.seed)
     if options.sweep:
         swept = sweep(systems, prompts, sampling, judges, options)
         result["sweep"] = {name: complete(found, names, options.seed) for name, found in swept.items()}
@@ -146,6 +170,7 @@ def run(options: argparse.Namespace) -> None:
         for name, found in evaluate.progress(list(others.items()), "baselines")
     }
     result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
+    result = finite(result)
     replace_json(options.output, result)
     if options.report:
         replace_file(options.report, markdown(result))
@@ -158,6 +183,23 @@ def run(options: argparse.Namespace) -> None:
     logger.info("written: %s", options.output)
 
 
+def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
+    """The second agent, with room for responses as long as the first one's."""
+    own = read_settings(Path(options.baseline), agent.settings)
+    settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
+    return ChatAgent.load(options.baseline, device=options.device, settings=settings)
+
+
+def differences(systems: dict[str, ChatAgent], measured: dict[str, Measured], seed: int) -> dict[str, Any]:
+    """After minus before; what counts tokens has none between two tokenizers."""
+    found: dict[str, Any] = evaluate.differences(measured["before"], measured["after"], seed)
+    first, second = (systems[name].encoder.tokenizer.get_vocab() for name in ("before", "after"))
+    if first != second:
+        logger.warning("two tokenizers: mean_length and reference_perplexity count other tokens and are not compared")
+        found |= {name: NOTHING for name in ("mean_length", "reference_perplexity") if name in found}
+    return found
+
+
 @dataclass
 class Task:
     """What the replies are measured on."""
@@ -165,26 +207,27 @@ class Task:
     data_path: str
     context_size: int
     min_context_size: int
-    reward_class: ClassConfig | None
+    drop_overlap: bool = False
+    reward_class: ClassConfig | None = None
 
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
     if options.register:
         register(options.register)
-    beside = Path(options.agent).parent / "config.yaml"
+    beside = Path(options.agent).resolve().parent / "config.yaml"
     path = find_config(options.config) if options.config else beside if beside.is_file() else None
     if path:
         config = _load_config(path)
         data_path = options.data_path or config.env.args.data_path
         least = options.min_context_size or config.min_context_size
-        return Task(data_path, config.context_size, least, config.reward_class)
+        return Task(data_path, config.context_size, least, config.drop_overlap, config.reward_class)
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
             "with --data_path"
         )
-    return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1, None)
+    return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1)
 
 
 def _load_config(path: Path) -> Config:
@@ -198,35 +241,57 @@ def _load_config(path: Path) -> Config:
 
 def register(path: str) -> None:
     """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
+    words, sys.argv = sys.argv, [path]
     try:
         runpy.run_path(path, run_name="registered")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.argv = words
 
 
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
-    """The run's reward, its classifier or another one, and METEOR as the reward has it."""
-    reward = None
-    if task.reward_class and not (options.no_intent and "intent_model" in str(task.reward_class.args)):
-        reward = build_reward(task.reward_class.id, task.reward_class.args).to(options.device)
-    elif task.reward_class:
+    """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
+    reward, wanted = None, task.reward_class
+    asks_classifier = wanted is not None and "intent_model" in str(wanted.args)
+    if wanted and not (options.no_intent and asks_classifier):
+        args = with_classifier(wanted.args, options.intent_model) if options.intent_model else wanted.args
+        reward = build_reward(wanted.id, args).to(options.device)
+    elif wanted:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     judges = evaluate.judges_of(reward)
-    if options.intent_model:
+    if options.intent_model and not (judges.intent and asks_classifier):
         judges.intent = Intent(options.intent_model).to(options.device)
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
 
 
+def with_classifier(args: Any, path: str) -> Any:
+    """Arguments of a reward, of its parts too, with another `intent_model` wherever there is one."""
+    if isinstance(args, list):
+        return [with_classifier(item, path) for item in args]
+    if not isinstance(args, dict):
+        return args
+    return {key: path if key == "intent_model" else with_classifier(value, path) for key, value in args.items()}
+
+
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
-    prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
-    return evaluate.pick_prompts(prompts, options.max_prompts, options.seed)
+    try:
+        prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
+    except MissingSplit as error:
+        raise MissingSplit(f"{error}; or measure on another split with --split train") from error
+    prompts = evaluate.pick_prompts(prompts, options.max_prompts, options.seed)
+    for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
+        missing = sum(getattr(prompt, what) is None for prompt in prompts)
+        if missing:
+            logger.warning("%d of %d prompts have no %s: left out are %s", missing, len(prompts), what, left_out)
+    return prompts
 
 
 def train_replies(task: Task) -> list[str]:
     """The references of the training split; none, with a notice, when it cannot be read."""
     try:
-        prompts = load_prompts(task.data_path, "train", task.context_size, task.min_context_size)
+        prompts = load_prompts(task.data_path, "train", task.context_size, task.min_context_size, task.drop_overlap)
     except UserError as error:
         logger.warning("no baseline random_train_reply: %s", error)
         return []
@@ -257,10 +322,9 @@ def sweep(
             sharper, title = replace(sampling, **changes), f"{system}, {how}"
             replies = evaluate.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
             found[title] = evaluate.measure(replies, judges)
-    if options.baseline:
-        temperature = matched_temperature(systems, prompts, sampling, options)
+    if options.baseline and (temperature := matched_temperature(systems, prompts, sampling, options)):
         title = f"before, distinct-2 matched (temperature {temperature:.2f})"
-        sharper = replace(sampling, temperature=temperature)
+        sharper = replace(sampling, temperature=temperature, greedy=False)
         replies = evaluate.generate_replies(
             systems["before"], prompts, sharper, options.seed, options.batch_size, title
         )
@@ -270,27 +334,41 @@ def sweep(
 
 def matched_temperature(
     systems: dict[str, ChatAgent], prompts: list[Dialogue], sampling: Sampling, options: argparse.Namespace
-) -> float:
-    """The temperature at which the baseline's distinct-2 is the agent's, by bisection on at most 1,000 prompts."""
+) -> float | None:
+    """The temperature at which the baseline's distinct-2 is the agent's, by bisection on at most 1,000 prompts.
+
+    None, with a notice, when there is none between 0.3 and 1.5.
+    """
     some = evaluate.pick_prompts(prompts, 1000, options.seed)
 
     def distinct_2(agent: ChatAgent, how: Sampling) -> float:
         replies = evaluate.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
         return evaluate.measure(replies, Judges()).points()["distinct_2"]
 
-    wanted, low, high = distinct_2(systems["after"], sampling), 0.3, 1.5
+    def too_diverse(temperature: float) -> bool:
+        return distinct_2(systems["before"], replace(sampling, temperature=temperature, greedy=False)) > wanted
+
+    wanted, (low, high) = distinct_2(systems["after"], sampling), MATCHED_BETWEEN
+    if too_diverse(low) or not too_diverse(high):
+        logger.warning("no temperature from %g to %g gives --baseline a distinct-2 of %.3f", low, high, wanted)
+        return None
     for _ in range(6):
         middle = (low + high) / 2
-        too_diverse = distinct_2(systems["before"], replace(sampling, temperature=middle)) > wanted
-        low, high = (low, middle) if too_diverse else (middle, high)
+        low, high = (low, middle) if too_diverse(middle) else (middle, high)
     return (low + high) / 2
 
 
 def complete(measured: Measured, names: list[str], seed: int) -> dict[str, Any]:
     """The metrics of a baseline; what a system without a model cannot have is null."""
-    nothing = {"mean": None, "low": None, "high": None}
-    found = evaluate.with_intervals(measured, seed)
-    return {name: found.get(name, nothing) for name in names}
+    found: dict[str, Any] = evaluate.with_intervals(measured, seed)
+    return {name: found.get(name, NOTHING) for name in names}
+
+
+def finite(node: Any) -> Any:
+    """The same with null for every number that JSON does not have."""
+    if isinstance(node, dict):
+        return {key: finite(value) for key, value in node.items()}
+    return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
 def sampling_of(agent: ChatAgent, options: argparse.Namespace) -> Sampling:
@@ -298,8 +376,10 @@ def sampling_of(agent: ChatAgent, options: argparse.Namespace) -> Sampling:
     own = agent.sampling
     given = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     filters = {name: getattr(own, name) if value is None else value for name, value in given.items()}
-    if not (filters["temperature"] > 0 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
-        raise UserError(f"{filters}: temperature must be above 0, top_k at least 0, top_p above 0 and at most 1")
+    if not (filters["temperature"] >= 1e-4 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
+        raise UserError(
+            f"{filters}: temperature must be at least 0.0001, top_k at least 0, top_p above 0 and at most 1"
+        )
     return Sampling(own.max_new_tokens, **filters, min_new_tokens=options.min_new_tokens, greedy=options.greedy)
 
 
@@ -321,7 +401,9 @@ def settings_of(
         "reward_class": task.reward_class.model_dump() if task.reward_class and judges.reward else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
         "meteor": meteor_variant(judges.wordnet),
+        "sacrebleu_tokenize": "intl",
         "distinct_block": evaluate.BLOCK,
+        "distinct_blocks": max(num_prompts // evaluate.BLOCK, 1),
         "torch": torch.__version__,
     }
 
@@ -341,7 +423,7 @@ def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
 
 def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:
     """Three prompts, evenly spread, with what each system answered."""
-    chosen = [len(prompts) * k // 4 for k in (1, 2, 3)]
+    chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
     return [
         {
             "last_turn": prompts[i].prompt_turns[-1],
@@ -363,11 +445,15 @@ def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
         for name in names:
             table.add_column(name.replace("_", " "), justify="right", min_width=9)
         for system, metrics in rows.items():
-            cells = (f"{m['mean']:.3f}\n[{m['low']:.3f}\n{m['high']:.3f}]" for m in map(metrics.get, names))
-            table.add_row(system, *(cell.replace("[", r"\[") for cell in cells))
+            table.add_row(system, *(cell(metrics[name], "{mean:.3f}\n\\[{low:.3f}\n{high:.3f}]") for name in names))
         for system, metrics in others.items():
-            table.add_row(system, *(f"{metrics[name]['mean']:.3f}" for name in names))
+            table.add_row(system, *(cell(metrics[name], "{mean:.3f}") for name in names))
         yield table
+
+
+def cell(metric: dict[str, float | None], form: str) -> str:
+    """The numbers of a metric, or a dash where there are none."""
+    return "-" if metric["mean"] is None else form.format(**metric)
 
 
 def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -384,7 +470,7 @@ def markdown(result: dict[str, Any]) -> str:
     rows, others, shown = rows_of(result)
     lines = ["| system | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
     for name, metrics in (rows | others).items():
-        cells = (f"{m['mean']:.3f} [{m['low']:.3f}, {m['high']:.3f}]" for m in map(metrics.get, shown))
+        cells = (cell(metrics[metric], "{mean:.3f} [{low:.3f}, {high:.3f}]") for metric in shown)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -51,8 +51,16 @@ def test_the_interval_depends_on_the_seed_alone():
     assert intervals.interval(values, 1) != intervals.interval(values, 2)
 
 
-def test_a_ratio_of_nothing_is_zero():
-    assert Statistic(np.zeros((3, 2)), intervals.ratio).point == 0.0
+def test_a_ratio_of_nothing_is_no_number():
+    nothing = intervals.interval(Statistic(np.zeros((3, 2)), intervals.ratio))
+    assert all(math.isnan(value) for value in nothing.values())
+
+
+def test_resamples_without_a_number_say_nothing():
+    """One of eight prompts wants the act, and it was found: 1 whenever that prompt is drawn at all."""
+    rows = np.zeros((8, 2))
+    rows[3] = 1
+    assert intervals.interval(Statistic(rows, intervals.ratio)) == {"mean": 1.0, "low": 1.0, "high": 1.0}
 
 
 def test_paired_differences_are_narrower_than_two_independent_samples():

@@ -258,6 +258,17 @@ def test_required_wordnet_is_a_user_error(monkeypatch, tmp_path):
         Meteor(meteor_wordnet="require")
 
 
+def test_what_cannot_be_measured_is_said():
+    for metric in (Rouge(), SacreBleu(), Meteor(meteor_wordnet="off")):
+        with pytest.raises(ValueError, match="no predictions"):
+            metric.compute(predictions=[], references=[])
+        with pytest.raises(ValueError, match="empty list"):
+            metric.compute(predictions=["a", "b"], references=[["a"], []])
+    for predictions, references in (([3], [0]), ([4], [1]), ([-1], [4])):
+        with pytest.raises(ValueError, match="1 to 4"):
+            Acts().compute(predictions=predictions, references=references)
+
+
 def test_nothing_is_fetched(monkeypatch):
     def refuse(*_args, **_options):
         raise AssertionError("a metric opened a connection")

@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Features, Value
 from datasets import Sequence as ListOf
 
-from rlhf_dialog.metrics.acts import act_counts, macro_f1
+from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
@@ -36,6 +36,12 @@ class ReplyMetric(evaluate.Metric):
 
     def __init__(self, **options: Any):
         super().__init__(**{"keep_in_memory": True, **options})
+
+    def compute(self, **columns: Any) -> Any:
+        """As `evaluate.Metric.compute`. Raises ValueError for columns without rows."""
+        if any(column is not None and not len(column) for column in columns.values()):
+            raise ValueError("there are no predictions to compute a metric of")
+        return super().compute(**columns)
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -59,8 +65,8 @@ class SacreBleu(ReplyMetric):
 
     def _compute(self, predictions: Column, references: Column, **_: Any) -> Result:
         pairs = zip(predictions, references, strict=True)
-        counts = np.array([bleu_counts(texts(reference), reply) for reply, reference in pairs], dtype=np.float64)
-        return {"sacrebleu": float(bleu_of(counts.sum(axis=0)))}
+        counts = [bleu_counts(texts(reference), reply) for reply, reference in pairs]
+        return {"sacrebleu": float(bleu_of(np.asarray(counts, dtype=np.float64).sum(axis=0)))}
 
 
 class Meteor(ReplyMetric):
@@ -108,6 +114,8 @@ class Acts(ReplyMetric):
     columns = ({"predictions": NUMBER, "references": NUMBER},)
 
     def _compute(self, predictions: Column, references: Column, **_: Any) -> Result:
+        if not (set(predictions) <= set(range(NUM_ACTS)) and set(references) <= set(range(1, NUM_ACTS + 1))):
+            raise ValueError("predictions must be classes from 0 to 3, references acts from 1 to 4")
         hits = [found == act - 1 for found, act in zip(predictions, references, strict=True)]
         return {
             "intent_accuracy": mean(hits),
@@ -116,8 +124,11 @@ class Acts(ReplyMetric):
 
 
 def texts(reference: str | list[str]) -> list[str]:
-    """A reference as the list of its texts."""
-    return [reference] if isinstance(reference, str) else reference
+    """A reference as the list of its texts. Raises ValueError when there is none."""
+    found = [reference] if isinstance(reference, str) else list(reference)
+    if not found:
+        raise ValueError("a reply has an empty list of references; give at least one text for each")
+    return found
 
 
 def mean(values: Any) -> float:

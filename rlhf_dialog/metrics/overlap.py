@@ -35,7 +35,7 @@ def _bleu_of(row: Array) -> float:
 
     counts = [int(number) for number in row]
     correct, total, (length, wanted) = counts[:BLEU_ORDER], counts[BLEU_ORDER:-2], counts[-2:]
-    return BLEU.compute_bleu(correct, total, sys_len=length, ref_len=wanted, smooth_method="exp").score / 100
+    return min(BLEU.compute_bleu(correct, total, sys_len=length, ref_len=wanted, smooth_method="exp").score / 100, 1.0)
 
 
 @cache
