@@ -19,8 +19,9 @@ from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
+from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import CompositeReward, scored
+from rlhf_dialog.rewards.composite import CompositeReward, ScoringRules, scored
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.needs import ACTS
@@ -56,7 +57,7 @@ class Judges:
 
     `reward` the run's own; `intent` a classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the
     published way, where the text `<EOU>` stands behind references and finished replies. `seed` draws the other prompts
-    of `meteor_shuffled`.
+    of `meteor_shuffled`. `reward_timeout_s`: the reward may take so long, then RewardTimeout; None: as long as it likes.
     """
 
     reward: BaseReward | None = None
@@ -64,6 +65,7 @@ class Judges:
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
+    reward_timeout_s: float | None = None
 
 
 def judges_of(reward: BaseReward | None) -> Judges:
@@ -74,8 +76,10 @@ def judges_of(reward: BaseReward | None) -> Judges:
 
 
 def _part_of(reward: BaseReward | None, kind: type[Part]) -> Part | None:
-    parts = [part.reward for part in reward.parts.values()] if isinstance(reward, CompositeReward) else [reward]
-    return next((part for part in parts if isinstance(part, kind)), None)
+    if isinstance(reward, CompositeReward):
+        found = (_part_of(part.reward, kind) for part in reward.parts.values())
+        return next((part for part in found if part is not None), None)
+    return reward if isinstance(reward, kind) else None
 
 
 def generate_replies(
@@ -101,18 +105,24 @@ def generate_replies(
 
 @torch.no_grad()
 def reference_nll(agent: ChatAgent, prompts: list[Dialogue], batch_size: int = 64) -> Array:
-    """What the agent's model makes of each prompt's first reference with its end: (B, 2), nats and tokens."""
+    """What the agent's model makes of each prompt's first reference with its end: (B, 2), nats and tokens.
+
+    Where both do not fit into the model's positions, the prompt loses tokens from the left.
+    """
     positions = getattr(agent.policy.lm.config, "max_position_embeddings", None)
-    room = positions and positions - agent.encoder.max_prompt_length
     device, pad_id = agent.policy.lm.device, agent.encoder.pad_id
     sums: list[list[float]] = []
     for batch in batches(prompts, batch_size, "reference perplexity"):
-        targets = [agent.encoder.encode_reply(prompt.reference or "")[:room] for prompt in batch]
+        targets = [
+            agent.encoder.encode_reply(prompt.reference or "")[: positions and positions - 1] for prompt in batch
+        ]
         lengths = torch.tensor([len(target) for target in targets], device=device)
         ids = torch.full((len(batch), int(lengths.max())), pad_id, device=device)
         for row, target in enumerate(targets):
             ids[row, : len(target)] = torch.tensor(target, device=device)
-        prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(agent.encoder, batch))
+        room = positions and positions - ids.shape[1]
+        asked = [agent.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
+        prompt_ids, prompt_mask = (x.to(device) for x in collate([p[-room:] if room else p for p in asked], pad_id))
         logprobs = evaluate(agent.policy, prompt_ids, prompt_mask, ids, temperature=1.0).logprobs
         counts = torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)
         nll = -torch.where(counts, logprobs, 0.0).sum(dim=1)
@@ -150,8 +160,9 @@ def baseline_replies(
         texts["random_train_reply"] = draw.choices(train_replies, k=len(prompts))
     if have_references(prompts):
         references = [prompt.reference or "" for prompt in prompts]
-        texts["random_reference"] = [references[i] for i in others(len(prompts), seed, step=-1)]
         texts["true_replies"] = references
+        if len(prompts) > 1:
+            texts["random_reference"] = [references[i] for i in others(len(prompts), seed, step=-1)]
     found = {name: _as_replies(prompts, list(replies), agent) for name, replies in texts.items()}
     found["always_inform"].always_act = INFORM
     return found
@@ -205,7 +216,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
     )
     if judges.reward:
-        found.per_prompt |= _of_reward(dialogues, judges.reward)
+        found.per_prompt |= _of_reward(dialogues, judges.reward, judges.reward_timeout_s)
     if have_references(dialogues):
         _add_overlap(found, dialogues, judges)
     if judges.intent and have_acts(dialogues):
@@ -218,8 +229,8 @@ def measure(replies: Replies, judges: Judges) -> Measured:
 PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the METEOR variant stands in the settings
 
 
-def _of_reward(dialogues: list[Dialogue], reward: BaseReward) -> dict[str, Array]:
-    scores = scored(reward, dialogues)
+def _of_reward(dialogues: list[Dialogue], reward: BaseReward, timeout_s: float | None) -> dict[str, Array]:
+    scores = scored(reward, dialogues, ScoringRules(timeout_s=timeout_s))
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
     return {"score": _array(scores.total), **parts}
 
@@ -235,6 +246,8 @@ def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> 
     for name, wanted in (("meteor", own), ("meteor_shuffled", foreign)):
         pairs = zip(wanted, replies, strict=True)
         found.per_prompt[name] = _array(meteor(texts, reply, judges.wordnet) for texts, reply in pairs)
+    if len(own) == 1:
+        found.per_prompt["meteor_shuffled"] = np.full(1, np.nan)  # there is no other prompt
     found.per_prompt["meteor_margin"] = found.per_prompt["meteor"] - found.per_prompt["meteor_shuffled"]
     counts = [bleu_counts(texts, reply) for texts, reply in zip(own, replies, strict=True)]
     found.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)

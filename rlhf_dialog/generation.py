@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from rlhf_dialog.chat_template import closing_id
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models import Critic, Policy, position_ids_of
 from rlhf_dialog.ppo import last_token
 
@@ -111,7 +112,12 @@ def respond(
 
 
 def _draw(scores: Tensor, greedy: bool) -> Tensor:
-    """One token id for each row of `scores` (B, V): (B, 1)."""
+    """One token id for each row of `scores` (B, V): (B, 1). Raises RunStopped when a row has no finite maximum."""
+    if not scores.amax(dim=-1).isfinite().all():  # a NaN is its row's maximum
+        raise RunStopped(
+            "the policy's predictions are not finite (NaN or inf), so it cannot write a token; its weights have gone bad: go "
+            "back to an earlier checkpoint, with a lower learning rate"
+        )
     return scores.argmax(dim=-1, keepdim=True) if greedy else torch.multinomial(scores.softmax(dim=-1), num_samples=1)
 
 

@@ -1,7 +1,8 @@
 """From prompts to a scored rollout: the only bridge between text and tensors. B episodes, P prompt tokens, T response tokens."""
 
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from rlhf_dialog.generation import (
 from rlhf_dialog.models import Models
 from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import Scores, scored
+from rlhf_dialog.rewards.composite import STOPPING, RewardError, Scores, ScoringRules, scored
 
 
 @dataclass
@@ -49,6 +50,8 @@ class Rollout:
     reward_scores: Scores  # every part's raw and weighted values and its time
     scores: Tensor  # (B,), after the price of truncation
     seconds: dict[str, float]  # "rollout" and "reward"
+    num_generated: int  # response tokens that were sampled, those of dropped episodes too
+    num_dropped: int = 0  # episodes that are no part of it, because a reward gave no score
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
@@ -61,6 +64,36 @@ class Rollout:
     def num_tokens(self) -> int:
         return int(self.response_mask.sum())
 
+    def of(self, rows: list[int]) -> "Rollout":
+        """The rollout of these episodes alone, as if there had been no others; only the two counts remember them."""
+        at = torch.tensor(rows, dtype=torch.long, device=self.response_ids.device)
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        tensors: dict[str, Any] = {
+            name: x[at] for name, x in columns.items() if isinstance(x, Tensor) and len(x) == len(self)
+        }
+        return replace(
+            self,
+            dialogues=[self.dialogues[i] for i in rows],
+            reward_scores=self.reward_scores.of(rows),
+            num_dropped=self.num_dropped + len(self) - len(rows),
+            **tensors,
+        )
+
+
+def without_unscored(rollout: Rollout, group_size: int) -> Rollout:
+    """The rollout without the groups of `group_size` neighbours in which a score is missing; the only place that drops any."""
+    scored_rows = rollout.scores.isfinite().view(-1, group_size)
+    whole = scored_rows.all(dim=1, keepdim=True).expand_as(scored_rows).flatten()
+    return rollout if whole.all() else rollout.of(whole.nonzero().flatten().tolist())
+
+
+def prompt_names(dialogues: Sequence[Dialogue], at_most: int = 16) -> str:
+    """`train 3, train 7 and 2 more`: split and index of the prompts, each once."""
+    names = [f"{d.meta.get('split', 'prompt')} {d.meta.get('index', '?')}" for d in dialogues]
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
+    return ", ".join(names[:at_most]) + more
+
 
 def collect(
     models: Models,
@@ -71,10 +104,12 @@ def collect(
     reward: BaseReward,
     truncation_penalty: float = 0.0,
     microbatch_size: int = 16,
+    rules: ScoringRules = STOPPING,
 ) -> Rollout:
     """Answer the prompts with the policy, score the answers, and evaluate them with policy, critic and reference.
 
-    Raises RewardError (a UserError) when the reward fails.
+    Where the rules skip, the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
+    RewardTimeout when it does not end, and RunStopped when the policy has no finite predictions.
     """
     start = time.perf_counter()
     device = models.policy.lm.device
@@ -83,8 +118,13 @@ def collect(
     tensors = _evaluate(models, prompt_ids, prompt_mask, responses, sampling.temperature, microbatch_size)
     dialogues = answered(prompts, responses, encoder)
     collected = time.perf_counter()
-    reward_scores = scored(reward, dialogues)
+    reward_scores = scored(reward, dialogues, rules)
     scores = torch.tensor(reward_scores.total, device=device) - truncation_penalty * responses.truncated
+    if scores.isinf().any() or (scores.isnan().any() and not rules.skip_unscored):
+        row = int((~scores.isfinite()).nonzero()[0])
+        raise RewardError(
+            f"reward '{reward.name}': the sum {reward_scores.total[row]!r} for dialogue {row} is no finite 32-bit number"
+        )
     return Rollout(
         dialogues=dialogues,
         prompt_ids=prompt_ids,
@@ -96,6 +136,7 @@ def collect(
         reward_scores=reward_scores,
         scores=scores,
         seconds={"rollout": collected - start, "reward": time.perf_counter() - collected},
+        num_generated=int(responses.mask.sum()),
         **tensors,
     )
 

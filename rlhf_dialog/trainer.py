@@ -19,12 +19,14 @@ from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rollout import Rollout, collect
+from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rollout import Rollout, collect, prompt_names, without_unscored
 from rlhf_dialog.schema import Config, batch_plan
 
 logger = logging.getLogger(__name__)
 Metrics = dict[str, float]
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl
+STANDS = "the last checkpoint stands"
 
 
 class PPOTrainer:
@@ -47,8 +49,10 @@ class PPOTrainer:
         if models.critic is not None:
             self.optimizers["critic"] = self._adam(models.critic, config.critic_lr)
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
+        self.skipped_in_a_row = 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
+        self.starts_from_reference = config.ref_model in (None, config.model_path)  # false with weights of a checkpoint
 
     def _adam(self, model: nn.Module, lr: float) -> torch.optim.AdamW:
         return torch.optim.AdamW(
@@ -58,7 +62,8 @@ class PPOTrainer:
     def step(self) -> Metrics:
         """One iteration: collect a rollout, turn scores into advantages, update, adapt the KL coefficient.
 
-        Raises RunStopped when a check that every run makes fails, RewardError when the reward does.
+        Raises RunStopped when a check that every run makes fails or `max_skipped_steps` optimizer steps in a row had no finite
+        numbers, RewardError when the reward fails.
         """
         start = time.perf_counter()
         rollout = self.rollout = self._collect(self._next_prompts())
@@ -72,11 +77,11 @@ class PPOTrainer:
         losses = NO_CRITIC | self._update(rollout) | explained
         self.kl.update(kl)
         self.iteration += 1
-        self.time_steps += rollout.num_tokens
-        self.episodes += len(rollout)
+        self.time_steps += rollout.num_generated
+        self.episodes += len(rollout) + rollout.num_dropped
         metrics = self._metrics(rollout, losses, kl, kl_coef)
         metrics["time/update"] = time.perf_counter() - start - sum(rollout.seconds.values())
-        metrics["FPS"] = rollout.num_tokens / (time.perf_counter() - start)
+        metrics["FPS"] = rollout.num_generated / (time.perf_counter() - start)
         return metrics
 
     def train(self) -> Iterator[Metrics]:
@@ -103,22 +108,45 @@ class PPOTrainer:
         return [self.prompts[i] for i in indices for _ in range(self.config.responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
-        return collect(
+        """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score."""
+        config = self.config
+        rollout = collect(
             self.models,
             prompts,
             self.encoder,
             self.sampling,
             self.stop,
             self.reward,
-            self.config.truncation_penalty,
-            self.config.per_device_microbatch_size,
+            config.truncation_penalty,
+            config.per_device_microbatch_size,
+            ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s),
         )
+        self._check_models(rollout)
+        in_groups = config.advantage_estimator in ("grpo", "rloo")
+        rollout = without_unscored(rollout, config.responses_per_prompt if in_groups else 1)
+        if not len(rollout):
+            raise RunStopped(
+                f"iteration {self.iteration + 1}: all {rollout.num_dropped} episodes are dropped, since the reward "
+                f"'{self.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {STANDS}"
+            )
+        return rollout
+
+    def _check_models(self, rollout: Rollout) -> None:
+        """Weights that are no numbers show here, and no skipped step would mend them."""
+        found = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
+        for model, tensor in found.items():
+            bad = (rollout.response_mask & ~tensor.isfinite()).any(dim=1).nonzero().flatten().tolist()
+            if bad:
+                names = prompt_names([rollout.dialogues[i] for i in bad])
+                raise RunStopped(
+                    f"iteration {self.iteration + 1}: the {model} gives NaN or inf for {len(bad)} of {len(rollout)} responses "
+                    f"before any update (prompts: {names}); its weights have gone bad; {STANDS}"
+                )
 
     def _check_start(self, kl: float) -> None:
         """A fresh run that starts from its own reference has KL 0; anything else is a fault of masks, positions or dropout."""
-        starts_from_reference = self.config.ref_model in (None, self.config.model_path)
         tolerance = 1e-3 if self.config.use_amp else 1e-5
-        if self.iteration == 0 and starts_from_reference and not abs(kl) < tolerance:
+        if self.iteration == 0 and self.starts_from_reference and not abs(kl) < tolerance:
             raise RunStopped(
                 f"the policy starts as its own reference, yet their KL is {kl:.3g} nats per token (allowed: {tolerance:g}); "
                 "the two do not compute the same log-probabilities"
@@ -144,18 +172,21 @@ class PPOTrainer:
         return metrics
 
     def _update(self, rollout: Rollout) -> Metrics:
-        """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the minibatches."""
+        """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the good minibatches."""
         rollout.targets = rollout.returns
         if self.value_norm is not None and self.config.advantage_estimator == "gae":
             self.value_norm.update(rollout.returns, rollout.response_mask)
             rollout.targets = self.value_norm.normalize(rollout.returns)
         self._set_learning_rates()
         steps: list[Metrics] = []
+        good: list[Metrics] = []
         for _ in range(self.config.ppo_epoch):
             order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
-            for rows in order.tensor_split(self.plan.num_minibatches):
-                steps.append(self._minibatch(rollout, rows, first=not steps))
-        return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+            for rows in order.tensor_split(min(self.plan.num_minibatches, len(rollout))):
+                steps.append(self._minibatch(rollout, rows, first=not good))
+                good += steps[-1:] if all_finite(steps[-1]) else []
+        means = {name: sum(step[name] for step in good) / len(good) if good else math.nan for name in steps[0]}
+        return means | {"ppo/skipped_steps": len(steps) - len(good)}
 
     def _set_learning_rates(self) -> None:
         scale = 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
@@ -164,25 +195,47 @@ class PPOTrainer:
                 self.optimizers[name].param_groups[0]["lr"] = lr * scale
 
     def _minibatch(self, rollout: Rollout, rows: Tensor, first: bool) -> Metrics:
-        """One optimizer step; its microbatches add up to the same gradient whatever their size."""
+        """One optimizer step; its microbatches add up to the same gradient whatever their size.
+
+        Without a step when one of the returned statistics is not finite.
+        """
         num_tokens = rollout.response_mask[rows].sum()
         totals: Metrics = {}
+        suspects: list[int] = []
         size = self.config.per_device_microbatch_size
         for part in microbatches(rollout.prompt_mask, rollout.response_mask, rows, size):
             loss, statistics = self._losses(rollout, part, num_tokens, first)
             loss.backward()
-            for name, value in statistics.items():
-                totals[name] = totals.get(name, 0.0) + value.item()
+            found = {name: value.item() for name, value in statistics.items()}
+            suspects += part.rows.tolist() if not all_finite(found) else []
+            for name, value in found.items():
+                totals[name] = totals.get(name, 0.0) + value
         totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
-        if not all(map(math.isfinite, totals.values())):
-            bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
-            raise RunStopped(
-                f"iteration {self.iteration + 1}: a number of the update is not finite ({bad}); the last checkpoint stands"
-            )
-        for optimizer in self.optimizers.values():
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        if all_finite(totals):
+            self.skipped_in_a_row = 0
+            for optimizer in self.optimizers.values():
+                optimizer.step()
+        self._drop_gradients()
+        if not all_finite(totals):
+            self._count_skipped(totals, [rollout.dialogues[i] for i in suspects or rows.tolist()], bool(suspects))
         return totals
+
+    def _drop_gradients(self) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+
+    def _count_skipped(self, totals: Metrics, dialogues: list[Dialogue], in_the_loss: bool) -> None:
+        """Name a step that was not made. Raises RunStopped at the `max_skipped_steps`-th in a row."""
+        self.skipped_in_a_row += 1
+        bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
+        where = "microbatch with it" if in_the_loss else "minibatch"
+        text = (
+            f"iteration {self.iteration + 1}: a number of the update is not finite ({bad}); prompts of the {where}: "
+            f"{prompt_names(dialogues)}; the optimizer step is skipped"
+        )
+        if self.skipped_in_a_row >= self.config.max_skipped_steps:
+            raise RunStopped(f"{text}, {self.skipped_in_a_row} in a row (max_skipped_steps): the run stops; {STANDS}")
+        logger.warning("%s, %d in a row", text, self.skipped_in_a_row)
 
     def _losses(
         self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, first: bool
@@ -192,7 +245,7 @@ class PPOTrainer:
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
         new, values = self._evaluate(rollout, part)
         log_ratio = ppo.masked(new.logprobs - old_logprobs, mask)
-        if first:
+        if first and log_ratio.isfinite().all():  # what is not finite makes the loss so too
             self._check_ratio(log_ratio.detach(), mask)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
@@ -209,6 +262,7 @@ class PPOTrainer:
             value_loss = ppo.value_loss(values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens)
             loss = loss + config.value_loss_coef * value_loss
             statistics["ppo/value_loss"] = value_loss
+        statistics["ppo/loss"] = loss
         return loss, statistics
 
     def _evaluate(self, rollout: Rollout, part: Microbatch) -> tuple[Evaluation, Tensor | None]:
@@ -250,6 +304,7 @@ class PPOTrainer:
             "objective/kl": kl,
             "objective/kl_coef": kl_coef,
             "objective/entropy": ppo.masked_mean(rollout.entropy, mask).item(),
+            "response/unscored": rollout.num_dropped,
             "response/length": rollout.num_tokens / len(rollout),
             "response/truncated": rollout.truncated.float().mean().item(),
             **losses,
@@ -298,6 +353,7 @@ class PPOTrainer:
             "iteration": self.iteration,
             "time_steps": self.time_steps,
             "episodes": self.episodes,
+            "skipped_in_a_row": self.skipped_in_a_row,
             "first_support_mass": self.first_support_mass,
             "sampler": self.sampler.state_dict(),
             "kl_controller": self.kl.state_dict(),
@@ -309,8 +365,13 @@ class PPOTrainer:
         if (state["value_normalizer"] is None) != (self.value_norm is None):
             raise UserError("use_valuenorm: the checkpoint was made with the other setting; resume with the same")
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
-        self.first_support_mass = state["first_support_mass"]
+        self.first_support_mass, self.skipped_in_a_row = state["first_support_mass"], state.get("skipped_in_a_row", 0)
         self.sampler.load_state_dict(state["sampler"])
         self.kl.load_state_dict(state["kl_controller"])
         if self.value_norm:
             self.value_norm.load_state_dict(state["value_normalizer"])
+
+
+def all_finite(metrics: Metrics) -> bool:
+    """Whether no value is NaN or inf."""
+    return all(map(math.isfinite, metrics.values()))

@@ -35,7 +35,8 @@ class Validation:
     """Measures the policy now and then, without a trace in the training, and remembers the best iteration."""
 
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
-        self.config, self.prompts, self.judges = config, prompts, judges_of(reward)
+        self.config, self.prompts = config, prompts
+        self.judges = replace(judges_of(reward), reward_timeout_s=config.reward_timeout_s)
         self.best: Best | None = None
 
     def check(self) -> None:

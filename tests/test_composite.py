@@ -1,8 +1,11 @@
 """Weighted sums, their parts, and what a reward that misbehaves is told."""
 
 import logging
+import math
+import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -11,9 +14,11 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
+from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.limit import RewardTimeout, Stacks
 
 DIALOGUES = [
     Dialogue(["Hi ."], "one two", "a b c d", act=1),
@@ -256,6 +261,167 @@ def test_nlp_reward_without_intent(caplog):
 def test_nlp_reward_mistakes(args, message):
     with pytest.raises(UserError, match=message):
         NLPReward(**args)
+
+
+# -- no score
+
+
+SKIP = ScoringRules(skip_unscored=True)
+
+
+def test_skip_makes_none_and_what_is_not_finite_a_nan(caplog):
+    values = [None, math.inf, 2.0]
+    inner = {
+        "id": "CompositeReward",
+        "args": {"parts": [{"id": "Given", "args": {"value": [1, -math.inf, 3], "per_dialogue": False}}]},
+    }
+    reward = CompositeReward([{"id": "Given", "weight": 0.0, "args": {"value": values, "per_dialogue": False}}, inner])
+    scores = scored(reward, DIALOGUES, SKIP)
+    assert [str(value) for value in scores.total] == ["nan", "nan", "3.0"]
+    assert [str(value) for value in scores.parts["given"].raw] == ["nan", "nan", "2.0"]
+    assert [str(value) for value in scores.parts["composite"].raw] == ["1.0", "nan", "3.0"]
+    assert caplog.text.count("reward 'given' gave no score to 2 of 3 dialogues (the first is number 0: None)") == 1
+    assert caplog.text.count("reward 'given' gave no score to 1 of 3 dialogues (the first is number 1: -inf)") == 1
+    kept = scores.of([2])
+    assert (kept.total, kept.parts["given"].weighted, kept.parts["composite"].raw) == ([3.0], [0.0], [3.0])
+
+
+@pytest.mark.parametrize("value", [["high", 1.0, 1.0], [1.0, 2.0], None, ValueError("bug")])
+def test_skip_forgives_no_bug(value):
+    with pytest.raises(RewardError):
+        scored(Given(value, per_dialogue=False), DIALOGUES, SKIP)
+
+
+def test_skip_asks_for_what_is_available():
+    class Server(Given):
+        def score_available(self, dialogues):
+            return [None, 5, None]
+
+    assert [str(value) for value in scored(Server(1.0), DIALOGUES, SKIP).total] == ["nan", "5.0", "nan"]
+    assert scored(Server(1.0), DIALOGUES).total == [1.0] * 3
+
+
+def test_a_sum_beyond_all_numbers_is_no_crash():
+    parts = [{"id": "Given", "args": {"value": 1.5e308}}] * 2
+    assert CompositeReward(parts).score(DIALOGUES[:1]).total == [math.inf]
+
+
+# -- a reward without an end
+
+
+class Slow(BaseReward):
+    """Blocks in Python or in C, or is quick."""
+
+    name = "slow"
+
+    def __init__(self, how):
+        self.how = how
+
+    def __call__(self, dialogues):
+        here, there = socket.socketpair()
+        end = time.monotonic() + 5
+        while self.how == "python" and time.monotonic() < end:
+            pass
+        if self.how == "sleep":
+            time.sleep(5)
+        if self.how == "socket":
+            here.settimeout(5)
+            here.recv(1)
+        if self.how == "error":
+            raise ValueError("bad word")
+        if self.how == "ctrl-c":
+            raise KeyboardInterrupt
+        there.close()
+        here.close()
+        return [float(threading.current_thread() is threading.main_thread())] * len(dialogues)
+
+
+def limited(reward, seconds=0.2):
+    return scored(reward, DIALOGUES, ScoringRules(timeout_s=seconds))
+
+
+@pytest.mark.parametrize("how", ["python", "sleep", "socket"])
+def test_a_reward_that_does_not_end_is_left_behind_with_its_stack(how, capsys):
+    quick = {"id": "Given", "args": {"value": 1.0}}
+    reward = CompositeReward([quick, quick])
+    reward.parts["slow"] = type(reward.parts["given"])(1.0, Slow(how))
+    start = time.monotonic()
+    with pytest.raises(RewardTimeout, match=r"reward 'slow' was not done within 0\.\d+ seconds") as caught:
+        limited(reward)
+    assert 0.1 < time.monotonic() - start < 2
+    assert isinstance(caught.value, RunStopped)
+    assert caught.value.exit_code == 3
+    assert isinstance(caught.value.__cause__, Stacks)
+    line = {"python": "while self.how", "sleep": "time.sleep(5)", "socket": "here.recv(1)"}[how]
+    for text in (capsys.readouterr().err, "".join(traceback.format_exception(caught.value))):
+        assert "MainThread, most recent call last:" in text
+        assert "in __call__" in text
+        assert line in text or how == "python"
+
+
+def test_the_limit_is_for_all_parts_together():
+    class Third(BaseReward):
+        name = "third"
+
+        def __call__(self, dialogues):
+            time.sleep(0.2)
+            return [0.0] * len(dialogues)
+
+    reward = CompositeReward([{"id": "Given"}] * 3)
+    for part in reward.parts.values():
+        part.reward = Third()
+    with pytest.raises(RewardTimeout):
+        limited(reward, 0.5)
+    assert limited(reward, 5).total == [0.0] * 3
+
+
+def test_within_the_limit_everything_is_as_without():
+    assert limited(Slow("quick"), 5).total == [0.0] * 3  # in a thread
+    assert scored(Slow("quick"), DIALOGUES).total == [1.0] * 3  # in the caller's own
+    with pytest.raises(KeyboardInterrupt):
+        limited(Slow("ctrl-c"), 5)
+    line = next(
+        i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if 'raise ValueError("bad' in text
+    )
+    with pytest.raises(
+        RewardError, match=rf"reward 'slow' raised ValueError: bad word at .*test_composite\.py:{line}$"
+    ):
+        limited(Slow("error"), 5)
+
+
+HANGING = """
+import re, sys, time
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.rewards import BaseReward, limit, scored
+from rlhf_dialog.rewards.composite import ScoringRules
+
+class Hang(BaseReward):
+    def __call__(self, dialogues):
+        {body}
+
+limit.GRACE = 0.5
+try:
+    scored(Hang(), [Dialogue(["a"])], ScoringRules(timeout_s=0.2))
+except limit.RewardTimeout as error:
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("time.sleep(600)", 3),
+        ("re.match('(a*)*b', 'a' * 64)", 1),
+    ],  # the second one never gives up the interpreter's lock
+)
+def test_a_process_with_a_hanging_reward_ends(body, code):
+    start = time.monotonic()
+    command = [sys.executable, "-c", HANGING.format(body=body)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert "most recent call" in done.stderr
+    assert "__call__" in done.stderr
+    assert time.monotonic() - start < 20
 
 
 def test_importing_the_rewards_is_light():

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import math
+import time
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from rlhf_dialog.generation import Sampling
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
+from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.schema import Config
+from rlhf_dialog.validation import Validation
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "evaluate.py"
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
@@ -166,7 +170,8 @@ def test_acts_by_hand():
     assert points["intent_accuracy"] == 0.5
     assert points["intent_accuracy_question"] == 0.5
     assert points["intent_accuracy_inform"] == 1.0
-    assert points["intent_accuracy_commissive"] == points["intent_accuracy_directive"] == 0.0
+    assert points["intent_accuracy_commissive"] == 0.0
+    assert math.isnan(points["intent_accuracy_directive"])  # nobody wanted one
     assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     always = evaluate.measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
     assert always["intent_accuracy"] == 0.25
@@ -353,22 +358,37 @@ def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_pat
     assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
 
 
-def test_a_sweep_has_every_sampling_and_a_matched_temperature(script, runs, tmp_path):
+def test_the_matched_temperature_has_the_agents_distinct_2(script, monkeypatch):
+    """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
+
+    def replies(agent, prompts, sampling, *_):
+        return agent if isinstance(agent, float) else sampling.temperature / 2
+
+    class Points(float):
+        def points(self):
+            return {"distinct_2": float(self)}
+
+    monkeypatch.setattr(evaluate, "generate_replies", replies)
+    monkeypatch.setattr(evaluate, "measure", lambda found, judges: Points(found))
+    options = Namespace(seed=0, batch_size=8)
+    for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
+        systems = {"after": wanted, "before": "baseline"}
+        assert script.matched_temperature(systems, [Dialogue(["a"])], Sampling(greedy=True), options) == temperature
+
+
+def test_a_sweep_has_every_sampling(script, runs, tmp_path):
     output, report = tmp_path / "e.json", tmp_path / "table.md"
     trained, start = map(str, runs)
     argv = ["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "8", "--sweep"]
     assert script.main([*argv, "--report", str(report)]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
     names = {f"{who}, {how}" for who in ("before", "after") for how in script.SWEEP}
-    matched = set(result["sweep"]) - names
-    assert names < set(result["sweep"])
-    assert len(matched) == 1
-    assert "distinct-2 matched" in matched.pop()
+    assert set(result["sweep"]) == names  # bytes without spaces are no words: no temperature matches
     assert script.main([*argv[:2], "--output", str(output), "--max_prompts", "8", "--greedy"]) == 0
     greedy = json.loads(output.read_text(encoding="utf-8"))["metrics"]["rouge1"]
     assert result["sweep"]["after, greedy"]["rouge1"] == greedy
     lines = report.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 3 + 9 + len(BASELINES)
+    assert len(lines) == 2 + 3 + 8 + len(BASELINES)
     assert len({line.count("|") for line in lines}) == 1
 
 
@@ -446,6 +466,13 @@ def test_sampling_options_are_used_and_written(script, runs, tmp_path):
         (["--max_prompts", "0"], "max_prompts"),
         (["--min_context_size", "50"], "min_context_size"),
         (["--device", "cuda"], "CUDA"),
+        (["--device", "mps"], "mps"),
+        (["--seed", "4294967296"], "--seed"),
+        (["--temperature", "1e-45"], "temperature"),
+        (["--data_path", ""], "--data_path"),
+        (["--output", ""], "--output"),
+        (["--report", "."], "--report"),
+        (["--register", "exits.py"], "--register"),
     ],
 )
 def test_mistakes_are_exit_code_2_and_write_nothing(script, runs, tmp_path, monkeypatch, capsys, options, words):
@@ -461,6 +488,74 @@ def test_mistakes_are_exit_code_2_and_write_nothing(script, runs, tmp_path, monk
     assert words in error
     assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_outputs_are_two_files(script, runs, tmp_path, capsys):
+    path = str(tmp_path / "e.json")
+    assert script.main(["--agent", str(runs[0]), "--output", path, "--samples", path]) == 2
+    assert "twice" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_exits_is_not_the_end(script, runs, tmp_path, capsys):
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit(f'{len(sys.argv)} words')\n")
+    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--register", str(tmp_path / "exits.py")]
+    assert script.main(argv) == 2
+    assert "SystemExit: 1 words" in capsys.readouterr().err
+
+
+def test_two_agents_with_other_lengths_and_tokenizers(script, runs, data, tmp_path):
+    """The longer responses of one fit into the other; what counts tokens is not compared."""
+    other = save_run(tmp_path / "other", data, seed=2)
+    tiny.byte_tokenizer(separator_token=False).save_pretrained(other)
+    (other / "rlhf_dialog.json").write_text('{"max_new_tokens": 120}', encoding="utf-8")
+    output = tmp_path / "e.json"
+    argv = ["--agent", str(other), "--baseline", str(runs[0]), "--output", str(output), "--max_prompts", "3"]
+    assert script.main(argv) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert result["before"]["mean_length"]["mean"] > 9
+    for name in ("mean_length", "reference_perplexity"):
+        assert result["difference"][name] == {"mean": None, "low": None, "high": None}
+    assert result["difference"]["mean_words"]["mean"] is not None
+
+
+def test_one_prompt_has_no_other(script, runs, tmp_path, capsys):
+    output, samples = tmp_path / "e.json", tmp_path / "s.json"
+    argv = ["--agent", str(runs[0]), "--output", str(output), "--max_prompts", "1", "--samples", str(samples)]
+    assert script.main(argv) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert set(result["baselines"]) == BASELINES - {"random_reference"}
+    assert result["metrics"]["meteor_shuffled"]["mean"] is result["metrics"]["meteor_margin"]["mean"] is None
+    assert len(json.loads(samples.read_text(encoding="utf-8"))) == 1
+
+
+def test_prompts_that_lack_something_are_told(script, runs, tmp_path, capsys):
+    (tmp_path / "test.jsonl").write_text('{"prompt": "Tea ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
+    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--data_path", str(tmp_path)]
+    lm = save_plain(tmp_path / "lm")
+    assert script.main(["--agent", lm, *argv[2:]]) == 0
+    error = capsys.readouterr().err
+    assert "1 of 2 prompts have no reference" in error
+    assert "2 of 2 prompts have no act" in error
+    (tmp_path / "test.jsonl").rename(tmp_path / "prompts.jsonl")
+    assert script.main(["--agent", lm, *argv[2:4], "--data_path", str(tmp_path / "prompts.jsonl")]) == 2
+    assert "--split train" in capsys.readouterr().err
+
+
+def save_plain(folder: Path) -> str:
+    """A model folder without settings."""
+    tiny.gpt2().save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_path):
+    """A model of 64 positions sees less of the prompt, not less of the reference."""
+    tiny.gpt2(n_positions=64).save_pretrained(tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    found = evaluate.reference_nll(ChatAgent.load(tmp_path), prompts)
+    whole = [len(prompt.reference) + 2 for prompt in prompts]  # a space before, the separator behind
+    assert found[:, 1].tolist() == [min(length, 63) for length in whole]
 
 
 def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path, capsys):
@@ -500,6 +595,9 @@ def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, 
     expected = COUNTS | OVERLAP | ACTS | {"reference_perplexity"}
     runs = {(): expected | RUN, ("--no_intent",): expected - ACTS}
     runs["--intent_model", classifier, "--data_path", data] = expected | RUN
+    gone = (tmp_path / "config.yaml").read_text(encoding="utf-8").replace(classifier, "./gone")
+    (tmp_path / "gone.yaml").write_text(gone, encoding="utf-8")
+    runs["--config", str(tmp_path / "gone.yaml"), "--intent_model", classifier] = expected | RUN
     for options, names in runs.items():
         assert script.main([*argv, *options]) == 0
         result = json.loads(output.read_text(encoding="utf-8"))
@@ -541,3 +639,15 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
     assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
     del RewardFactory.classes["Seven"]
     assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
+
+
+def test_a_reward_without_an_end_stops_an_evaluation():
+    class Stuck(BaseReward):
+        name = "stuck"
+
+        def __call__(self, dialogues):
+            time.sleep(10)
+
+    config = Config(model_path="m", env={"args": {"data_path": "d"}}, reward_class={"id": "x"}, reward_timeout_s=0.2)
+    with pytest.raises(RewardTimeout, match=r"reward 'stuck' was not done within 0\.2 seconds"):
+        Validation(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()

@@ -12,7 +12,8 @@ from rlhf_dialog.generation import Sampling, StopRule, evaluate
 from rlhf_dialog.models import Critic, Models, Policy
 from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rollout import answered, collect, decode_response, encode_prompts
+from rlhf_dialog.rewards.composite import RewardError, ScoringRules
+from rlhf_dialog.rollout import answered, collect, decode_response, encode_prompts, prompt_names, without_unscored
 
 PAD, EOS, EOU = 256, 257, 258
 PROMPTS = [
@@ -258,3 +259,68 @@ def test_seconds_of_rollout_and_reward(monkeypatch):
     monkeypatch.setattr("rlhf_dialog.rollout.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
     assert roll(models, encoder).seconds == {"rollout": 1, "reward": 1}
+
+
+# -- fewer episodes
+
+
+def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
+    class Huge(BaseReward):
+        name = "huge"
+
+        def __call__(self, dialogues):
+            return [0.0, 1e39, 0.0]
+
+    models, encoder = world()
+    for skip in (False, True):
+        with pytest.raises(
+            RewardError, match=r"reward 'huge': the sum 1e\+39 for dialogue 1 is no finite 32-bit number"
+        ):
+            roll(models, encoder, reward=Huge(), rules=ScoringRules(skip))
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 9}])
+def test_a_rollout_of_some_rows_by_hand(filters):
+    models, encoder = world()
+    whole = roll(models, encoder, Sampling(max_new_tokens=6, **filters))
+    part = whole.of([2, 0])
+    assert [d.meta["index"] for d in part.dialogues] == [2, 0]
+    assert (
+        part.scores.tolist() == part.reward_scores.total == part.reward_scores.parts["recording"].weighted == [30, 10]
+    )
+    names = "prompt_ids prompt_mask response_ids response_mask support truncated logprobs ref_logprobs entropy values kl_full"
+    for name in [*names.split(), "ref_support_mass"]:
+        before, after = getattr(whole, name), getattr(part, name)
+        assert (
+            (before is None) == (after is None) == (not filters and name in ("support", "kl_full", "ref_support_mass"))
+        )
+        assert before is None or torch.equal(torch.stack([before[2], before[0]]), after), name
+    assert (len(part), part.num_dropped, part.num_generated) == (2, 1, whole.num_tokens)
+    assert (len(whole), whole.num_dropped) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("missing", "group", "kept"), [([], 1, [0, 1, 2, 3]), ([1], 1, [0, 2, 3]), ([1], 2, [2, 3]), ([0, 3], 2, [])]
+)
+def test_who_is_dropped(missing, group, kept):
+    class Missing(BaseReward):
+        name = "missing"
+
+        def __call__(self, dialogues):
+            return [None if i in missing else 1.0 for i in range(len(dialogues))]
+
+    models, encoder = world()
+    prompts = [PROMPTS[0], PROMPTS[1], PROMPTS[2], PROMPTS[0]]
+    rollout = roll(models, encoder, reward=Missing(), prompts=prompts, rules=ScoringRules(True))
+    assert rollout.scores.isnan().nonzero().flatten().tolist() == missing
+    found = without_unscored(rollout, group)
+    assert [d.prompt_turns for d in found.dialogues] == [prompts[i].prompt_turns for i in kept]
+    assert torch.equal(found.response_ids, rollout.response_ids[kept])
+    assert (len(found), found.num_dropped) == (len(kept), 4 - len(kept))
+
+
+def test_names_of_prompts():
+    many = [Dialogue(["a"], meta={"split": "train", "index": i // 2}) for i in range(40)]
+    assert prompt_names(many[:4]) == "train 0, train 1"
+    assert prompt_names(many).endswith(", train 15 and 4 more")
+    assert prompt_names([Dialogue(["a"])]) == "prompt ?"

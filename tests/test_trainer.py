@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import time
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from rlhf_dialog import ppo
 from rlhf_dialog import trainer as trainer_module
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import evaluate
+from rlhf_dialog.generation import Responses, evaluate, respond
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models import Critic, Models, Policy
 from rlhf_dialog.rewards.base import BaseReward
@@ -212,7 +213,7 @@ def test_dropout_left_on_is_noticed():
 def test_weights_that_are_no_numbers_stop_the_run():
     trainer = make_trainer()
     torch.nn.init.constant_(trainer.models.ref_policy.lm.transformer.ln_f.weight, math.nan)
-    with pytest.raises(RunStopped, match=r"starts as its own reference, yet their KL is nan"):
+    with pytest.raises(RunStopped, match=r"iteration 1: the reference gives NaN or inf for 6 of 6 responses"):
         trainer.step()
 
 
@@ -222,6 +223,339 @@ def test_a_loss_that_is_not_finite_stops_before_the_optimizer():
     with pytest.raises(RunStopped, match=r"iteration 1: a number of the update is not finite \(.*ppo/value_loss inf"):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_weights_of_the_policy_that_are_no_numbers_stop_before_a_token_is_drawn(number):
+    trainer = make_trainer()
+    trainer.step()
+    torch.nn.init.constant_(trainer.models.policy.lm.transformer.ln_f.bias, number)
+    with pytest.raises(RunStopped, match=r"predictions are not finite \(NaN or inf\)"):
+        trainer.step()
+
+
+def test_weights_of_the_critic_that_are_no_numbers_stop_before_the_update():
+    trainer = make_trainer(use_share_model=False)
+    torch.nn.init.constant_(trainer.models.critic.value_head.weight, math.nan)
+    before = parameters(trainer.models.policy)
+    with pytest.raises(
+        RunStopped, match=r"iteration 1: the critic gives NaN or inf for 6 of 6 responses .*prompt \d+,"
+    ):
+        trainer.step()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+# -- numbers of the update that are not finite
+
+
+def spoil(monkeypatch, trainer, is_bad, number=math.nan):
+    """Log-probs become `number` in the update where `is_bad(number of the minibatch, index of the prompt)`, both from 0."""
+    minibatches, original = [], trainer._minibatch
+
+    def recording(rollout, rows, first):
+        minibatches.append(None)
+        minibatches[-1] = original(rollout, rows, first)
+        return minibatches[-1]
+
+    def spoilt(policy, prompt_ids, prompt_mask, *rest):
+        result = evaluate(policy, prompt_ids, prompt_mask, *rest)
+        for row in range(len(prompt_ids)):
+            if is_bad(len(minibatches) - 1, index_of(trainer, prompt_ids[row], prompt_mask[row])):
+                result.logprobs[row] = number
+        return result
+
+    monkeypatch.setattr(trainer, "_minibatch", recording)
+    monkeypatch.setattr(trainer_module, "evaluate", spoilt)
+    return minibatches
+
+
+def index_of(trainer, ids, mask):
+    """The index of the prompt with these tokens, by its letter."""
+    text = trainer.models.tokenizer.decode(ids[mask].tolist())
+    return "abcdefghijklmnop".index(text.strip()[0])
+
+
+def frozen_state(trainer):
+    """Weights and moments of every optimizer, as numbers that can be compared."""
+    modules = [m for m in (trainer.models.policy, trainer.models.critic) if m is not None]
+    weights = [p.detach().clone() for m in modules for p in m.parameters()]
+    moments = [
+        torch.as_tensor(x).clone() for o in trainer.optimizers.values() for s in o.state.values() for x in s.values()
+    ]
+    return weights + moments
+
+
+def same(left, right):
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_a_bad_microbatch_skips_its_step_and_is_named(monkeypatch, caplog):
+    """Of three minibatches of two, the one with a certain prompt is left out, whatever its position."""
+    for share, number in ((True, math.nan), (False, math.inf)):
+        trainer = make_trainer(num_mini_batch=3, ppo_epoch=2, per_device_microbatch_size=1, use_share_model=share)
+        trainer.prompts = [Dialogue(d.prompt_turns, meta=d.meta | {"split": "train"}) for d in trainer.prompts]
+        target = make_trainer(num_mini_batch=3).sampler.take(6)[4]
+        minibatches = spoil(monkeypatch, trainer, lambda _, index, target=target: index == target, number)
+        caplog.clear()
+        metrics = trainer.step()
+        good = [m for m in minibatches if all(math.isfinite(value) for value in m.values())]
+        assert (len(minibatches), len(good)) == (6, 4)
+        assert metrics["ppo/skipped_steps"] == 2
+        for name in ("ppo/policy_loss", "ppo/value_loss", "ppo/grad_norm", "ppo/approx_kl"):
+            assert metrics[name] == pytest.approx(sum(m[name] for m in good) / 4)
+        warnings = [record.getMessage() for record in caplog.records]
+        assert len(warnings) == 2
+        for text in warnings:
+            assert text.startswith("iteration 1: a number of the update is not finite (ppo/")
+            assert f"prompts of the microbatch with it: train {target};" in text
+        for optimizer in trainer.optimizers.values():
+            assert {int(state["step"]) for state in optimizer.state.values()} == {4}
+        assert all(p.grad is None for p in trainer.models.policy.parameters())
+        assert all(p.isfinite().all() for p in trainer.models.policy.parameters())
+        monkeypatch.undo()
+        assert make_trainer().step()["ppo/skipped_steps"] == 0
+
+
+def test_a_skipped_step_applies_nothing(monkeypatch):
+    trainer = make_trainer(num_mini_batch=2, ppo_epoch=1, use_share_model=False)
+    trainer.step()
+    spoil(monkeypatch, trainer, lambda minibatch, _: minibatch in (0, 1))
+    before = frozen_state(trainer)
+    metrics = trainer.step()
+    assert same(frozen_state(trainer), before)
+    assert metrics["ppo/skipped_steps"] == 2
+    names = ["loss", "policy_loss", "value_loss", "clip_fraction", "approx_kl", "grad_norm", "critic_grad_norm"]
+    assert all(math.isnan(metrics[f"ppo/{name}"]) for name in names)
+    assert math.isfinite(metrics["objective/kl"])
+
+
+@pytest.mark.parametrize("module", ["policy", "critic"])
+def test_a_gradient_that_is_not_finite_skips_both_optimizers(monkeypatch, caplog, module):
+    trainer = make_trainer(num_mini_batch=1, ppo_epoch=1, use_share_model=False, per_device_microbatch_size=2)
+    trainer.step()
+    before = frozen_state(trainer)
+    weight = next(getattr(trainer.models, module).parameters())
+    hook = weight.register_hook(lambda grad: grad * math.inf)
+    metrics = trainer.step()
+    hook.remove()
+    assert same(frozen_state(trainer), before)
+    assert metrics["ppo/skipped_steps"] == 1
+    indices = {dialogue.meta["index"] for dialogue in trainer.rollout.dialogues}
+    (text,) = [record.getMessage() for record in caplog.records]
+    name = "ppo/grad_norm" if module == "policy" else "ppo/critic_grad_norm"
+    assert f"({name} nan)" in text
+    listed = text.split("prompts of the minibatch: ")[1].split(";")[0]
+    assert {int(word) for word in listed.replace("prompt ", "").split(", ")} == indices
+    trainer.step()
+    assert not same(frozen_state(trainer), before)
+
+
+def test_skipped_steps_in_a_row_stop_the_run_across_iterations(monkeypatch):
+    trainer = make_trainer(num_mini_batch=2, ppo_epoch=1)
+    spoil(monkeypatch, trainer, lambda minibatch, _: minibatch >= 2)
+    trainer.step()
+    before = frozen_state(trainer)
+    assert trainer.step()["ppo/skipped_steps"] == 2
+    state = json.loads(json.dumps(trainer.state_dict()))
+    assert state["skipped_in_a_row"] == 2
+    with pytest.raises(
+        RunStopped, match=r"iteration 3: .*policy_loss nan.*prompt \d+.* 3 in a row.*last checkpoint stands"
+    ):
+        trainer.step()
+    assert same(frozen_state(trainer), before)
+    assert trainer.iteration == 2
+    resumed = make_trainer(num_mini_batch=2, ppo_epoch=1)
+    resumed.load_state_dict(state)
+    spoil(monkeypatch, resumed, lambda *_: True)
+    with pytest.raises(RunStopped, match="3 in a row"):
+        resumed.step()
+
+
+def test_a_good_step_begins_the_count_anew(monkeypatch):
+    trainer = make_trainer(num_mini_batch=3, ppo_epoch=2)
+    minibatches = spoil(monkeypatch, trainer, lambda minibatch, _: minibatch % 3 < 2)
+    for _ in range(2):
+        assert trainer.step()["ppo/skipped_steps"] == 4
+    assert len(minibatches) == 12
+    assert trainer.skipped_in_a_row == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_max_skipped_steps(monkeypatch, limit):
+    trainer = make_trainer(num_mini_batch=6, ppo_epoch=2, max_skipped_steps=limit)
+    minibatches = spoil(monkeypatch, trainer, lambda *_: True)
+    with pytest.raises(RunStopped, match=f"{limit} in a row"):
+        trainer.step()
+    assert len(minibatches) == limit
+
+
+def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
+    trainer = make_trainer(num_mini_batch=3, ppo_epoch=1)
+    calls = []
+
+    def bad_then_wrong(*args):
+        calls.append(1)
+        return noisy(math.nan if len(calls) == 1 else 1e-2)(*args)
+
+    monkeypatch.setattr(trainer_module, "evaluate", bad_then_wrong)
+    with pytest.raises(RunStopped, match="ratio"):
+        trainer.step()
+    assert len(calls) == 2
+
+
+# -- episodes without a score
+
+
+class Holes(BaseReward):
+    """None, NaN or inf at some places, else something that differs from response to response."""
+
+    name = "holes"
+
+    def __init__(self, places, value=None):
+        self.places, self.value = places, value
+
+    def __call__(self, dialogues):
+        return [self.value if i in self.places else (i * 7) % 5 - 1.5 for i in range(len(dialogues))]
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_an_episode_without_a_score_stops_or_is_skipped(value, caplog):
+    with pytest.raises(
+        UserError, match=r"reward 'holes' gave (None|nan|inf), which is not .* for dialogue 1 with the resp"
+    ):
+        make_trainer(Holes([1, 4], value)).step()
+    trainer = make_trainer(Holes([1, 4], value), on_reward_error="skip")
+    wanted = make_trainer().sampler.take(6)
+    metrics, rollout = trainer.step(), trainer.rollout
+    assert [d.meta["index"] for d in rollout.dialogues] == [wanted[i] for i in (0, 2, 3, 5)]
+    assert rollout.scores.tolist() == [-1.5, 2.5, -0.5, -1.5]
+    assert metrics["objective/score"] == metrics["reward/holes"] == pytest.approx(-0.25)
+    assert metrics["response/unscored"] == 2
+    assert rollout.reward_scores.total == rollout.reward_scores.parts["holes"].raw == [-1.5, 2.5, -0.5, -1.5]
+    assert "reward 'holes' gave no score to 2 of 6 dialogues" in caplog.text
+    lengths = {name: len(x) for name, x in vars(rollout).items() if isinstance(x, (list, torch.Tensor))}
+    assert set(lengths.values()) == {4}, lengths
+    assert make_trainer().step()["response/unscored"] == 0
+
+
+def test_dropped_tokens_and_episodes_were_generated_all_the_same():
+    expected = make_trainer().step()
+    skipping = make_trainer(Holes([0, 1, 2]), on_reward_error="skip")
+    found = skipping.step()
+    assert found["time_steps"] == expected["time_steps"] > skipping.rollout.num_tokens
+    assert found["episodes"] == expected["episodes"] == 6
+    assert found["response/length"] == skipping.rollout.num_tokens / 3
+
+
+@pytest.mark.parametrize(
+    ("estimator", "places", "kept"),
+    [
+        ("grpo", [0, 7], [1]),  # one of three groups of three is whole
+        ("rloo", [4], [0, 2]),
+        ("reinforce_pp", [0, 7], None),
+        ("gae", [0, 7], None),
+    ],
+)
+def test_baselines_need_whole_groups(estimator, places, kept):
+    keys = {"num_responses_per_prompt": 3, "rollout_batch_size": 9, "on_reward_error": "skip"}
+    trainer = make_trainer(Holes(places), advantage_estimator=estimator, **keys, use_adv_normalize=False)
+    wanted = make_trainer().sampler.take(3)
+    metrics = trainer.step()
+    found = [d.meta["index"] for d in trainer.rollout.dialogues]
+    if kept is None:
+        assert found == [wanted[i // 3] for i in range(9) if i not in places]
+    else:
+        assert found == [wanted[group] for group in kept for _ in range(3)]
+        totals = trainer.rollout.rewards.sum(dim=1).view(-1, 3)
+        sums = (trainer.rollout.advantages * trainer.rollout.response_mask).sum(dim=1)
+        assert totals.shape[0] == len(kept)
+        assert sums.isfinite().all()
+    assert metrics["response/unscored"] == 9 - len(found)
+
+
+@pytest.mark.parametrize(("estimator", "places"), [("gae", range(6)), ("grpo", [0, 3])])
+def test_an_iteration_without_any_score_stops_the_run(estimator, places):
+    keys = {"advantage_estimator": estimator, "num_responses_per_prompt": 3, "on_reward_error": "skip"}
+    trainer = make_trainer(Holes(places), **keys)
+    before = parameters(trainer.models.policy)
+    with pytest.raises(
+        RunStopped, match=r"iteration 1: all 6 episodes are dropped, since the reward 'holes' gave .* no score"
+    ):
+        trainer.step()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+def test_minibatches_follow_the_number_of_episodes():
+    trainer = make_trainer(Holes([0, 1, 2, 3]), on_reward_error="skip", num_mini_batch=20, ppo_epoch=3)
+    metrics = trainer.step()
+    steps = {int(state["step"]) for state in trainer.optimizers["policy"].state.values()}
+    assert (steps, metrics["ppo/skipped_steps"]) == ({6}, 0)
+
+
+@pytest.mark.parametrize("places", [[0], [5], [1, 2, 4]])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 30}])
+def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypatch, places, filters):
+    """The other trainer is given the responses of the episodes that stay, and computes everything from these alone."""
+    keys = {"opti_eps": 1.0, "lr": 0.1, "num_mini_batch": 2, "ppo_epoch": 2, **filters}
+    written = []
+
+    def recording(*args):
+        written.append(respond(*args))
+        torch.manual_seed(5)
+        return written[-1]
+
+    monkeypatch.setattr("rlhf_dialog.rollout.respond", recording)
+    skipping = make_trainer(Holes(places, math.nan), on_reward_error="skip", **keys)
+    found = skipping.step()
+    stay = [i for i in range(6) if i not in places]
+    responses = written[0]
+
+    def again(*args):
+        torch.manual_seed(5)
+        rows = torch.tensor(stay)
+        support = None if responses.support is None else responses.support[rows]
+        return Responses(responses.ids[rows], responses.mask[rows], support, responses.truncated[rows])
+
+    class Rest(BaseReward):
+        name = "holes"
+
+        def __call__(self, dialogues):
+            return [(i * 7) % 5 - 1.5 for i in stay]
+
+    monkeypatch.setattr("rlhf_dialog.rollout.respond", again)
+    smaller = make_trainer(Rest(), **keys)
+    monkeypatch.setattr(
+        smaller, "_next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]
+    )
+    start = parameters(smaller.models.policy)
+    expected = smaller.step()
+    moved = 0
+    for (name, p), q in zip(smaller.models.policy.named_parameters(), skipping.models.policy.parameters(), strict=True):
+        moved = max(moved, (p - start[name]).abs().max().item())
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+    assert moved > 1e-3
+    same_keys = [
+        name
+        for name in expected
+        if not name.startswith("time") and name not in ("FPS", "episodes", "response/unscored")
+    ]
+    for name in same_keys:
+        assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-5), name
+
+
+def test_a_reward_without_an_end_stops_the_run(monkeypatch, capsys):
+    class Stuck(Places):
+        name = "stuck"
+
+        def __call__(self, dialogues):
+            time.sleep(30)
+
+    trainer = make_trainer(Stuck(), reward_timeout_s=0.2)
+    start = time.perf_counter()
+    with pytest.raises(RunStopped, match=r"reward 'stuck' was not done within 0\.2 seconds"):
+        trainer.step()
+    assert time.perf_counter() - start < 10
+    assert "time.sleep(30)" in capsys.readouterr().err
 
 
 def test_autocast_has_its_own_tolerances():

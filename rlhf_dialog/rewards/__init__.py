@@ -6,6 +6,7 @@ from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
+from rlhf_dialog.rewards.remote import RemoteReward
 
 __all__ = [
     "BaseReward",
@@ -15,6 +16,7 @@ __all__ = [
     "Meteor",
     "NLPReward",
     "PartScore",
+    "RemoteReward",
     "RewardError",
     "Scores",
     "build_reward",

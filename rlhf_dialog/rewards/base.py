@@ -1,5 +1,7 @@
 """What a reward is: a class that reads finished dialogues and returns one number each. Text only, no tensors."""
 
+from collections.abc import Sequence
+
 from rlhf_dialog.dialogue import Dialogue
 
 
@@ -27,6 +29,14 @@ class BaseReward:
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """Return one finite number for each dialogue, in their order."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
+
+    def score_available(self, dialogues: list[Dialogue]) -> Sequence[float | None]:
+        """As `__call__`, but with None for a dialogue without a score; asked under `on_reward_error: skip`.
+
+        A reward that can fail for some dialogues and not for others (a server) overrides it; None and NaN from `__call__`
+        count as no score anyway.
+        """
+        return self(dialogues)
 
     def to(self, device: str) -> "BaseReward":
         """Move whatever model the reward holds to `device`; a reward without one has nothing to do."""

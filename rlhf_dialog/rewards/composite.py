@@ -1,19 +1,23 @@
 """Rewards out of rewards: the weighted sum of several, and the breakdown of any reward into its parts."""
 
+import logging
 import math
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.registry import RewardFactory, nearest
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.limit import stop_after
 
+logger = logging.getLogger(__name__)
 PART_KEYS = ("id", "weight", "args")
 
 
@@ -21,11 +25,22 @@ class RewardError(UserError):
     """A reward raised or returned something unusable; `__cause__` is the reward's own exception, if it raised."""
 
 
+@dataclass(frozen=True)
+class ScoringRules:
+    """What becomes of a dialogue without a score, and of a reward without an end; by default the first stops the run."""
+
+    skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
+    timeout_s: float | None = None  # for all parts together
+
+
+STOPPING = ScoringRules()
+
+
 @dataclass
 class PartScore:
     """What one part of a reward says of N dialogues."""
 
-    raw: list[float]  # N values
+    raw: list[float]  # N values; NaN where there is no score
     weighted: list[float]  # N values times the part's weight
     seconds: float  # wall time of the part
 
@@ -37,8 +52,16 @@ class Scores:
     >>> Scores(total=[0.6], parts={"intent": PartScore([1.0], [0.5], 0.02), "meteor": PartScore([0.2], [0.1], 0.001)})
     """
 
-    total: list[float]  # N values, the sum of the weighted parts
+    total: list[float]  # N values, the sum of the weighted parts; NaN where a part gave no score
     parts: dict[str, PartScore]
+
+    def of(self, rows: list[int]) -> "Scores":
+        """The scores of the dialogues with these numbers alone."""
+        parts = {
+            name: PartScore([part.raw[i] for i in rows], [part.weighted[i] for i in rows], part.seconds)
+            for name, part in self.parts.items()
+        }
+        return Scores([self.total[i] for i in rows], parts)
 
 
 @dataclass
@@ -80,9 +103,9 @@ class CompositeReward(BaseReward):
         """The weighted sum for each dialogue. Raises RewardError when a part raises or returns no usable numbers."""
         return self.score(dialogues).total
 
-    def score(self, dialogues: list[Dialogue]) -> Scores:
-        """The weighted sums and their parts. Raises RewardError, see `__call__`."""
-        return _score(self.parts, dialogues)
+    def score(self, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
+        """The weighted sums and their parts. Raises RewardError, see `__call__`, and RewardTimeout."""
+        return _score(self.parts, dialogues, rules)
 
     def to(self, device: str) -> "CompositeReward":
         """Move the model of every part to `device`."""
@@ -91,14 +114,15 @@ class CompositeReward(BaseReward):
         return self
 
 
-def scored(reward: BaseReward, dialogues: list[Dialogue]) -> Scores:
+def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
     """The scores of any reward with their parts; a reward that is no composite is one part of weight 1.
 
-    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue.
+    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (where the rules
+    skip: one number or None, and the scores hold NaN for what is not finite), and RewardTimeout after `rules.timeout_s`.
     """
     if isinstance(reward, CompositeReward):
-        return reward.score(dialogues)
-    return _score({reward.name: Part(1.0, reward)}, dialogues)
+        return reward.score(dialogues, rules)
+    return _score({reward.name: Part(1.0, reward)}, dialogues, rules)
 
 
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
@@ -120,38 +144,71 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
     return reward
 
 
-def _score(parts: dict[str, Part], dialogues: list[Dialogue]) -> Scores:
-    scores = {}
+def _score(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRules) -> Scores:
+    scores, begin = {}, time.perf_counter()
     for name, part in parts.items():
         start = time.perf_counter()
-        raw = _values(name, part.reward, dialogues)
+        left = None if rules.timeout_s is None else rules.timeout_s - (start - begin)
+        raw = _values(name, part.reward, dialogues, replace(rules, timeout_s=left))
         seconds = time.perf_counter() - start
         scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds)
-    total = [math.fsum(score.weighted[i] for score in scores.values()) for i in range(len(dialogues))]
+    total = [_sum([score.weighted[i] for score in scores.values()]) for i in range(len(dialogues))]
     return Scores(total, scores)
 
 
-def _values(name: str, reward: BaseReward, dialogues: list[Dialogue]) -> list[float]:
+def _sum(values: list[float]) -> float:
     try:
-        returned: Any = reward(dialogues)
-    except UserError:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # beyond the largest number, or inf - inf
+        return math.inf
+
+
+def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> list[float]:
+    """One number for each dialogue; NaN for no score where the rules skip it."""
+    if isinstance(reward, CompositeReward):
+        return reward.score(dialogues, rules).total
+    call = reward.score_available if rules.skip_unscored else reward
+    try:
+        values = stop_after(rules.timeout_s, name, lambda: _as_list(call(dialogues)))
+    except (UserError, RunStopped):
         raise
     except Exception as error:
         raise _raised(name, type(reward), error) from error
-    values = returned.tolist() if hasattr(returned, "tolist") else returned  # an array or tensor is welcome too
     if not isinstance(values, (list, tuple)):
         raise RewardError(
-            f"reward '{name}' returned {type(returned).__name__}; it must return a list of one number per dialogue"
+            f"reward '{name}' returned {type(values).__name__}; it must return a list of one number per dialogue"
         )
     if len(values) != len(dialogues):
         raise RewardError(f"reward '{name}' returned {len(values)} values for {len(dialogues)} dialogues")
-    for i, value in enumerate(values):
-        if not isinstance(value, Real) or not math.isfinite(value):
+    if rules.skip_unscored:
+        values = _without_unscored(name, values)
+    for value, dialogue, i in zip(values, dialogues, range(len(values)), strict=True):
+        if not (isinstance(value, Real) and (rules.skip_unscored or math.isfinite(value))):
             kind = "which is not finite" if isinstance(value, Real) else "which is not a number"
             raise RewardError(
-                f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogues[i].response!r}"
+                f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
             )
     return [float(value) for value in values]
+
+
+def _as_list(returned: Any) -> Any:
+    return returned.tolist() if hasattr(returned, "tolist") else returned  # an array or tensor is welcome too
+
+
+def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
+    """The values with NaN in the place of None and of what is not finite; the log says how many."""
+    missing = [value is None or (isinstance(value, Real) and not math.isfinite(value)) for value in values]
+    if any(missing):
+        first = missing.index(True)
+        logger.warning(
+            "reward '%s' gave no score to %d of %d dialogues (the first is number %d: %r); they are left out",
+            name,
+            sum(missing),
+            len(values),
+            first,
+            values[first],
+        )
+    return [math.nan if gone else value for gone, value in zip(missing, values, strict=True)]
 
 
 def _raised(name: str, cls: type, error: Exception) -> RewardError:

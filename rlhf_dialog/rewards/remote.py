@@ -1,0 +1,305 @@
+"""RemoteReward: scores from a server, over HTTP with the standard library."""
+
+import json
+import logging
+import math
+import os
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.registry import RewardFactory
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import RewardError
+from rlhf_dialog.rewards.limit import TimeLimit, within
+
+logger = logging.getLogger(__name__)
+MAX_ANSWER = 1 << 20  # bytes
+MAX_BACKOFF = 30.0  # seconds
+RETRIED = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)  # and every 5xx
+KEY = "reward_class.args"
+Scores = list[float | None]
+
+
+class Failed(Exception):
+    """A request without usable scores; `again`: whether another try may help."""
+
+    def __init__(self, what: str, again: bool):
+        super().__init__(what)
+        self.again = again
+
+
+@RewardFactory.register("RemoteReward")
+class RemoteReward(BaseReward):
+    """What a server of yours says: POST {"dialogues": [...]} -> {"scores": [...]}, both JSON; docs/REWARDS.md shows them.
+
+    >>> RemoteReward("http://127.0.0.1:8000/score", batch_size=32, timeout_s=5)
+
+    `timeout_s` is for a whole request, from the connection to the last byte. It is sent again, at most `retries` times, after
+    `backoff_s` seconds, twice as many the next time, at most 30: after a timeout, a broken connection, 408, 429, 5xx, and an
+    answer that is no JSON. Redirects are not followed. `token_env` names an environment variable whose text is sent as
+    `Authorization: Bearer <text>`; `headers_env` maps other headers to the variables that hold their values: secrets stand
+    in no configuration and no message. `num_workers` batches are under way at a time.
+    Raises UserError for arguments that cannot work; nothing is sent yet.
+    """
+
+    name = "remote"
+
+    def __init__(
+        self,
+        url: str,
+        batch_size: int = 64,
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        backoff_s: float = 1.0,
+        token_env: str | None = None,
+        headers_env: dict[str, str] | None = None,
+        num_workers: int = 1,
+    ):
+        parts = _checked_url(url)
+        self._url = url
+        self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"  # without a query, which may hold a key
+        self.batch_size, self.retries = _whole("batch_size", batch_size, 1), _whole("retries", retries, 0)
+        self.timeout_s = _seconds("timeout_s", timeout_s)
+        self.backoff_s = _seconds("backoff_s", backoff_s, zero=True)
+        self.num_workers = _whole("num_workers", num_workers, 1)
+        self._headers = {"Content-Type": "application/json"} | _secret_headers(token_env, headers_env or {})
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """One number for each dialogue. Raises RewardError at the first one that the server gave none."""
+        found: list[float] = []
+        for batch in self._in_batches(dialogues, self._scores):
+            if None in batch:
+                raise self._error(f"gave null for dialogue {len(found) + batch.index(None)}", 1)
+            found += [score for score in batch if score is not None]
+        return found
+
+    def score_available(self, dialogues: list[Dialogue]) -> Scores:
+        """One number for each dialogue, or None where the server gave none; the log says why.
+
+        After a batch that had no answer, every other batch of this call has one try only.
+        """
+        retries = self.retries
+
+        def scores(batch: list[Dialogue]) -> Scores:
+            nonlocal retries
+            try:
+                return self._scores(batch, retries)
+            except RewardError as error:
+                retries = 0
+                logger.warning("%s", error)
+                return [None] * len(batch)
+
+        return [score for batch in self._in_batches(dialogues, scores) for score in batch]
+
+    def _in_batches(self, dialogues: list[Dialogue], score: Callable[[list[Dialogue]], Scores]) -> list[Scores]:
+        batches = [dialogues[i : i + self.batch_size] for i in range(0, len(dialogues), self.batch_size)]
+        return in_threads(score, batches, self.num_workers)
+
+    def _scores(self, batch: list[Dialogue], retries: int | None = None) -> Scores:
+        """The server's scores of one batch. Raises RewardError when it has none after every retry."""
+        body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
+        tries = 1 + (self.retries if retries is None else retries)
+        for attempt in range(1, tries + 1):
+            try:
+                return _checked(within(self.timeout_s, lambda: self._post(body)), len(batch))
+            except TimeLimit:
+                failed = Failed(f"gave no whole answer within {self.timeout_s:g} seconds", again=True)
+            except Failed as error:
+                failed = error
+            if attempt == tries or not failed.again:
+                break
+            logger.info("reward 'remote': %s %s; try %d of %d follows", self.shown, failed, attempt + 1, tries)
+            time.sleep(min(self.backoff_s * 2 ** (attempt - 1), MAX_BACKOFF))
+        raise self._error(str(failed), attempt)
+
+    def _post(self, body: bytes) -> bytes:
+        """The body of the answer to one request. Raises Failed."""
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=self.timeout_s) as response:
+                return _read(response, time.monotonic() + self.timeout_s)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise _refused(error.code) from None
+        except (OSError, HTTPException) as error:  # URLError is an OSError
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(reason, TimeoutError):
+                raise TimeLimit from None
+            raise Failed(f"cannot be talked to ({type(reason).__name__}: {_own_words(reason)})", again=True) from None
+
+    def _error(self, what: str, tries: int) -> RewardError:
+        times = "once" if tries == 1 else f"{tries} times"
+        return RewardError(
+            f"reward 'remote': {self.shown} {what} (tried {times}). Look into the server and its log; {KEY}.timeout_s and "
+            f"{KEY}.retries say how long to wait, and `on_reward_error: skip` trains without the dialogues that have no score"
+        )
+
+
+def as_json(dialogue: Dialogue) -> dict[str, Any]:
+    """What the server sees of a dialogue."""
+    names = ("prompt_turns", "response", "reference", "act", "truncated")
+    return {name: getattr(dialogue, name) for name in names}
+
+
+def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -> list[Any]:
+    """`work` of each item, in their order; with one thread the caller's own. Raises the first error, and begins no more then."""
+    if num_threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    results: dict[int, Any] = {}
+    errors: list[BaseException] = []
+    todo = list(enumerate(items))[::-1]
+
+    def run() -> None:
+        while todo and not errors:
+            try:
+                i, item = todo.pop()
+                results[i] = work(item)
+            except IndexError:  # another thread took the last one
+                return
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(num_threads, len(items)))]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not errors:
+        for thread in threads:
+            thread.join(0.05)
+    if errors:
+        raise errors[0]
+    return [results[i] for i in range(len(items))]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect becomes an HTTPError: dialogues and token go to the host that the configuration names, and to no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    """The whole body. Raises Failed when it is too long, ends early or comes too slowly."""
+    body = b""
+    while chunk := response.read1(1 << 16):
+        body += chunk
+        if len(body) > MAX_ANSWER:
+            raise Failed(f"answered with more than {MAX_ANSWER} bytes", again=False)
+        if time.monotonic() > deadline:
+            raise TimeLimit
+    if response.length:
+        raise Failed(f"ended its answer {response.length} bytes early", again=True)
+    return body
+
+
+def _refused(status: int) -> Failed:
+    known = {int(s): s.phrase for s in HTTPStatus}
+    name = f"{status} {known.get(status, '')}".strip()
+    if 300 <= status < 400:
+        return Failed(f"answered {name}; redirects are not followed: give the final address as {KEY}.url", again=False)
+    return Failed(f"answered {name}", again=status >= 500 or status in RETRIED)
+
+
+def _own_words(reason: Any) -> str:
+    """The system's words for an OSError; what a broken server wrote may stand in the others."""
+    return reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
+
+
+def _checked(body: bytes, count: int) -> Scores:
+    """The scores of an answer. Raises Failed when it breaks the protocol."""
+    try:
+        answer = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Failed(f"answered with {len(body)} bytes that are no JSON", again=True) from None
+    scores = answer.get("scores") if isinstance(answer, dict) else None
+    if not isinstance(scores, list):
+        raise Failed('answered without a list "scores"', again=False)
+    if len(scores) != count:
+        raise Failed(f"answered with {len(scores)} scores for {count} dialogues", again=False)
+    for i, score in enumerate(scores):
+        if score is not None and not _is_number(score):
+            kind = "not finite" if isinstance(score, float) else f"a {type(score).__name__}"
+            raise Failed(
+                f"answered with a score (number {i} of {count}) that is {kind}, not a number or null", again=False
+            )
+    return [None if score is None else float(score) for score in scores]
+
+
+def _no_constant(name: str) -> float:
+    return math.nan if name == "NaN" else math.inf
+
+
+def _is_number(score: Any) -> bool:
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        return False
+    return abs(score) <= 1e308  # exact for whole numbers of any length, False for NaN and inf
+
+
+def _checked_url(url: Any) -> SplitResult:
+    """The parts of an http or https address. Raises UserError that does not show it, for it may hold a secret."""
+    problem = None
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
+        problem = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
+    elif parts.username is not None or parts.password is not None:
+        problem = "holds a user or password; put the secret in an environment variable and name that in token_env"
+    if problem:
+        raise UserError(f"{KEY}.url: {problem}")
+    return parts
+
+
+def _secret_headers(token_env: str | None, headers_env: dict[str, str]) -> dict[str, str]:
+    """Headers with the values of environment variables. Raises UserError when one is missing or cannot be a header."""
+    if not isinstance(headers_env, dict):
+        raise UserError(f"{KEY}.headers_env: must be a mapping of headers to names of environment variables")
+    found = {str(header): _secret("headers_env", variable) for header, variable in headers_env.items()}
+    if wrong := [header for header in found if not re.fullmatch(r"[A-Za-z0-9-]+", header)]:
+        raise UserError(f"{KEY}.headers_env: {wrong[0]!r} is no name of a header")
+    return found | ({"Authorization": f"Bearer {_secret('token_env', token_env)}"} if token_env is not None else {})
+
+
+def _secret(key: str, variable: Any) -> str:
+    """The text of an environment variable; its name is shown only where it looks like one, not like the secret itself."""
+    shown = (
+        repr(variable) if isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable) else "given"
+    )
+    value = os.environ.get(variable) if isinstance(variable, str) else None
+    if not value:
+        raise UserError(
+            f"{KEY}.{key}: the environment variable {shown} is not set; give the name of one, not the secret"
+        )
+    if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
+        raise UserError(f"{KEY}.{key}: the environment variable {shown} holds more than one line of ASCII text")
+    return value
+
+
+def _whole(key: str, value: Any, lowest: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise UserError(f"{KEY}.{key}: {value!r} must be a whole number, at least {lowest}")
+    return value
+
+
+def _seconds(key: str, value: Any, zero: bool = False) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # PyYAML reads 1e-1 as text
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (number > 0 or (zero and number == 0)) or number > 86400:
+        raise UserError(
+            f"{KEY}.{key}: {value!r} must be a number of seconds{', above 0' if not zero else ''}, at most a day"
+        )
+    return number
