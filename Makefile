@@ -1,6 +1,6 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
 # make test         install with the test tools, then the default tests
-# make test-all     the slow tests too
+# make test-all     every test: the slow ones, those of several processes, and after make quickstart those of its run
 # make lint         ruff and mypy
 PYTHON ?= python3
 BIN := .venv/bin

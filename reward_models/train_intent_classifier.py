@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from rlhf_dialog.cli import new_folder, run_script, versions
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.hub import load_pretrained
+from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
 from rlhf_dialog.models import trained_parameters
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.rewards.intent import Intent
@@ -49,6 +49,9 @@ class IntentConfig(SupervisedKeys):
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
     trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    allow_pickle_weights: bool = Field(
+        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
     max_length: int = Field(128, ge=16, description="tokens; a longer pair loses the left of the last turn")
     vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
     num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")
@@ -119,6 +122,8 @@ def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrai
         trust = {"trust_remote_code": config.trust_remote_code}
         source = config.tokenizer_path or config.model_path
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
+        if config.trust_remote_code:
+            warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
         tokenizer = load_pretrained(AutoTokenizer, source, key, **trust)
         tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_length)
         model = load_pretrained(
@@ -127,6 +132,7 @@ def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrai
             "model_path",
             num_labels=len(LABELS),
             ignore_mismatched_sizes=True,
+            use_safetensors=None if config.allow_pickle_weights else True,
             dtype=torch.float32,
             **names,
             **trust,

@@ -45,12 +45,12 @@ class ChatAgent:
         device: str = "cpu",
         settings: AgentSettings | None = None,
     ) -> "ChatAgent":
-        """Load an agent; `tokenizer` names another tokenizer folder, `settings` are for a folder without its own.
+        """Load an agent; `tokenizer` names another tokenizer folder, `settings` replace those of the agent's folder.
 
         Raises UserError when that cannot be done.
         """
         lm = load_causal_lm(str(folder), "--agent")
-        settings = read_settings(Path(folder), settings)
+        settings = settings or read_settings(Path(folder))
         words = read_tokenizer(tokenizer or str(folder), "--agent")
         if len(words) > (rows := num_embeddings(lm)):
             raise UserError(f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for {rows}")

@@ -25,6 +25,7 @@ YAML_FAULTS = (
     TypeError,
     RecursionError,
 )  # PyYAML raises them all
+SECRET = re.compile(r"(api|access|auth|hf|hub|wandb)_?(key|token)|secret|password|passwd|credential", re.IGNORECASE)
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
 
 
@@ -210,6 +211,8 @@ def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
 def _sentence(schema: type[BaseModel], item: Any) -> str:
     """One pydantic error as `key: what was found, what is wanted`."""
     key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden" and SECRET.search(key):
+        return f"{key}: unknown key; secrets belong into the environment (WANDB_API_KEY, HF_TOKEN), not into a configuration"
     if item["type"] == "extra_forbidden":
         return f"{key}: unknown key{_suggestion(schema, key)}"
     if item["type"] == "missing":

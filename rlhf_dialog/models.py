@@ -6,6 +6,7 @@ B episodes, P prompt tokens, T response tokens, V vocabulary, H hidden width.
 import copy
 import inspect
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.hub import load_pretrained
+from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
 from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def num_embeddings(lm: PreTrainedModel) -> int:
 
 @torch.no_grad()
 def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
-    """Padding on the left must not change what a model predicts. Raises UserError when it does."""
+    """Neither padding on the left nor what follows may change what a model predicts. Raises UserError when it does."""
     if lm.get_output_embeddings() is None:
         raise UserError(
             f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is no causal LM that can be trained here"
@@ -139,6 +140,9 @@ def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
             f"{key}: '{path}' ({type(lm).__name__}) changes its predictions by {difference:.2g} nats when a prompt is "
             "padded on the left, so batches of prompts would be wrong; use a model that takes position_ids"
         )
+    continued, _ = policy(torch.cat([ids, ids[:, :2]], dim=1), torch.ones(1, 10, dtype=torch.bool), num_last=6)
+    if not (plain.log_softmax(-1) - continued[:, :4].log_softmax(-1)).abs().max().item() < 1e-2:
+        raise UserError(f"{key}: '{path}' ({type(lm).__name__}) looks at the tokens that follow, so it is no causal LM")
 
 
 def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -150,6 +154,11 @@ def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreT
     if not set(tokenizer(PROBE, add_special_tokens=False)["input_ids"]) - {tokenizer.unk_token_id}:
         raise UserError(
             f"{key}: '{path}' holds no tokenizer (a plain sentence gives no tokens); name a folder that does"
+        )
+    names = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else ()
+    if bad := [name for name in names if name != os.path.basename(name) or name == ".."]:  # they become file names
+        raise UserError(
+            f"{key}: the tokenizer of '{path}' has a chat template named {bad[0]!r}, which leaves its folder"
         )
     return tokenizer
 
@@ -185,6 +194,11 @@ def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Con
 def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
+    if remote:
+        tokenizer_path = config.env.args.tokenizer_path
+        warn_of_remote_code(
+            {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
+        )
     lm = load_causal_lm(config.model_path, "model_path", remote, pickle)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)

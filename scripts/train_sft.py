@@ -28,6 +28,7 @@ from rlhf_dialog.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder
 from rlhf_dialog.cli import new_folder, run_script, versions
 from rlhf_dialog.dialogue import Dialogue, render_reply
 from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.hub import warn_of_remote_code
 from rlhf_dialog.models import load_causal_lm, read_tokenizer, trained_parameters
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.schema import DataKeys
@@ -47,6 +48,9 @@ class SFTConfig(SupervisedKeys, DataKeys):
         None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
     )
     trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    allow_pickle_weights: bool = Field(
+        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
     vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
     n_layer: int = Field(4, ge=1, description="from scratch: layers of the GPT-2")
     n_head: int = Field(4, ge=1, description="from scratch: attention heads")
@@ -125,6 +129,8 @@ def read_validation(config: SFTConfig) -> list[Dialogue]:
 def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model and tokenizer of the configuration, or new ones. Raises UserError when they do not fit together."""
     source = config.tokenizer_path or config.model_path
+    if config.trust_remote_code and source:
+        warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
     if source:
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         tokenizer = read_tokenizer(source, key, config.trust_remote_code)
@@ -136,7 +142,7 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
     else:
         tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, config.n_positions)
     if config.model_path:
-        lm = load_causal_lm(config.model_path, "model_path", trust_remote_code=config.trust_remote_code)
+        lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
     else:
         lm = new_gpt2(config, tokenizer)
     rows: Any = lm.get_input_embeddings().num_embeddings

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import byte_tokenizer, gpt2, llama
 from tokenizers import AddedToken
-from transformers import GPT2LMHeadModel
+from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import evaluate, evaluate_values
@@ -249,3 +249,12 @@ def test_trained_parameters():
     frozen = Policy(gpt2()).requires_grad_(False)
     expected = sum(p.numel() for p in gpt2().parameters()) + 32 + 1
     assert trained_parameters([policy, frozen]) == expected
+
+
+def test_a_model_that_looks_ahead_is_refused(tmp_path):
+    """A BERT loads as a causal LM, but attends to both sides."""
+    tokenizer = byte_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(**sizes, intermediate_size=16, initializer_range=0.3)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no causal LM"):
+        load_causal_lm(str(tmp_path), "model_path")
