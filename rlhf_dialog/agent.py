@@ -3,10 +3,7 @@
 import contextlib
 import io
 import logging
-import os
-import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections import defaultdict
@@ -18,37 +15,38 @@ import torch
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import launch
+from rlhf_dialog import identity, launch, run_folder
 from rlhf_dialog.chat import ChatAgent
-from rlhf_dialog.checkpoint import load_checkpoint, mark_best, replace_text, save_agent, save_checkpoint
+from rlhf_dialog.checkpoint import (
+    damage_told,
+    load_checkpoint,
+    load_weights,
+    mark_best,
+    newest_checkpoint,
+    read_state,
+    replace_text,
+    save_agent,
+    save_checkpoint,
+)
 from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, set_up_logging, show_help
 from rlhf_dialog.config import dump_yaml, find_config, load_config, parse_arguments, replace_keys
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.interrupts import Interrupts
 from rlhf_dialog.models import load_models, trained_parameters
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import VecInfoFactory
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import RewardError, build_reward
+from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import Trackers, cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation, load_validation_prompts
 
 logger = logging.getLogger(__name__)
-RUN_FILES = (
-    "config.yaml",
-    "metrics.jsonl",
-    "evaluation.json",
-    "error.log",
-    "agent",
-    "best_agent",
-    "checkpoints",
-    "tensorboard",
-    "wandb",
-)
 TRAIN_FLAGS = FLAGS | {
-    "overwrite": "replace the run that the run folder holds",
+    "overwrite": "replace the run that the run folder holds; on a terminal you are asked to type the folder's name",
     "resume": "continue the run that the run folder holds from its newest checkpoint",
     "smoke": "pass two prompts through every stage, from the data to a reply of the saved agent, and leave nothing behind",
 }
@@ -59,7 +57,10 @@ USAGE = """Train a dialog model with PPO. Metrics, checkpoints and the trained a
 
 usage: python train_ppo.py --config FILE [--key value] [--a.b value]
        e.g. python train_ppo.py --config nlp_ppo.yaml --lr 1e-5 --reward_class.args.intent_coef 0.3
-  --config FILE   YAML: as given, else configs/FILE, else beside the script"""
+  --config FILE   YAML: as given, else configs/FILE, else beside the script
+  --resume_weights_only RUN_FOLDER
+                  a new run, in a folder of its own, that begins with the weights of that run's newest checkpoint; optimizer,
+                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed"""
 
 
 class PPOAgent:
@@ -70,8 +71,12 @@ class PPOAgent:
     >>> agent.save("./ppo_agent")
     """
 
-    def __init__(self, config: Config, overwrite: bool = False, resume: bool = False):
+    def __init__(
+        self, config: Config, overwrite: bool = False, resume: bool = False, weights_from: str | Path | None = None
+    ):
         self.config, self.overwrite, self.resume = config, overwrite, resume
+        self.weights_from = None if weights_from is None else Path(weights_from)
+        self._identity: dict[str, Any] = {}
         self.trainer: PPOTrainer | None = None
         self.validation: Validation | None = None
         self._seconds: dict[str, float] = defaultdict(float)
@@ -111,7 +116,7 @@ class PPOAgent:
         """
         start = time.perf_counter()
         self._check_folder()
-        with _folder_beside(self.run_folder) as folder:
+        with run_folder.folder_beside(self.run_folder) as folder:
             small = PPOAgent(_two_prompts(self.config, folder))
             small._seconds["config"] = time.perf_counter() - start
             metrics = small._train()
@@ -124,20 +129,25 @@ class PPOAgent:
     def _run(self) -> dict[str, float]:
         try:
             return self._train()
-        except RewardError as error:
+        except (RewardError, RewardTimeout) as error:
             self._leave_traceback(error)
             raise
 
     def _train(self) -> dict[str, float]:
         trainer = self.trainer = self._build()
-        if self.resume:
-            self._restore(trainer)
-        self._open_folder()
-        trackers = Trackers(self.config, self.run_folder)
-        try:
-            metrics = self._loop(trainer, trackers)
-        finally:
-            trackers.close()
+        with run_folder.locked(self.run_folder), run_folder.disk_errors_told(self.run_folder):
+            self._check_folder()  # what another run has left there since
+            self._begin(trainer)
+            return self._go_on(trainer)
+
+    def _go_on(self, trainer: PPOTrainer) -> dict[str, float]:
+        """Train to the end from the state that the trainer is in, and save the agent."""
+        with Interrupts(self.config.grace_seconds) as interrupts:
+            trackers = Trackers(self.config, self.run_folder)
+            try:
+                metrics = self._loop(trainer, trackers, interrupts)
+            finally:
+                trackers.close()
         with self._timed("checkpoint"):
             self.save(self.run_folder / "agent")
         return metrics
@@ -157,7 +167,7 @@ class PPOAgent:
         with self._timed("chat"):
             ChatAgent.load(self.run_folder / "agent", device=device).chat(turns[-1], turns[:-1])
 
-    def _leave_traceback(self, error: RewardError) -> None:
+    def _leave_traceback(self, error: Exception) -> None:
         path = self.run_folder / "error.log"
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,22 +198,15 @@ class PPOAgent:
 
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
-        folder = self.run_folder
-        metrics = folder / "metrics.jsonl"
-        finished_something = metrics.is_file() and metrics.stat().st_size > 0
-        holds_run = finished_something or any(
-            (folder / name).exists() for name in ("agent", "checkpoints", "evaluation.json")
-        )
-        if holds_run and not (self.overwrite or self.resume):
+        run_folder.check_unlocked(self.run_folder)
+        run_folder.check_folder(self.run_folder, self.overwrite, self.resume, self.config.save_interval)
+        if self.weights_from is None:
+            return
+        if self.resume:
             raise UserError(
-                f"{folder}: holds a run already; replace it with --overwrite, continue it with --resume, or choose another "
-                "name with --experiment_name"
+                "--resume_weights_only begins a new run, --resume goes on with an old one; give one of them"
             )
-        if self.resume and not (folder / "checkpoints" / "latest").is_file():
-            raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
-        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise UserError(f"run_dir: {folder} cannot be written: {existing} is no folder that you may write to")
+        run_folder.check_source(self.weights_from, self.run_folder)
 
     def _build(self) -> PPOTrainer:
         """Everything that a run needs, cheap checks first."""
@@ -240,31 +243,61 @@ class PPOAgent:
             self.validation.check()
         return prompts
 
-    def _open_folder(self) -> None:
-        folder = self.run_folder
-        try:
-            for name in RUN_FILES if self.overwrite and not self.resume else ():
-                path = folder / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_text(folder / "config.yaml", dump_yaml(self.config))
-        except OSError as error:
-            raise UserError(f"run_dir: {folder} cannot be written: {error}") from error
-        logger.info("run folder: %s", folder)
+    def _begin(self, trainer: PPOTrainer) -> None:
+        """Bring trainer and folder to where the run begins or goes on."""
+        config, models = self.config, trainer.models
+        self._identity = identity.identity_of(config, models, trainer.prompts, trainer.reward)
+        if self.overwrite and not self.resume:
+            run_folder.clear(self.run_folder)
+        run_folder.mend(self.run_folder)
+        if self.resume and newest_checkpoint(self.run_folder / "checkpoints"):
+            self._restore(trainer)
+        elif self.resume:
+            cut_metrics(self.run_folder / "metrics.jsonl", 0)
+            logger.info("%s: ended before its first checkpoint; the run starts from the beginning", self.run_folder)
+        with run_folder.disk_errors_told(self.run_folder / "config.yaml"):
+            replace_text(self.run_folder / "config.yaml", dump_yaml(config))
+        logger.info("run folder: %s", self.run_folder)
+        if self.weights_from is not None:
+            self._take_weights(trainer, self.weights_from)
 
     def _restore(self, trainer: PPOTrainer) -> None:
-        device = trainer.models.policy.lm.device
-        state = load_checkpoint(self.run_folder / "checkpoints", self._modules(trainer), trainer.optimizers, device)
-        trainer.load_state_dict(state)
-        if self.validation:
-            self.validation.load_state_dict(state.get("validation", {"best": None}))
-            if self.validation.is_best(trainer.iteration):  # the run may have been killed before it said so
-                mark_best(self.run_folder / "checkpoints", trainer.iteration)
-                self.save(self.run_folder / "best_agent")
+        folder, device = self.run_folder / "checkpoints", trainer.models.policy.lm.device
+        source, state = read_state(folder)
+        self._compare(source, state)
+        load_checkpoint(folder, self._modules(trainer), trainer.optimizers, device)
+        with damage_told(source):
+            trainer.load_state_dict(state)
+            if self.validation:
+                self.validation.load_state_dict(state.get("validation", {"best": None}))
+        trainer.starts_from_reference = False
+        if self.validation and self.validation.is_best(trainer.iteration):  # a kill may have come before it was said
+            mark_best(folder, trainer.iteration)
+            self.save(self.run_folder / "best_agent")
         cut_metrics(self.run_folder / "metrics.jsonl", trainer.iteration)
         logger.info("resumed after iteration %d", trainer.iteration)
 
-    def _loop(self, trainer: PPOTrainer, trackers: Trackers) -> dict[str, float]:
+    def _compare(self, source: Path, state: dict[str, Any]) -> None:
+        """Refuse the checkpoint of another run; tell what may be different and is."""
+        if "identity" not in state:
+            logger.warning("%s: is of an earlier version and does not say what it was made with", source)
+            return
+        identity.refuse_another_run(self._identity, state["identity"], source)
+        if changes := identity.changed_settings(self.config, state.get("settings")):
+            logger.info("resumed with other settings: %s", "; ".join(changes))
+
+    def _take_weights(self, trainer: PPOTrainer, run: Path) -> None:
+        """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
+        source, state = read_state(run / "checkpoints")
+        fresh = load_weights(source, self._modules(trainer), trainer.models.policy.lm.device)
+        trainer.starts_from_reference = False
+        anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
+        logger.info("weights of %s; %s begin anew", source, anew)
+        if found := identity.differences(self._identity, state.get("identity")):
+            logger.info("other than in that run: %s", "; ".join(found))
+        self._save_state(trainer, best=False)
+
+    def _loop(self, trainer: PPOTrainer, trackers: Trackers, interrupts: Interrupts) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for metrics in trainer.train():
             best = False
@@ -276,14 +309,17 @@ class PPOAgent:
             trackers.console.advance(trainer.progress)
             if self.config.sample_interval and trainer.iteration % self.config.sample_interval == 0 and trainer.rollout:
                 trackers.console.show_samples(trainer.rollout, trainer.iteration)
-            if best or trainer.done or trainer.iteration % self.config.save_interval == 0:
+            due = best or trainer.done or interrupts.asked or trainer.iteration % self.config.save_interval == 0
+            if due:
                 with self._timed("checkpoint"):
                     self._save_state(trainer, best)
+            interrupts.iteration_ended(trainer.iteration, saved=due)
         return metrics
 
     def _save_state(self, trainer: PPOTrainer, best: bool) -> None:
         """The checkpoint of this iteration; after the best one so far also its agent."""
         state = trainer.state_dict()
+        state |= identity.record(self.config, self._identity)
         if self.validation:
             state["validation"] = self.validation.state_dict()
         folder = self.run_folder / "checkpoints"
@@ -318,12 +354,6 @@ def _two_prompts(config: Config, folder: str) -> Config:
     return replace_keys(config, few | every | quiet)
 
 
-def _folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder where the run folder will be, so that it meets the same disk."""
-    beside = next(parent for parent in folder.absolute().parents if parent.exists())
-    return tempfile.TemporaryDirectory(prefix=".smoke_", dir=beside if os.access(beside, os.W_OK) else None)
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line of train_ppo.py; returns the exit code. `argv` is `sys.argv[1:]` by default."""
     words = sys.argv[1:] if argv is None else argv
@@ -344,12 +374,19 @@ def _main(words: list[str]) -> None:
         raise UserError("--config is missing: python train_ppo.py --config nlp_ppo.yaml")
     path = find_config(name)
     logger.info("config: %s", path)
+    weights = overrides.pop("resume_weights_only", None)
+    if weights is True or weights == "":
+        raise UserError("--resume_weights_only: name the folder of the run whose weights the new one begins with")
     config = load_config(path, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
-    agent = PPOAgent(config, overwrite="overwrite" in flags, resume="resume" in flags)
+    agent = PPOAgent(
+        config, overwrite="overwrite" in flags, resume="resume" in flags, weights_from=weights and str(weights)
+    )
     if "smoke" not in flags:
+        if agent.overwrite and not agent.resume:
+            run_folder.confirm_overwrite(agent.run_folder)
         agent.train()
         return
     seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in agent.smoke().items())

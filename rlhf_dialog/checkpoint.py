@@ -3,9 +3,10 @@
 import json
 import os
 import random
+import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
 AGENT_FILE = "rlhf_dialog.json"
+POINTER_REMEDY = "write the name of a checkpoint beside it into it (iter_000004), or remove it"
+OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run has its own
 
 
 def save_checkpoint(
@@ -59,7 +62,7 @@ def save_checkpoint(
             mark_best(folder, state["iteration"])
         for old in sorted(folder.glob("iter_*"))[: -config.keep_checkpoints]:
             if old != best_checkpoint(folder):
-                shutil.rmtree(old)
+                remove_whole(old)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
     return folder / name
@@ -70,20 +73,51 @@ def mark_best(folder: Path, iteration: int) -> None:
     replace_text(folder / "best", f"iter_{iteration:06d}")
 
 
-def load_checkpoint(
-    folder: Path, modules: dict[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer], device: torch.device
-) -> dict[str, Any]:
-    """Restore modules, optimizers and random states from the checkpoint that `latest` names; returns the state as saved.
+def read_state(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint's folder and its trainer.json; no tensor is read.
 
-    Raises UserError when there is none, or when it does not fit.
+    Raises UserError when there is none, when it is damaged or of another format, and when a name in it leads elsewhere.
     """
-    source = latest_checkpoint(folder)
-    try:
+    source = newest_checkpoint(folder)
+    if source is None:
+        raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
+    with damage_told(source):
+        for path in (source, *source.rglob("*")):
+            if path.is_symlink():
+                raise UserError(
+                    f"{path}: is a link to {os.readlink(path)}, and a checkpoint holds its files itself; copy them here, or "
+                    "resume from another checkpoint"
+                )
         state = json.loads((source / "trainer.json").read_text(encoding="utf-8"))
         if state["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"{source}: has format version {state['format_version']}, this program reads {FORMAT_VERSION}"
             )
+        if not isinstance(state["iteration"], int):
+            raise TypeError("its iteration is no number")
+    return source, state
+
+
+@contextmanager
+def damage_told(source: Path) -> Iterator[None]:
+    """Whatever unusable content of a checkpoint raises in the block becomes a UserError that names its folder."""
+    try:
+        yield
+    except (
+        *(OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, SafetensorError),
+    ) as error:
+        raise UserError(f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}") from error
+
+
+def load_checkpoint(
+    folder: Path, modules: dict[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer], device: torch.device
+) -> dict[str, Any]:
+    """Restore modules, optimizers and random states from the newest checkpoint; returns the state as saved.
+
+    Raises UserError when there is none, or when it does not fit.
+    """
+    source, state = read_state(folder)
+    with damage_told(source):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
             raise UserError(f"{source}: was saved with optimizers of {sorted(saved)}, this run has {sorted(ours)}")
@@ -91,25 +125,68 @@ def load_checkpoint(
             load_model(module, str(source / f"{key}.safetensors"), device=str(device))
         for key, optimizer in optimizers.items():
             tensors = load_file(source / f"{key}_optimizer.safetensors")
-            optimizer.load_state_dict(_join(tensors, state["optimizers"][key]))
+            groups = [
+                {**group, **{name: own[name] for name in OWN_KEYS}}
+                for group, own in zip(state["optimizers"][key], optimizer.param_groups, strict=True)
+            ]
+            optimizer.load_state_dict(_join(tensors, groups))
         _restore_random_states(load_file(source / "random.safetensors"), state["random"])
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}") from error
     return state
 
 
-def latest_checkpoint(folder: Path) -> Path:
-    """The folder of the newest whole checkpoint. Raises UserError when there is none."""
-    pointer = folder / "latest"
-    if not pointer.is_file():
-        raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
-    return folder / Path(pointer.read_text(encoding="utf-8").strip()).name
+def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.device) -> list[str]:
+    """Take only the weights of the checkpoint `source`; returns the names of what it does not have and begins anew.
+
+    Raises UserError when the policy's language model does not fit; a value head or a critic may be missing.
+    """
+    fresh = []
+    for key, module in modules.items():
+        path = source / f"{key}.safetensors"
+        if key != "policy" and not path.is_file():
+            fresh.append(key)
+            continue
+        with damage_told(source):
+            missing, unexpected = load_model(module, str(path), strict=False, device=str(device))
+            heads = {name for name in (*missing, *unexpected) if name.startswith("value_head.")}
+            if wrong := sorted({*missing, *unexpected} - heads):
+                raise ValueError(f"{key} differs in {', '.join(wrong[:3])}")
+            fresh += [f"{key}'s value head"] if heads & set(missing) else []
+    return fresh
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that `latest` names; without that pointer (a kill came before it) the last one; None for none.
+
+    Raises UserError when the pointer names anything but a checkpoint of this folder.
+    """
+    if (folder / "latest").is_symlink() or (folder / "latest").exists():
+        source = _pointed(folder / "latest")
+        if not source.is_dir():
+            raise UserError(f"{folder / 'latest'}: names {source.name}, which is not there; {POINTER_REMEDY}")
+        return source
+    return max(folder.glob("iter_[0-9]*"), default=None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The folder that the pointer `best` names; None where no evaluation has chosen one."""
+    """The folder that the pointer `best` names; None where no evaluation has chosen one.
+
+    Raises UserError when it names anything but a checkpoint of this folder.
+    """
     pointer = folder / "best"
-    return folder / Path(pointer.read_text(encoding="utf-8").strip()).name if pointer.is_file() else None
+    return _pointed(pointer) if pointer.is_symlink() or pointer.exists() else None
+
+
+def _pointed(pointer: Path) -> Path:
+    """The checkpoint that a pointer names: `iter_` and digits, so that nothing outside of its folder is ever read."""
+    if pointer.is_symlink():
+        raise UserError(f"{pointer}: is a link, where a file with the name of a checkpoint is wanted; {POINTER_REMEDY}")
+    try:
+        name = pointer.read_bytes()[:200].decode("utf-8", "replace").strip()
+    except OSError as error:
+        raise UserError(f"{pointer}: cannot be read: {error.strerror}; {POINTER_REMEDY}") from error
+    if not re.fullmatch(r"iter_[0-9]+", name):
+        raise UserError(f"{pointer}: names {name!r}, which is no checkpoint of this folder; {POINTER_REMEDY}")
+    return pointer.parent / name
 
 
 def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
@@ -137,25 +214,55 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
 def written_whole(folder: Path) -> Iterator[Path]:
     """Fill a folder under a temporary name: it gets its name when the block ends, and leaves no trace when that fails.
 
-    Raises UserError when it cannot be written.
+    A folder of that name steps aside as `.name.old` for the moment of the swap; after a kill in it `mend_swaps` brings it
+    back. Raises UserError when it cannot be written.
     """
-    temporary, old = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
+    temporary, old = _hidden(folder, "tmp"), _hidden(folder, "old")
     try:
+        _take_back(folder)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
             _sync(path)
-        shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
             folder.rename(old)
         temporary.rename(folder)
         _sync(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
     finally:
+        with suppress(OSError):
+            _take_back(folder)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def mend_swaps(parent: Path, names: Iterable[str]) -> None:
+    """Take back what a kill interrupted while one of these files or folders was written. Raises OSError."""
+    for name in names:
+        _take_back(parent / name)
+        temporary = _hidden(parent / name, "tmp")
+        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+
+
+def _hidden(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}.{ending}")
+
+
+def _take_back(folder: Path) -> None:
+    """The folder that stepped aside gets its name back if no new one has it, and goes if one has."""
+    old = _hidden(folder, "old")
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_whole(folder: Path) -> None:
+    """Remove a folder so that a kill never leaves a part of it under its name. Raises OSError."""
+    temporary = _hidden(folder, "tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    folder.rename(temporary)
+    shutil.rmtree(temporary)
 
 
 def _sync(path: Path) -> None:
@@ -186,10 +293,15 @@ def replace_file(path: Path, text: str) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    _sync(temporary)
-    temporary.replace(path)
+    temporary = _hidden(path, "tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _sync(temporary)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 

@@ -55,7 +55,7 @@ class SamplingKeys(Settings):
     """Sampling"""
 
     max_new_tokens: int = Field(20, ge=1, description="a response is cut after so many tokens")
-    temperature: float = Field(1.0, gt=0, description="mirrored in every log-probability")
+    temperature: float = Field(1.0, ge=1e-4, description="mirrored in every log-probability")
     top_k: int = Field(0, ge=0, description="0: off; the kept tokens are stored and mirrored in every log-probability")
     top_p: float = Field(1.0, gt=0, le=1, description="1: off; mirrored like top_k")
 
@@ -75,6 +75,11 @@ class RunKeys(Settings):
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
     keep_checkpoints: int = Field(
         2, ge=1, description="how many of the newest checkpoints are kept, beside the best one"
+    )
+    grace_seconds: float = Field(
+        20.0,
+        ge=0,
+        description="at SIGTERM and Ctrl-C the iteration is finished and saved if it needs no longer; else the run ends at once",
     )
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every one"
@@ -166,6 +171,9 @@ class PPOKeys(Settings):
     )
     use_max_grad_norm: bool = Field(True, description="clip gradients")
     max_grad_norm: float = Field(10.0, gt=0, description="norm to clip to, separately for policy and separate critic")
+    max_skipped_steps: int = Field(
+        3, ge=1, description="optimizer steps in a row without finite loss and gradients: skipped, the last one stops"
+    )
 
 
 class RewardKeys(Settings):
@@ -177,6 +185,13 @@ class RewardKeys(Settings):
     kl_clip: float = Field(0.2, gt=0, description="bound of the controller's relative error")
     truncation_penalty: float = Field(
         0.0, ge=0, description="subtracted from the score of a response cut at max_new_tokens"
+    )
+    on_reward_error: Literal["stop", "skip"] = Field(
+        "stop",
+        description="a response without a score (NaN, inf, none): stop, or drop the episode (grpo, rloo: its group) and count it",
+    )
+    reward_timeout_s: float | None = Field(
+        None, gt=0, description="seconds for scoring a rollout or an evaluation, then stacks and a stop; default: none"
     )
 
 

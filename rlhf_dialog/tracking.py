@@ -33,16 +33,17 @@ class Tracker(Protocol):
 
 
 class JsonlTracker:
-    """`metrics.jsonl`, one object a line, flushed at every iteration; non-finite numbers are null."""
+    """`metrics.jsonl`, one object a line, written at once in every iteration; non-finite numbers are null."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = path.open("a", encoding="utf-8")
+        self.file = path.open("ab", buffering=0)  # a full disk leaves nothing behind that closing would write again
 
     def log(self, step: int, metrics: Metrics) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in as_numbers(metrics).items()}
-        self.file.write(json.dumps(finite) + "\n")
-        self.file.flush()
+        line = json.dumps(finite).encode() + b"\n"
+        while line:
+            line = line[self.file.write(line) :]
 
     def close(self) -> None:
         self.file.close()
@@ -75,6 +76,7 @@ class WandbTracker:
     """Weights & Biases; offline when there is no key and no mode was chosen."""
 
     def __init__(self, config: Config, folder: Path):
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its crash reports go to its makers
         import wandb
 
         mode = os.environ.get("WANDB_MODE")

@@ -16,8 +16,9 @@ Written by `python scripts/write_config_docs.py` from `rlhf_dialog/schema.py`; a
 range are reported all at once, with the nearest known name, before anything is loaded.
 
 Classes are named by their registered id and get `args` as arguments of their constructor:
-`reward_class` (NLPReward, CompositeReward, Intent, Meteor, LengthMatch, or your own) and `vec_info_class` (NLPVecInfo, or your
-own). NLPReward's arguments `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` are the top-level keys of these names.
+`reward_class` (NLPReward, CompositeReward, Intent, Meteor, LengthMatch, RemoteReward, or your own) and `vec_info_class`
+(NLPVecInfo, or your own). NLPReward's arguments `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` are the top-level
+keys of these names.
 """
 
 

@@ -1,8 +1,10 @@
 """Whole runs through main() and PPOAgent: what they leave behind, how they resume, and how every mistake ends."""
 
 import importlib.util
+import io
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,9 +66,9 @@ class Moody(BaseReward):
 class Planned(BaseReward):
     # 0.5 in training; on validation prompts the next of the planned values each time, and a list of what it saw
     seen = []
+    values = []
 
-    def __init__(self, values):
-        self.values = values
+    def __init__(self):
         Planned.seen.clear()
 
     def __call__(self, dialogues):
@@ -111,6 +113,13 @@ def rewards(tmp_path_factory, monkeypatch):
     for name in ("Vowels", "Broken", "Returns", "Moody", "Planned", "Impatient", "Unbuildable"):
         RewardFactory.register(name, getattr(module, name))
     return path
+
+
+class Terminal(io.StringIO):
+    """What is typed on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def settings(world: Path) -> dict:
@@ -376,7 +385,130 @@ def test_a_damaged_checkpoint_is_the_users_error(run, tmp_path, capsys, name, te
 def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
     assert run() == 0
     assert run("--resume", "--use_share_model", "true") == 2
-    assert "optimizers" in capsys.readouterr().err
+    assert "use_share_model: true here, false in the checkpoint" in capsys.readouterr().err
+
+
+def checkpoint_of(folder: Path, name: str = "iter_000002") -> dict:
+    return json.loads((folder / "checkpoints" / name / "trainer.json").read_text(encoding="utf-8"))
+
+
+def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, capsys):
+    assert run() == 0
+    folder = tmp_path / "run_results" / "ppo"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    tiny.gpt2(seed=5).save_pretrained(tmp_path / "model")  # the same kind and size
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
+    tiny.write_data(tmp_path / "data", 5)
+    words = ["--resume", "--max_iterations", "3", "--model_path", "./model", "--env.args.data_path", "./data"]
+    words += ["--reward_class", "{id: LengthMatch}", "--seed", "4"]
+    capsys.readouterr()
+    assert run(*words) == 2
+    message = capsys.readouterr().err.split("error: ")[1]
+    keys = ["model_path", "ref_model", "data", "reward_class", "seed"]
+    assert [line.split(":")[0].strip() for line in message.splitlines()[1:-1]] == keys
+    assert "--resume_weights_only run_results/ppo" in message
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
+    assert run() == 0
+    for name in ("model", "data"):
+        shutil.copytree(world / name, tmp_path / f"moved_{name}")
+    words = ["--model_path", "./moved_model", "--env.args.data_path", "./moved_data", "--max_iterations", "3"]
+    assert run("--resume", *words, "--lr", "1e-4", "--per_device_microbatch_size", "2") == 0
+    assert "resumed with other settings: lr 0.001 -> 0.0001" in caplog.messages
+    state = checkpoint_of(tmp_path / "run_results" / "ppo", "iter_000003")
+    assert len(state["identity_sha256"]) == 64
+    assert state["settings"]["lr"] == 1e-4
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed_with_a_warning(run, tmp_path, caplog):
+    assert run() == 0
+    path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("identity", "identity_sha256", "settings"):
+        del state[key]
+    path.write_text(json.dumps(state), encoding="utf-8")
+    assert run("--resume", "--max_iterations", "3") == 0
+    assert "does not say what it was made with" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["iteration", "sampler", "kl_controller", "value_normalizer"])
+def test_a_state_that_is_poisoned_is_the_users_error(run, tmp_path, capsys, key):
+    assert run() == 0
+    path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**state, key: "poison"}), encoding="utf-8")
+    capsys.readouterr()
+    assert run("--resume", "--max_iterations", "3") == 2
+    captured = capsys.readouterr()
+    assert "iter_000002: is damaged" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
+    assert run("--max_iterations", "3") == 0
+    old = tmp_path / "run_results" / "ppo"
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    words = ["--experiment_name", "new", "--seed", "3", "--max_iterations", "2"]
+    assert run(*words, "--resume_weights_only", "run_results/ppo") == 0
+    assert "weights of run_results/ppo/checkpoints/iter_000003; the optimizer, the counters" in caplog.text
+    assert "other than in that run: seed: 3 here, 0 in the checkpoint" in caplog.text
+    new = tmp_path / "run_results" / "new"
+    found = rows(new)
+    assert [row["iteration"] for row in found] == [1, 2]
+    assert found[0]["objective/kl"] != pytest.approx(
+        0, abs=1e-5
+    )  # the reference is still the model before any training
+    assert found[0]["objective/kl_coef"] == 0.2
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    run_to = ["--experiment_name", "more", "--seed", "3", "--max_iterations"]
+    shutil.copytree(new / "checkpoints", tmp_path / "kept")
+    assert run(*run_to, "1", "--save_interval", "9", "--resume_weights_only", "run_results/ppo") == 0
+    more = tmp_path / "run_results" / "more"
+    (more / "checkpoints" / "latest").write_text("iter_000000", encoding="utf-8")  # as if it had been killed at once
+    assert run(*run_to, "2", "--resume") == 0
+    assert without_clocks(more) == without_clocks(new)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--resume_weights_only"], "name the folder of the run"),
+        (["--resume_weights_only", "absent", "--experiment_name", "new"], "absent holds no checkpoint"),
+        (["--resume_weights_only", "run_results/ppo", "--resume"], "give one of them"),
+        (["--resume_weights_only", "run_results/ppo", "--overwrite"], "this run's own folder"),
+        (["--resume_weights_only", "run_results/ppo"], "holds a run already"),
+    ],
+)
+def test_weights_only_refuses_what_could_lose_a_run(run, refused, words, said):
+    assert run() == 0
+    assert said in refused(*words)
+
+
+def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, tmp_path, monkeypatch):
+    folder = tmp_path / "run_results" / "ppo"
+    folder.mkdir(parents=True)
+    lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "yesterday"}
+    (folder / ".lock").write_text(json.dumps(lock), encoding="utf-8")
+    monkeypatch.setattr("rlhf_dialog.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    message = refused()
+    assert "run_results/ppo: in use by process 7 on elsewhere since yesterday" in message
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
+    assert run() == 0
+    folder = tmp_path / "run_results" / "ppo"
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
+    assert run("--overwrite") == 2
+    assert "its name was not typed, so nothing was removed" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert run("--overwrite", "--smoke") == 0  # it replaces nothing, so it asks nothing
+    monkeypatch.setattr(sys, "stdin", Terminal("ppo\n"))
+    assert run("--overwrite", "--max_iterations", "1") == 0
+    assert [row["iteration"] for row in rows(folder)] == [1]
 
 
 # evaluation during training
@@ -384,7 +516,8 @@ def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
 
 def planned(*values: float) -> tuple[str, str]:
     """The reward whose first call is the check before training, and whose next ones are the evaluations."""
-    return "--reward_class", f"{{id: Planned, args: {{values: {[0.0, *values]}}}}}"
+    sys.modules["my_rewards"].Planned.values = [0.0, *values]
+    return "--reward_class", "{id: Planned}"
 
 
 def without_evaluation(folder: Path) -> list[dict]:
@@ -443,7 +576,8 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
 
 def test_another_metric_can_decide(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_metric", "planned", "--eval_episodes", "2"]
-    parts = "[{id: Planned, weight: -1, args: {values: [0.0, 0.4, 0.2]}}]"  # the score is higher after iteration 2
+    planned(0.4, 0.2)
+    parts = "[{id: Planned, weight: -1}]"  # the score is higher after iteration 2
     assert run(*words, "--reward_class", f"{{id: CompositeReward, args: {{parts: {parts}}}}}") == 0
     assert (tmp_path / "run_results/ppo/checkpoints/best").read_text(encoding="utf-8") == "iter_000001"
 

@@ -11,7 +11,7 @@ import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
-errors
+errors interrupts
 registry dialogue ppo intervals
 schema
 config
@@ -22,8 +22,9 @@ rewards prompts models
 chat_template
 generation
 rollout
-checkpoint launch
+checkpoint launch identity
 tracking
+run_folder
 chat
 evaluate
 trainer

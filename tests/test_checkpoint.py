@@ -14,12 +14,15 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from test_trainer import Places, make_trainer, parameters
-from tiny import byte_tokenizer, llama
+from tiny import byte_tokenizer, gpt2, llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import checkpoint
 from rlhf_dialog.checkpoint import (
     load_checkpoint,
+    load_weights,
+    mend_swaps,
+    newest_checkpoint,
     random_states_kept,
     replace_json,
     save_agent,
@@ -378,3 +381,126 @@ def test_resume_with_the_other_value_normalisation():
     )
     with pytest.raises(UserError, match="use_valuenorm"):
         trainer.load_state_dict(state)
+
+
+# -- names that lead elsewhere, and kills in the moment of a swap
+
+
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+@pytest.mark.parametrize(
+    "text", ["../elsewhere", "/etc", "iter_000001/..", "..", "", "iter_000001\n../x", "x" * 9999, "\0"]
+)
+def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, pointer, text):
+    trainer = build("shared trunk")
+    save_checkpoint(tmp_path, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers, best=True)
+    (tmp_path / pointer).write_text(text)
+    read = newest_checkpoint if pointer == "latest" else checkpoint.best_checkpoint
+    with pytest.raises(UserError, match=rf"{pointer}: names .*which is no checkpoint of this folder; write the name"):
+        read(tmp_path)
+
+
+def test_a_pointer_may_not_be_a_link(tmp_path):
+    save(build("shared trunk"), tmp_path)
+    (tmp_path / "name").write_text("iter_000000")
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").symlink_to("name")
+    with pytest.raises(UserError, match="latest: is a link"):
+        newest_checkpoint(tmp_path)
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").symlink_to("absent")
+    with pytest.raises(UserError, match="latest: is a link"):
+        newest_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "policy.safetensors", "trainer.json", "random.safetensors"])
+def test_a_checkpoint_of_links_is_refused(tmp_path, name):
+    trainer = build("shared trunk")
+    path = save(trainer, tmp_path / "checkpoints") / name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"is a link to .*elsewhere, and a checkpoint holds its files itself"):
+        resume("shared trunk", tmp_path / "checkpoints")
+
+
+def test_a_checkpoint_without_its_pointer_is_found(tmp_path):
+    trainer = build("shared trunk")
+    steps(trainer, 1)
+    save(trainer, tmp_path)
+    (tmp_path / "latest").unlink()  # the kill came before it was written
+    assert resume("shared trunk", tmp_path).iteration == 1
+
+
+@pytest.mark.parametrize("state", [[], {}, {"format_version": 1}, {"format_version": 1, "optimizers": 3}, None, 7])
+def test_json_that_is_no_state_is_the_users_error(tmp_path, state):
+    path = save(build("shared trunk"), tmp_path) / "trainer.json"
+    path.write_text(json.dumps(state))
+    with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
+        resume("shared trunk", tmp_path)
+
+
+def test_a_swap_that_was_killed_is_taken_back_or_finished(tmp_path):
+    for name in ("back", ".done.old", "done", ".half.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    (tmp_path / "back").rename(tmp_path / ".back.old")
+    (tmp_path / ".file.tmp").write_text("half")
+    mend_swaps(tmp_path, ("back", "done", "half", "file", "absent"))
+    assert {path.name: (path / "file").read_text() for path in tmp_path.iterdir()} == {"back": "back", "done": "done"}
+    (tmp_path / "back").rename(tmp_path / ".back.old")
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "back"):
+        raise KeyboardInterrupt
+    assert (tmp_path / "back/file").read_text() == "back"
+
+
+def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
+    with written_whole(tmp_path / "agent") as target:
+        (target / "file").write_text("old")
+    real = Path.rename
+
+    def refuse(self, target):
+        if self.name.endswith(".tmp"):
+            raise OSError("Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="Input/output error"), written_whole(tmp_path / "agent") as target:
+        (target / "file").write_text("new")
+    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
+        tmp_path / "agent/file": "old"
+    }
+
+
+def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):
+    save(build("shared trunk"), tmp_path)
+    other = make_trainer(Moody(), opti_eps=1e-3, weight_decay=0.5)
+    load_checkpoint(tmp_path, modules(other), other.optimizers, CPU)
+    group = other.optimizers["policy"].param_groups[0]
+    assert (group["eps"], group["weight_decay"]) == (1e-3, 0.5)
+
+
+# -- weights alone
+
+
+def test_weights_alone(tmp_path):
+    first = build("separate critic")
+    steps(first, 1)
+    source = save(first, tmp_path)
+    same, shared, bare = build("separate critic"), build("shared trunk"), build("without critic")
+    assert load_weights(source, modules(same), CPU) == []
+    for name, module in modules(same).items():
+        ours = parameters(modules(first)[name])
+        assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
+    assert same.optimizers["policy"].state_dict()["state"] == {}
+    assert load_weights(source, modules(shared), CPU) == ["policy's value head"]
+    assert load_weights(source, modules(bare), CPU) == []
+    for trainer in (shared, bare):
+        ours = parameters(first.models.policy.lm)
+        assert all(torch.equal(value, ours[key]) for key, value in parameters(trainer.models.policy.lm).items())
+    assert load_weights(save(shared, tmp_path / "shared"), modules(build("separate critic")), CPU) == ["critic"]
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    source = save(build("shared trunk"), tmp_path)
+    for other in (llama(), gpt2(n_embd=64), gpt2(n_layer=3)):
+        with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
+            load_weights(source, {"policy": Policy(other)}, CPU)

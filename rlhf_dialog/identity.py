@@ -1,0 +1,158 @@
+"""What a resumed run must share with the one that it continues, and which of its settings may change but are told."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import Models
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.schema import Config, PPOKeys, RewardKeys, batch_plan
+
+SHARED_KEYS = (
+    *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
+    *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator"),
+    *("max_new_tokens", "temperature", "top_k", "top_p"),
+)
+BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")  # compared as their result
+FREE_KEYS = ("per_device_microbatch_size",)
+KEPT_KEYS = {"kl_coef": "no effect: the controller goes on with that of the checkpoint"}
+OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
+SAMPLES = 256  # numbers of each parameter that the fingerprint of a model reads
+
+
+def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward: BaseReward) -> dict[str, Any]:
+    """What must be the same at `--resume`, as JSON. `models` are those that the run starts from, before any update."""
+    identity = {
+        "model_path": model_fingerprint(models.policy.lm),
+        "ref_model": model_fingerprint(models.ref_policy.lm),
+        "tokenizer": tokenizer_fingerprint(models.tokenizer),
+        "data": data_fingerprint(prompts),
+        "reward_class": essential(config.reward_class.model_dump()),
+        "reward parts": part_names(reward),
+        "rollout_batch_size": batch_plan(config).num_responses,
+        "num_responses_per_prompt": config.responses_per_prompt,
+        **{key: getattr(config, key) for key in SHARED_KEYS},
+    }
+    return json.loads(json.dumps(identity, default=str))
+
+
+def essential(args: Any) -> Any:
+    """A reward's arguments without those that say how, not what, it scores, and URLs without a query, which may hold a key."""
+    if isinstance(args, dict):
+        return {key: essential(value) for key, value in args.items() if key not in OPERATION_ARGS}
+    if isinstance(args, list):
+        return [essential(value) for value in args]
+    return args.split("?")[0] if isinstance(args, str) and "://" in args else args
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """The settings that change the numbers of a run, but may be other ones at `--resume`."""
+    names = [*PPOKeys.model_fields, *RewardKeys.model_fields, "use_amp"]
+    kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
+    if config.use_linear_lr_decay:
+        kept += ["total_time_steps", "max_iterations"]
+    return {name: getattr(config, name) for name in kept}
+
+
+def sha256_of(identity: Any) -> str:
+    """The hash of the canonical JSON."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def differences(now: dict[str, Any], then: Any) -> list[str]:
+    """`key: 'now' here, 'then' in the checkpoint` for every key that both know and that differs."""
+    known = then if isinstance(then, dict) else {}
+    return [
+        f"{key}: {_excerpt(value)} here, {_excerpt(known[key])} in the checkpoint"
+        for key, value in now.items()
+        if key in known and known[key] != value
+    ]
+
+
+def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
+    """Raises UserError that lists every differing key when the checkpoint in `source` belongs to another run."""
+    found = differences(now, then)
+    if found:
+        run = source.parent.parent
+        raise UserError(
+            "\n  ".join([f"{source}: was made by another run than this one would be:", *found])
+            + "\nresume with what the checkpoint was made with, or start a new run with its weights: "
+            f"--resume_weights_only {run} --experiment_name <a new name>"
+        )
+
+
+def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint says of its run, beside its state."""
+    return {"identity": identity, "identity_sha256": sha256_of(identity), "settings": settings_of(config)}
+
+
+def changed_settings(config: Config, then: Any) -> list[str]:
+    """`key then -> now` for every setting that both know and that differs."""
+    now, known = settings_of(config), then if isinstance(then, dict) else {}
+    return [
+        f"{key} {_excerpt(known[key])} -> {_excerpt(value)}" + (f" ({KEPT_KEYS[key]})" if key in KEPT_KEYS else "")
+        for key, value in now.items()
+        if key in known and known[key] != value
+    ]
+
+
+def _excerpt(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]} ..."
+
+
+def model_fingerprint(lm: PreTrainedModel) -> str:
+    """Class, size, and a hash of the configuration, the parameters' names and shapes and a sample of their numbers.
+
+    >>> model_fingerprint(lm)
+    'GPT2LMHeadModel, 124439808 parameters, 5f0c7f0a3c1f9d8e'
+    """
+    digest = hashlib.sha256()
+    config = lm.config.to_diff_dict()
+    for name in ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"):
+        config.pop(name, None)
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, parameter in lm.named_parameters():
+        flat = parameter.detach().reshape(-1)
+        chosen = torch.linspace(0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64).long()
+        digest.update(f"{name} {tuple(parameter.shape)} ".encode())
+        digest.update(flat[chosen.to(flat.device)].float().cpu().numpy().tobytes())
+    return f"{type(lm).__name__}, {lm.num_parameters()} parameters, {digest.hexdigest()[:16]}"
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The number of tokens, and a hash of the vocabulary, the merges, the special tokens and the chat template."""
+    parts: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer.special_tokens_map, tokenizer.chat_template]
+    if tokenizer.is_fast:
+        rules = json.loads(tokenizer.backend_tokenizer.to_str())  # type: ignore[attr-defined]
+        parts.append({key: value for key, value in rules.items() if key not in ("truncation", "padding")})
+    return f"{len(tokenizer)} tokens, {_hash(json.dumps(part, sort_keys=True, default=str) for part in parts)}"
+
+
+def data_fingerprint(prompts: list[Dialogue]) -> str:
+    """The number of prompts, and a hash of everything that they show and that rewards compare with."""
+    rows = (json.dumps([p.prompt_turns, p.reference, p.references, p.act]) for p in prompts)
+    return f"{len(prompts)} prompts, {_hash(rows)}"
+
+
+def part_names(reward: BaseReward) -> list[str]:
+    """The names of the parts of a reward, which tell `meteor` from `meteor_exact_stem`; of a plain reward its own."""
+    parts = getattr(reward, "parts", None)
+    if not isinstance(parts, dict):
+        return [reward.name]
+    return [name for part in parts.values() for name in part_names(part.reward)]
+
+
+def _hash(texts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,151 @@
+"""What a resumed run must share: every difference is told, and nothing that may differ counts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import PROMPTS, make_trainer, settings
+from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
+
+from rlhf_dialog import identity
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.composite import CompositeReward
+
+
+def test_fingerprints_of_models():
+    first = identity.model_fingerprint(gpt2())
+    assert first.startswith("GPT2LMHeadModel, ")
+    assert identity.model_fingerprint(gpt2()) == first
+    with torch.no_grad():
+        changed = gpt2()
+        changed.transformer.h[1].mlp.c_fc.weight += 1e-3
+    others = [gpt2(1), gpt2(n_layer=3), gpt2(layer_norm_epsilon=1e-3), llama(), changed]
+    assert len({first, *map(identity.model_fingerprint, others)}) == 6
+
+
+def test_a_fingerprint_ignores_where_a_model_was_saved(tmp_path):
+    for name in ("a", "b"):
+        gpt2().save_pretrained(tmp_path / name)
+    found = [identity.model_fingerprint(type(gpt2()).from_pretrained(tmp_path / name)) for name in ("a", "b")]
+    assert found == [identity.model_fingerprint(gpt2())] * 2
+
+
+def test_fingerprints_of_tokenizers():
+    first = identity.tokenizer_fingerprint(byte_tokenizer())
+    used = byte_tokenizer()
+    used(["a", "longer text"], padding=True, truncation=True, max_length=3)
+    assert identity.tokenizer_fingerprint(used) == first
+    more = byte_tokenizer()
+    more.add_tokens(["more"])
+    other_pad = byte_tokenizer()
+    other_pad.pad_token = "<eos>"
+    others = [more, other_pad, chat_tokenizer(), chat_tokenizer(None), byte_tokenizer(separator_token=False)]
+    assert len({first, *map(identity.tokenizer_fingerprint, others)}) == 6
+
+
+def test_fingerprints_of_data():
+    first = identity.data_fingerprint(PROMPTS)
+    assert first.startswith("16 prompts, ")
+    middle = [*PROMPTS[:7], replace(PROMPTS[7], reference="x"), *PROMPTS[8:]]
+    acts = [replace(PROMPTS[0], act=2), *PROMPTS[1:]]
+    others = [PROMPTS[:-1], PROMPTS[::-1], middle, acts]
+    assert len({first, *map(identity.data_fingerprint, others)}) == 5
+
+
+def test_the_parts_of_a_reward_tell_the_variant_of_meteor():
+    meteor = {"id": "Meteor", "args": {"meteor_wordnet": "off"}}
+    nested = CompositeReward([{"id": "LengthMatch"}, {"id": "CompositeReward", "args": {"parts": [meteor]}}])
+    assert identity.part_names(nested) == ["length_match", "meteor_exact_stem"]
+    assert identity.part_names(nested.parts["length_match"].reward) == ["length_match"]
+
+
+def test_how_a_reward_is_asked_is_not_what_it_is():
+    def args(**keys):
+        remote = {"url": "http://127.0.0.1/score?key=secret", **keys}
+        return {"id": "CompositeReward", "args": {"parts": [{"id": "RemoteReward", "args": remote}]}}
+
+    plain = identity.essential(args())
+    assert identity.essential(args(timeout_s=3, batch_size=2, token_env="X")) == plain
+    assert "secret" not in json.dumps(plain)
+    assert identity.essential(args(model="x")) != plain
+
+
+def identity_with(**keys):
+    trainer = make_trainer(**keys)
+    return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.reward)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("seed", 3, "seed: 3 here, 0 in the checkpoint"),
+        ("top_k", 5, "top_k: 5 here, 0 in the checkpoint"),
+        ("turn_separator", "<eos>", "turn_separator: '<eos>' here, '<EOU>' in the checkpoint"),
+        ("max_new_tokens", 6, "max_new_tokens: 6 here, 5 in the checkpoint"),
+        ("rollout_batch_size", 4, "rollout_batch_size: 4 here, 6 in the checkpoint"),
+        ("num_responses_per_prompt", 2, "num_responses_per_prompt: 2 here, 1 in the checkpoint"),
+        ("use_valuenorm", False, "use_valuenorm: false here, true in the checkpoint"),
+        ("ref_seed", 1, "ref_model: 'GPT2LMHeadModel, "),
+        ("reward_class", {"id": "LengthMatch"}, "reward_class: {"),
+    ],
+)
+def test_another_run_is_refused_with_the_key(key, value, said):
+    then, now = identity_with(), identity_with(**{key: value})
+    with pytest.raises(UserError) as caught:
+        identity.refuse_another_run(now, then, Path("runs/ppo/checkpoints/iter_000002"))
+    message = str(caught.value)
+    assert said in message
+    assert message.count("in the checkpoint") == 1
+    assert "--resume_weights_only runs/ppo --experiment_name" in message
+    assert identity.sha256_of(now) != identity.sha256_of(then)
+
+
+def test_all_differences_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        identity.refuse_another_run(identity_with(seed=1, top_p=0.5), identity_with(), Path("a/b/c"))
+    assert "\n  seed: " in str(caught.value)
+    assert "\n  top_p: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"max_iterations": 3, "total_time_steps": 9, "save_interval": 1, "eval_interval": 2, "log_interval": 3},
+        {
+            "run_dir": "/x",
+            "device": "cpu",
+            "pytorch_threads": 1,
+            "per_device_microbatch_size": 2,
+            "experiment_name": "y",
+        },
+        {"rollout_batch_size": None, "episode_length": 6, "env_num": 5},
+        {"eval_episodes": 1, "use_wandb": True, "lr": 1e-5, "kl_coef": 0.1, "clip_param": 0.1},
+    ],
+)
+def test_what_may_differ_is_not_refused(keys):
+    then, now = identity_with(), identity_with(**keys)
+    identity.refuse_another_run(now, then, Path("a/b/c"))
+    assert identity.sha256_of(now) == identity.sha256_of(then)
+
+
+def test_keys_that_one_version_does_not_know_are_not_compared():
+    then = identity_with()
+    del then["seed"]
+    identity.refuse_another_run(identity_with(seed=5), {**then, "new": 1}, Path("a/b/c"))
+    identity.refuse_another_run(identity_with(), "poison", Path("a/b/c"))
+
+
+def test_changed_settings_are_named():
+    then = json.loads(json.dumps(identity.settings_of(settings(lr=1e-3))))
+    assert identity.changed_settings(settings(lr=1e-3, per_device_microbatch_size=2, max_iterations=4), then) == []
+    changed = identity.changed_settings(settings(lr=1e-5, kl_coef=0.5), then)
+    assert changed == [
+        "lr 0.001 -> 1e-05",
+        "kl_coef 0.2 -> 0.5 (no effect: the controller goes on with that of the checkpoint)",
+    ]
+    decay = identity.settings_of(settings(use_linear_lr_decay=True))
+    assert identity.changed_settings(settings(use_linear_lr_decay=True, max_iterations=4), decay) == [
+        "max_iterations null -> 4"
+    ]
