@@ -21,7 +21,7 @@ from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
 from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import CompositeReward, ScoringRules, scored
+from rlhf_dialog.rewards.composite import STOPPING, CompositeReward, ScoringRules, scored
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.needs import ACTS
@@ -57,7 +57,7 @@ class Judges:
 
     `reward` the run's own; `intent` a classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the
     published way, where the text `<EOU>` stands behind references and finished replies. `seed` draws the other prompts
-    of `meteor_shuffled`. `reward_timeout_s`: the reward may take so long, then RewardTimeout; None: as long as it likes.
+    of `meteor_shuffled`. `rules`: what becomes of a reply without a score, which by default is an error.
     """
 
     reward: BaseReward | None = None
@@ -65,7 +65,7 @@ class Judges:
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
-    reward_timeout_s: float | None = None
+    rules: ScoringRules = STOPPING
 
 
 def judges_of(reward: BaseReward | None) -> Judges:
@@ -216,7 +216,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
     )
     if judges.reward:
-        found.per_prompt |= _of_reward(dialogues, judges.reward, judges.reward_timeout_s)
+        found.per_prompt |= _of_reward(dialogues, judges.reward, judges.rules)
     if have_references(dialogues):
         _add_overlap(found, dialogues, judges)
     if judges.intent and have_acts(dialogues):
@@ -229,8 +229,8 @@ def measure(replies: Replies, judges: Judges) -> Measured:
 PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the METEOR variant stands in the settings
 
 
-def _of_reward(dialogues: list[Dialogue], reward: BaseReward, timeout_s: float | None) -> dict[str, Array]:
-    scores = scored(reward, dialogues, ScoringRules(timeout_s=timeout_s))
+def _of_reward(dialogues: list[Dialogue], reward: BaseReward, rules: ScoringRules) -> dict[str, Array]:
+    scores = scored(reward, dialogues, rules)
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
     return {"score": _array(scores.total), **parts}
 

@@ -34,8 +34,9 @@ def ratio(sums: Array) -> Array:
 
 
 def mean_of(values: Array) -> Statistic:
-    """The mean of `values` (N,)."""
-    return Statistic(np.stack([values, np.ones_like(values)], axis=-1), ratio)
+    """The mean of those of `values` (N,) that are numbers."""
+    known = np.isfinite(values)
+    return Statistic(np.stack([np.where(known, values, 0.0), known], axis=-1), ratio)
 
 
 def interval(statistic: Statistic, seed: int = 0) -> Interval:

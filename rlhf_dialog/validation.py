@@ -15,6 +15,7 @@ from rlhf_dialog.evaluate import Replies, generate_replies, judges_of, measure
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import nearest
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import ScoringRules
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import Metrics, PPOTrainer
 
@@ -36,7 +37,8 @@ class Validation:
 
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         self.config, self.prompts = config, prompts
-        self.judges = replace(judges_of(reward), reward_timeout_s=config.reward_timeout_s)
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
+        self.judges = replace(judges_of(reward), rules=rules)
         self.best: Best | None = None
 
     def check(self) -> None:

@@ -55,6 +55,7 @@ def _rewards(axis: Any, rows: Rows) -> None:
     for name in rows[0]:
         if name.startswith("reward/") and not name.endswith("_weighted"):
             _line(axis, rows, name, name.removeprefix("reward/"))
+    _line(axis, rows, "eval/score", "score on validation", color="black", linestyle="", marker="o")
     axis.set_title("reward and its parts", fontsize=10)
     axis.legend(fontsize=8)
 

@@ -22,6 +22,7 @@ from rlhf_dialog.generation import Sampling
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
+from rlhf_dialog.rewards.composite import RewardError, ScoringRules
 from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.schema import Config
 from rlhf_dialog.validation import Validation
@@ -651,3 +652,17 @@ def test_a_reward_without_an_end_stops_an_evaluation():
     config = Config(model_path="m", env={"args": {"data_path": "d"}}, reward_class={"id": "x"}, reward_timeout_s=0.2)
     with pytest.raises(RewardTimeout, match=r"reward 'stuck' was not done within 0\.2 seconds"):
         Validation(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()
+
+
+def test_a_reward_that_may_skip_is_measured_on_what_it_scored():
+    class Picky(BaseReward):
+        name = "picky"
+
+        def __call__(self, dialogues):
+            return [float("nan") if "?" in d.response else 3.0 for d in dialogues]
+
+    dialogues = [Dialogue(["a"], response="why ?"), Dialogue(["a"], response="so .")]
+    with pytest.raises(RewardError, match="not finite"):
+        evaluate.measure(Replies(dialogues, [2, 2]), Judges(Picky()))
+    rules = ScoringRules(skip_unscored=True)
+    assert evaluate.measure(Replies(dialogues, [2, 2]), Judges(Picky(), rules=rules)).points()["score"] == 3.0

@@ -51,6 +51,13 @@ def test_the_interval_depends_on_the_seed_alone():
     assert intervals.interval(values, 1) != intervals.interval(values, 2)
 
 
+def test_a_mean_leaves_out_what_has_no_number():
+    found = intervals.interval(mean_of(np.array([1.0, np.nan, 4.0])))
+    assert found["mean"] == 2.5
+    assert found["low"] >= 1
+    assert math.isnan(mean_of(np.full(3, np.nan)).point)
+
+
 def test_a_ratio_of_nothing_is_no_number():
     nothing = intervals.interval(Statistic(np.zeros((3, 2)), intervals.ratio))
     assert all(math.isnan(value) for value in nothing.values())
