@@ -164,6 +164,10 @@ def run(options: argparse.Namespace) -> None:
     if options.sweep:
         swept = sweep(systems, prompts, sampling, judges, options)
         result["sweep"] = {name: complete(found, names, options.seed) for name, found in swept.items()}
+        ours = measured["after" if options.baseline else "metrics"]
+        result["sweep_difference"] = {
+            name: evaluate.differences(found, ours, options.seed) for name, found in swept.items()
+        }
     others = evaluate.baseline_replies(prompts, train_replies(task), agent, options.seed)
     result["baselines"] = {
         name: complete(evaluate.measure(found, judges), names, options.seed)

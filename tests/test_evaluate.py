@@ -384,6 +384,11 @@ def test_a_sweep_has_every_sampling(script, runs, tmp_path):
     assert script.main([*argv, "--report", str(report)]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
     names = {f"{who}, {how}" for who in ("before", "after") for how in script.SWEEP}
+    assert set(result["sweep_difference"]) == names
+    sharper = result["sweep_difference"]["before, greedy"]["mean_words"]["mean"]
+    assert sharper == pytest.approx(
+        result["after"]["mean_words"]["mean"] - result["sweep"]["before, greedy"]["mean_words"]["mean"]
+    )
     assert set(result["sweep"]) == names  # bytes without spaces are no words: no temperature matches
     assert script.main([*argv[:2], "--output", str(output), "--max_prompts", "8", "--greedy"]) == 0
     greedy = json.loads(output.read_text(encoding="utf-8"))["metrics"]["rouge1"]
