@@ -1,6 +1,7 @@
 """Every test runs offline and with one thread, so that two workers fit two cores."""
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -9,3 +10,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; the tests send SIGINT to themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
