@@ -7,24 +7,20 @@ agent/), or of --config; with --data_path neither is needed.
 """
 
 import argparse
-import json
 import logging
-import math
 import os
 import re
 import runpy
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import evaluate
+from rlhf_dialog import evaluate, report
 from rlhf_dialog.chat import ChatAgent, read_settings
 from rlhf_dialog.checkpoint import replace_file, replace_json
 from rlhf_dialog.cli import exit_code_of, set_up_logging
@@ -48,19 +44,6 @@ SWEEP: dict[str, dict[str, Any]] = {
     "top-k 20": {"top_k": 20, "greedy": False},
     "greedy": {"greedy": True},
 }
-SHOWN = (
-    "score",
-    "rouge1",
-    "rougeLsum",
-    "meteor",
-    "meteor_margin",
-    "sacrebleu",
-    "intent_accuracy",
-    "intent_macro_f1",
-    "mean_words",
-    "distinct_2",
-    "copied",
-)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -174,16 +157,16 @@ def run(options: argparse.Namespace) -> None:
         for name, found in evaluate.progress(list(others.items()), "baselines")
     }
     result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
-    result = finite(result)
+    result = report.finite(result)
     replace_json(options.output, result)
     if options.report:
-        replace_file(options.report, markdown(result))
+        replace_file(options.report, report.markdown(result))
     if options.replies:
-        replace_file(options.replies, replies_of(prompts, replies | others))
+        replace_file(options.replies, report.replies_of(prompts, replies | others))
     if options.samples:
-        replace_json(options.samples, samples_of(prompts, replies))
+        replace_json(options.samples, report.samples_of(prompts, replies))
     console = Console(width=None if sys.stdout.isatty() else 165)
-    console.print(*tables_of(result, console.width))
+    console.print(*report.tables_of(result, console.width))
     logger.info("written: %s", options.output)
 
 
@@ -368,13 +351,6 @@ def complete(measured: Measured, names: list[str], seed: int) -> dict[str, Any]:
     return {name: found.get(name, NOTHING) for name in names}
 
 
-def finite(node: Any) -> Any:
-    """The same with null for every number that JSON does not have."""
-    if isinstance(node, dict):
-        return {key: finite(value) for key, value in node.items()}
-    return None if isinstance(node, float) and not math.isfinite(node) else node
-
-
 def sampling_of(agent: ChatAgent, options: argparse.Namespace) -> Sampling:
     """The agent's own sampling where no option says otherwise; both agents of a comparison get the same."""
     own = agent.sampling
@@ -410,73 +386,6 @@ def settings_of(
         "distinct_blocks": max(num_prompts // evaluate.BLOCK, 1),
         "torch": torch.__version__,
     }
-
-
-def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
-    """One JSON line for each prompt with what every system answered."""
-    lines = []
-    for i, prompt in enumerate(prompts):
-        told = {
-            name: {"response": found.dialogues[i].response, "truncated": found.dialogues[i].truncated}
-            for name, found in systems.items()
-        }
-        known = {"prompt": prompt.prompt_turns, "references": prompt.references, "act": prompt.act}
-        lines.append(json.dumps({"index": prompt.meta["index"], **known, "replies": told}, ensure_ascii=False) + "\n")
-    return "".join(lines)
-
-
-def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:
-    """Three prompts, evenly spread, with what each system answered."""
-    chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
-    return [
-        {
-            "last_turn": prompts[i].prompt_turns[-1],
-            "reference": prompts[i].reference or "",
-            **{name: found.dialogues[i].response for name, found in replies.items()},
-        }
-        for i in chosen
-    ]
-
-
-def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
-    """Every system a row: mean and, for the agents, the 95 % interval; as many tables as the terminal's width asks for."""
-    rows, others, shown = rows_of(result)
-    per_table = max((width - 30) // 12, 3)
-    for start in range(0, len(shown), per_table):
-        names = shown[start : start + per_table]
-        table = Table(title="mean [95 % interval]", title_justify="left")
-        table.add_column("system", overflow="fold", min_width=20)
-        for name in names:
-            table.add_column(name.replace("_", " "), justify="right", min_width=9)
-        for system, metrics in rows.items():
-            table.add_row(system, *(cell(metrics[name], "{mean:.3f}\n\\[{low:.3f}\n{high:.3f}]") for name in names))
-        for system, metrics in others.items():
-            table.add_row(system, *(cell(metrics[name], "{mean:.3f}") for name in names))
-        yield table
-
-
-def cell(metric: dict[str, float | None], form: str) -> str:
-    """The numbers of a metric, or a dash where there are none."""
-    return "-" if metric["mean"] is None else form.format(**metric)
-
-
-def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The rows with intervals, those without, and the columns."""
-    rows: dict[str, Any] = {
-        name: result[name] for name in ("metrics", "before", "after", "difference") if name in result
-    }
-    others = result.get("sweep", {}) | result["baselines"]
-    return rows, others, [name for name in SHOWN if name in next(iter(rows.values()))]
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The same table for a document, with every interval."""
-    rows, others, shown = rows_of(result)
-    lines = ["| system | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
-    for name, metrics in (rows | others).items():
-        cells = (cell(metrics[metric], "{mean:.3f} [{low:.3f}, {high:.3f}]") for metric in shown)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

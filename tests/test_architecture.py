@@ -27,6 +27,7 @@ tracking
 run_folder
 chat
 evaluate
+report
 trainer
 validation
 agent

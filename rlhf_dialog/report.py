@@ -1,0 +1,99 @@
+"""What an evaluation found, for readers: tables for terminal and document, the replies themselves, JSON without NaN."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.evaluate import Replies
+
+SHOWN = (
+    "score",
+    "rouge1",
+    "rougeLsum",
+    "meteor",
+    "meteor_margin",
+    "sacrebleu",
+    "intent_accuracy",
+    "intent_macro_f1",
+    "mean_words",
+    "distinct_2",
+    "copied",
+)
+
+
+def finite(node: Any) -> Any:
+    """The same with null for every number that JSON does not have."""
+    if isinstance(node, dict):
+        return {key: finite(value) for key, value in node.items()}
+    return None if isinstance(node, float) and not math.isfinite(node) else node
+
+
+def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
+    """One JSON line for each prompt with what every system answered."""
+    lines = []
+    for i, prompt in enumerate(prompts):
+        told = {
+            name: {"response": found.dialogues[i].response, "truncated": found.dialogues[i].truncated}
+            for name, found in systems.items()
+        }
+        known = {"prompt": prompt.prompt_turns, "references": prompt.references, "act": prompt.act}
+        lines.append(json.dumps({"index": prompt.meta["index"], **known, "replies": told}, ensure_ascii=False) + "\n")
+    return "".join(lines)
+
+
+def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:
+    """Three prompts, evenly spread, with what each system answered."""
+    chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
+    return [
+        {
+            "last_turn": prompts[i].prompt_turns[-1],
+            "reference": prompts[i].reference or "",
+            **{name: found.dialogues[i].response for name, found in replies.items()},
+        }
+        for i in chosen
+    ]
+
+
+def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
+    """Every system a row: mean and, for the agents, the 95 % interval; as many tables as the terminal's width asks for."""
+    rows, others, shown = rows_of(result)
+    per_table = max((width - 30) // 12, 3)
+    for start in range(0, len(shown), per_table):
+        names = shown[start : start + per_table]
+        table = Table(title="mean [95 % interval]", title_justify="left")
+        table.add_column("system", overflow="fold", min_width=20)
+        for name in names:
+            table.add_column(name.replace("_", " "), justify="right", min_width=9)
+        for system, metrics in rows.items():
+            table.add_row(system, *(cell(metrics[name], "{mean:.3f}\n\\[{low:.3f}\n{high:.3f}]") for name in names))
+        for system, metrics in others.items():
+            table.add_row(system, *(cell(metrics[name], "{mean:.3f}") for name in names))
+        yield table
+
+
+def cell(metric: dict[str, float | None], form: str) -> str:
+    """The numbers of a metric, or a dash where there are none."""
+    return "-" if metric["mean"] is None else form.format(**metric)
+
+
+def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The rows with intervals, those without, and the columns."""
+    rows: dict[str, Any] = {
+        name: result[name] for name in ("metrics", "before", "after", "difference") if name in result
+    }
+    others = result.get("sweep", {}) | result["baselines"]
+    return rows, others, [name for name in SHOWN if name in next(iter(rows.values()))]
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The same table for a document, with every interval."""
+    rows, others, shown = rows_of(result)
+    lines = ["| system | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    for name, metrics in (rows | others).items():
+        cells = (cell(metrics[metric], "{mean:.3f} [{low:.3f}, {high:.3f}]") for metric in shown)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
