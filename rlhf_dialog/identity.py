@@ -67,11 +67,11 @@ def sha256_of(identity: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def differences(now: dict[str, Any], then: Any) -> list[str]:
+def differences(now: dict[str, Any], then: Any, here: str = "here", there: str = "in the checkpoint") -> list[str]:
     """`key: 'now' here, 'then' in the checkpoint` for every key that both know and that differs."""
     known = then if isinstance(then, dict) else {}
     return [
-        f"{key}: {_excerpt(value)} here, {_excerpt(known[key])} in the checkpoint"
+        f"{key}: {_excerpt(value)} {here}, {_excerpt(known[key])} {there}"
         for key, value in now.items()
         if key in known and known[key] != value
     ]
@@ -87,6 +87,13 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
             + "\nresume with what the checkpoint was made with, or start a new run with its weights: "
             f"--resume_weights_only {run} --experiment_name <a new name>"
         )
+
+
+def refuse_other_ranks(identities: list[dict[str, Any]]) -> None:
+    """Raises UserError when a process of the run read another model, another data set or another configuration than rank 0."""
+    for rank, other in enumerate(identities):
+        if found := differences(identities[0], other, "on rank 0", f"on rank {rank}"):
+            raise UserError("\n  ".join([f"rank {rank} would train something else than rank 0:", *found]))
 
 
 def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:

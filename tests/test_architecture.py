@@ -22,15 +22,20 @@ rewards prompts models
 chat_template
 generation
 rollout
-checkpoint launch identity
+world
+launch
+checkpoint identity engine
 tracking
 run_folder
 chat
 evaluate
 report
+minibatches checks summary
 trainer
 validation
+run_state
 agent
+command
 """
 ORDER = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
