@@ -3,6 +3,7 @@
 Another way to share (DeepSpeed) is another class with the methods of `Engine`: nothing above asks which it has.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,11 @@ class Engine:
         self.model: nn.Module = module  # what the update calls in its place
         self.ddp: DistributedDataParallel | None = None
         if world.size > 1:
-            self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", ".*broadcast_buffers", FutureWarning
+                )  # its newer name is not in torch 2.6
+                self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
 
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:

@@ -25,6 +25,7 @@ from rlhf_dialog.world import World
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may validate, or wait for a reward
 TELLING = 20.0  # seconds that the other ranks give rank 0 to say what has happened, before they say it
+HEARING = 3.0  # seconds that rank 0 gives them to notice that it has
 _meeting: dict[str, Any] = {}  # "store": where the processes met, once they did
 
 
@@ -82,18 +83,26 @@ def with_one_voice(run: Callable[[], int]) -> int:
     rank 0 cannot know, because it happened elsewhere and was no common end (`World.in_step`), its own process tells.
     """
     try:
-        return run() if rank() == 0 else _run_silently(run)
+        if rank() > 0:
+            return _run_silently(run)
+        code = run()
+        if code:
+            _let_the_others_know()
+        return code
     finally:
-        if rank() == 0 and "store" in _meeting:
-            with suppress(RuntimeError):
-                _meeting["store"].set("told", "yes")
-        _part()
+        _meeting.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
-def _part() -> None:
-    _meeting.clear()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def _let_the_others_know() -> None:
+    """Rank 0 has told why the run ends; it stays until they know, since the place where they met may end with it."""
+    store, end = _meeting.get("store"), time.monotonic() + HEARING
+    with suppress(RuntimeError):
+        if store is not None:
+            store.set("told", "yes")
+            while store.add("heard", 0) < dist.get_world_size() - 1 and time.monotonic() < end:
+                time.sleep(0.05)
 
 
 def _run_silently(run: Callable[[], int]) -> int:
@@ -117,6 +126,7 @@ def _told_by_rank_0() -> bool:
     with suppress(RuntimeError):
         while time.monotonic() < end:
             if store is not None and store.check(["told"]):
+                store.add("heard", 1)
                 return True
             time.sleep(0.1)
     return False

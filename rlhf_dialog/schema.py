@@ -307,18 +307,18 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
 def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int) -> str:
     """One line for each of the numbers that people mix up."""
     n, micro = config.responses_per_prompt, config.per_device_microbatch_size
-    most = math.ceil(math.ceil(prompts / world_size) * n / minibatches)
+    least, most = prompts // world_size, math.ceil(prompts / world_size)
+    each = f"{most} prompts each" if least == most else f"{least} or {most} prompts each"
+    part = math.ceil(most * n / minibatches)
     rows = {
-        "responses": f"{prompts * n} an iteration, from {prompts} prompts, over all processes (rollout_batch_size)",
-        "tokens": f"at most {prompts * n * config.max_new_tokens} an iteration, {config.max_new_tokens} in each response "
+        "responses": f"{prompts * n} an iteration, {n} to each of {prompts} prompts (rollout_batch_size)",
+        "tokens": f"at most {prompts * n * config.max_new_tokens} an iteration, {config.max_new_tokens} a response "
         "(max_new_tokens)",
-        "world": f"{world_size} processes with {_shares(prompts, world_size)} prompts"
-        if world_size > 1
-        else "1 process",
-        "minibatch": f"{minibatches} an epoch, {_shares(prompts * n, minibatches)} responses; each is one optimizer step of all "
-        "processes (num_mini_batch)",
-        "microbatch": f"at most {micro} responses in one forward pass of one process (per_device_microbatch_size)",
-        "accumulation": f"at most {math.ceil(most / micro)} microbatches of a process make its part of a minibatch",
+        "world": "1 process" if world_size == 1 else f"{world_size} processes with {each}",
+        "minibatch": f"{minibatches} an epoch: {_shares(prompts * n, minibatches)} responses; one optimizer step of all "
+        "processes each (num_mini_batch)",
+        "microbatch": f"at most {micro} responses in a forward pass (per_device_microbatch_size)",
+        "accumulation": f"at most {math.ceil(part / micro)} microbatches of a process for a step",
     }
     return "\n".join(f"  {name:<14}{meaning}" for name, meaning in rows.items())
 

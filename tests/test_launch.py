@@ -66,7 +66,7 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     assert launch.rank() == 2
-    with pytest.raises(UserError, match="3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
+    with pytest.raises(UserError, match=r"3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
         launch.start(config())
 
 
