@@ -1,7 +1,9 @@
 """Several ranks on this machine for a test: forked processes that meet over gloo. `from ranks import in_ranks`."""
 
+import faulthandler
 import multiprocessing
 import os
+import pickle
 import socket
 import sys
 import traceback
@@ -57,7 +59,7 @@ def started(size: int, work: Callable[..., Any], args: tuple[Any, ...], seconds:
     context, port = multiprocessing.get_context("fork"), free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     ranks = [
-        context.Process(target=_run, args=(rank, size, port, pipes[rank][1], work, args), daemon=True)
+        context.Process(target=_run, args=(rank, size, port, pipes[rank][1], work, args, seconds), daemon=True)
         for rank in range(size)
     ]
     for rank in ranks:
@@ -76,21 +78,24 @@ def started(size: int, work: Callable[..., Any], args: tuple[Any, ...], seconds:
 
 
 def _answer(rank: int, pipe: Connection, seconds: float) -> tuple[bool, Any]:
-    if not pipe.poll(seconds):
+    if not pipe.poll(seconds + 5):
         return False, f"rank {rank} does not end"
     try:
-        return pipe.recv()
+        return pickle.loads(pipe.recv_bytes())
     except EOFError:
         return True, "gone"  # killed
 
 
-def _run(rank: int, size: int, port: int, pipe: Connection, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _run(
+    rank: int, size: int, port: int, pipe: Connection, work: Callable[..., Any], args: tuple[Any, ...], seconds: float
+) -> None:
+    faulthandler.dump_traceback_later(seconds, exit=True)  # where it hangs
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()})
     torch.set_num_threads(1)
     try:
-        pipe.send((True, work(*args)))
+        pipe.send_bytes(pickle.dumps((True, work(*args))))  # a plain pickle holds the numbers of a tensor
     except BaseException:
-        pipe.send((False, f"rank {rank}: {traceback.format_exc()}"))
+        pipe.send_bytes(pickle.dumps((False, f"rank {rank}: {traceback.format_exc()}")))
     sys.stdout.flush()
     os._exit(0)
