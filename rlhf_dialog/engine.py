@@ -27,11 +27,7 @@ class Engine:
         self.model: nn.Module = module  # what the update calls in its place
         self.ddp: DistributedDataParallel | None = None
         if world.size > 1:
-            with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", ".*broadcast_buffers", FutureWarning
-                )  # its newer name is not in torch 2.6
-                self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
+            self.model = self.ddp = _distributed(module)
 
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:
@@ -58,3 +54,15 @@ class Engine:
 
     def set_lr(self, lr: float) -> None:
         self.optimizer.param_groups[0]["lr"] = lr
+
+
+def _distributed(module: nn.Module) -> DistributedDataParallel:
+    """DDP that adds gradients up in the same order in every step of every run.
+
+    Without `find_unused_parameters` it lays its buckets out anew after the first step, and with three ranks or more another
+    layout rounds differently: a resumed run would not be the undisturbed one.
+    """
+    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)  # its newer name is not in torch 2.6
+        return DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
