@@ -12,7 +12,7 @@ from typing import Any
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import launch, run_folder
+from rlhf_dialog import identity, launch, run_folder
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config import find_config, load_config, replace_keys
@@ -50,6 +50,7 @@ class PPOAgent:
         self.config, self.overwrite, self.resume = config, overwrite, resume
         self.weights_from = None if weights_from is None else Path(weights_from)
         self.world = World()
+        self._identity: dict[str, Any] = {}
         self.trainer: PPOTrainer | None = None
         self.validation: Validation | None = None
         self._seconds: dict[str, float] = defaultdict(float)
@@ -117,7 +118,7 @@ class PPOAgent:
             stack.enter_context(run_folder.disk_errors_told(self.run_folder))
             self.world.first(lambda: stack.enter_context(run_folder.locked(self.run_folder)))
             self.world.first(self._check_folder)  # what another run has left there since
-            state = RunState(self.config, self.run_folder, trainer, self.validation)
+            state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
             state.begin(self.overwrite, self.resume, self.weights_from)
             return self._go_on(state)
 
@@ -214,6 +215,8 @@ class PPOAgent:
         with self._timed("models"), self.world.in_step():
             models = load_models(config, device)
             reward.to(str(device))
+        self._identity = identity.identity_of(config, models, prompts, reward)
+        identity.refuse_other_ranks(config, self._identity, self.world)
         trainer = PPOTrainer(config, models, prompts, reward, vec_info, self.world)
         count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
         logger.info("%d prompts; %.1f million trained parameters on %s", len(prompts), count / 1e6, device)

@@ -19,6 +19,8 @@ class Engine:
     then `clip`, `step`, `zero_grad`. The losses of all microbatches of all ranks add up to the loss that is descended.
 
     Every rank runs the same number of microbatches; one that has nothing left gives a loss of 0 that depends on the parameters.
+    The first of all is one that changes nothing, on every rank and in every process: DDP lays its buckets out anew after its
+    first backward, and with three ranks or more another layout rounds differently, so that a resumed run would differ.
     """
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, world: World):
@@ -27,7 +29,11 @@ class Engine:
         self.model: nn.Module = module  # what the update calls in its place
         self.ddp: DistributedDataParallel | None = None
         if world.size > 1:
-            self.model = self.ddp = _distributed(module)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", ".*broadcast_buffers", FutureWarning
+                )  # its newer name is not in torch 2.6
+                self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
 
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:
@@ -54,15 +60,3 @@ class Engine:
 
     def set_lr(self, lr: float) -> None:
         self.optimizer.param_groups[0]["lr"] = lr
-
-
-def _distributed(module: nn.Module) -> DistributedDataParallel:
-    """DDP that adds gradients up in the same order in every step of every run.
-
-    Without `find_unused_parameters` it lays its buckets out anew after the first step, and with three ranks or more another
-    layout rounds differently: a resumed run would not be the undisturbed one.
-    """
-    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)  # its newer name is not in torch 2.6
-        return DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)

@@ -14,6 +14,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import Models
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config, PPOKeys, RewardKeys, batch_plan
+from rlhf_dialog.world import World
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
@@ -89,10 +90,12 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
         )
 
 
-def refuse_other_ranks(identities: list[dict[str, Any]]) -> None:
-    """Raises UserError when a process of the run read another model, another data set or another configuration than rank 0."""
-    for rank, other in enumerate(identities):
-        if found := differences(identities[0], other, "on rank 0", f"on rank {rank}"):
+def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:
+    """Raises UserError when a process of the run read another model, other data or other settings than rank 0."""
+    deciding = {*PPOKeys.model_fields, "total_time_steps", "max_iterations", "save_interval", "eval_interval"}
+    told = world.gather(config.model_dump(include=deciding) | identity)
+    for rank, other in enumerate(told):
+        if found := differences(told[0], other, "on rank 0", f"on rank {rank}"):
             raise UserError("\n  ".join([f"rank {rank} would train something else than rank 0:", *found]))
 
 

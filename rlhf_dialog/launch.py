@@ -1,5 +1,6 @@
 """Where a run runs: its device, its random seeds, and the processes that a launcher started for it."""
 
+import gc
 import io
 import logging
 import os
@@ -82,17 +83,29 @@ def with_one_voice(run: Callable[[], int]) -> int:
     Launchers end the other processes as soon as one has ended, so those with an error wait until rank 0 has told it. What
     rank 0 cannot know, because it happened elsewhere and was no common end (`World.in_step`), its own process tells.
     """
+    code, leaving = 1, None
     try:
-        if rank() > 0:
-            return _run_silently(run)
-        code = run()
-        if code:
-            _let_the_others_know()
-        return code
-    finally:
-        _meeting.clear()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        code = run() if rank() == 0 else _run_silently(run)
+    except (SystemExit, KeyboardInterrupt) as end:
+        leaving = type(end)(*end.args)  # without the frames that hold the models
+    except Exception:
+        if "store" not in _meeting:
+            raise
+        sys.stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
+    if rank() == 0 and code and leaving is None:
+        _let_the_others_know()
+    _part()
+    if leaving is not None:
+        raise leaving
+    return code
+
+
+def _part() -> None:
+    """Leave the other processes. What exchanged gradients goes first: the group must not end inside of its destructor."""
+    _meeting.clear()
+    if dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()
 
 
 def _let_the_others_know() -> None:

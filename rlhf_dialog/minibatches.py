@@ -35,12 +35,20 @@ def parts_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[t
     parts = [(rollout, part) for part in _microbatches(rollout, rows, size)]
     missing = math.ceil(num_rows / size) - len(parts)
     if missing > 0:
-        parts += [(blank(rollout), Microbatch(rows.new_zeros(1), slice(0, 1), slice(0, 1)))] * missing
+        parts += [blank_part(rollout)] * missing
     return parts
 
 
 def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
     return list(microbatches(rollout.prompt_mask, rollout.response_mask, rows, size)) if len(rows) else []
+
+
+def blank_part(rollout: Rollout) -> tuple[Rollout, Microbatch]:
+    """A microbatch of one episode that counts nowhere."""
+    episode = blank(rollout)
+    return episode, Microbatch(
+        torch.zeros(1, dtype=torch.long, device=episode.response_ids.device), slice(0, 1), slice(0, 1)
+    )
 
 
 def blank(rollout: Rollout) -> Rollout:

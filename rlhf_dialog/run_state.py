@@ -34,17 +34,20 @@ logger = logging.getLogger(__name__)
 class RunState:
     """The trainer and the validation of a run, as they are saved in its folder and restored from it."""
 
-    def __init__(self, config: Config, run_folder: Path, trainer: PPOTrainer, validation: Validation | None):
+    def __init__(
+        self,
+        config: Config,
+        run_folder: Path,
+        trainer: PPOTrainer,
+        validation: Validation | None,
+        identity_: dict[str, Any],
+    ):
         self.config, self.run_folder, self.trainer, self.validation = config, run_folder, trainer, validation
+        self.identity = identity_  # `identity.identity_of` the models before any update
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
-        self._identity: dict[str, Any] = {}
 
     def begin(self, overwrite: bool, resume: bool, weights_from: Path | None) -> None:
         """Bring trainer and folder to where the run begins or goes on, as the flags of the command line say."""
-        self._identity = identity.identity_of(
-            self.config, self.trainer.models, self.trainer.prompts, self.trainer.reward
-        )
-        identity.refuse_other_ranks(self.world.gather(self._identity))
         self.world.first(partial(self._tidy_up, overwrite, resume))
         if resume and newest_checkpoint(self.checkpoints):
             self._restore()
@@ -101,7 +104,7 @@ class RunState:
         if "identity" not in state:
             logger.warning("%s: is of an earlier version and does not say what it was made with", source)
             return
-        identity.refuse_another_run(self._identity, state["identity"], source)
+        identity.refuse_another_run(self.identity, state["identity"], source)
         if changes := identity.changed_settings(self.config, state.get("settings")):
             logger.info("resumed with other settings: %s", "; ".join(changes))
 
@@ -113,7 +116,7 @@ class RunState:
         self.trainer.starts_from_reference = False
         anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
         logger.info("weights of %s; %s begin anew", source, anew)
-        if found := identity.differences(self._identity, state.get("identity")):
+        if found := identity.differences(self.identity, state.get("identity")):
             logger.info("other than in that run: %s", "; ".join(found))
         self.save(best=False)
 
@@ -124,7 +127,7 @@ class RunState:
 
     def _write(self, best: bool, random_of_ranks: list[RandomStates]) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
-        state |= identity.record(self.config, self._identity)
+        state |= identity.record(self.config, self.identity)
         if self.validation:
             state["validation"] = self.validation.state_dict()
         save_checkpoint(

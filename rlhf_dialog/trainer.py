@@ -18,7 +18,7 @@ from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.minibatches import minibatch_sizes, parts_of
+from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models import Models
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
@@ -62,7 +62,7 @@ class PPOTrainer:
         if models.critic is not None:
             self.engines["critic"] = self._engine(models.critic, config.critic_lr)
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
-        self.skipped_in_a_row = 0
+        self.skipped_in_a_row, self.settled = 0, False
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
         self.starts_from_reference = config.ref_model in (None, config.model_path)  # false with weights of a checkpoint
@@ -191,6 +191,7 @@ class PPOTrainer:
             self.value_norm.update(rollout.returns, rollout.response_mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
         self._set_learning_rates()
+        self._settle(rollout)
         counts = self.world.gather(len(rollout))
         sizes = minibatch_sizes(counts, min(self.plan.num_minibatches, sum(counts)))[self.world.rank]
         steps: list[Metrics] = []
@@ -202,6 +203,19 @@ class PPOTrainer:
                 good += steps[-1:] if all_finite(steps[-1]) else []
         means = {name: sum(step[name] for step in good) / len(good) if good else math.nan for name in steps[0]}
         return means | {"ppo/skipped_steps": len(steps) - len(good)}
+
+    def _settle(self, rollout: Rollout) -> None:
+        """Once in the life of the process: the first microbatch of several ranks, which changes nothing (see `Engine`)."""
+        if self.world.size > 1 and not self.settled:
+            self._descend(
+                *blank_part(rollout), rollout.response_mask.new_ones((), dtype=torch.long), first=False, last=True
+            )
+            self._drop_gradients()
+        self.settled = True
+
+    def _drop_gradients(self) -> None:
+        for engine in self.engines.values():
+            engine.zero_grad()
 
     def _set_learning_rates(self) -> None:
         scale = 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
@@ -230,8 +244,7 @@ class PPOTrainer:
             self.skipped_in_a_row = 0
             for engine in self.engines.values():
                 engine.step()
-        for engine in self.engines.values():
-            engine.zero_grad()
+        self._drop_gradients()
         if not all_finite(totals):
             self._skip(rollout, totals, rows.tolist(), suspects)
         return totals

@@ -177,13 +177,24 @@ def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, ke
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
-def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after):
+def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, monkeypatch):
+    original = launch.seed_rank
+
+    def noted(seed, world, *path):
+        with open(f"seeds{world.rank}", "a") as file:
+            file.write(f"{path} ")
+        original(seed, world, *path)
+
+    monkeypatch.setattr(launch, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
     assert {code for code, *_ in (first, *others)} == {0}, first[2]
     assert f"was saved by {before} processes, this run has {after}; random numbers begin anew" in first[2]
     assert [line["iteration"] for line in lines()] == [1, 2, 3, 4]
     assert [line["episodes"] for line in lines()] == [7, 14, 21, 28]
+    assert all(
+        Path(f"seeds{rank}").read_text().endswith("() (2,) ") for rank in range(after)
+    )  # not those of the beginning
     responses = [json.dumps(rows) for rank in range(max(before, after)) for rows in seen(rank)]
     assert len(set(responses)) == len(responses)
 
@@ -267,6 +278,13 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
     first, second = runs_in_ranks(2, work, tmp_path)
     assert (first[0], second[0]) == (2, 2)
     assert "rank 1 would train something else than rank 0" in first[2]
+    assert "\n  data: '20 prompts" in first[2]
+
+    def other_steps(rank: int) -> int:
+        return main(["--config", "ppo.yaml", "--ppo_epoch", str(rank + 1)])
+
+    first, _ = runs_in_ranks(2, other_steps, tmp_path)
+    assert "ppo_epoch: 1 on rank 0, 2 on rank 1" in first[2]
 
 
 def test_random_states_of_one_process_keep_their_names():

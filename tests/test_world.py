@@ -137,21 +137,22 @@ def test_an_error_of_one_rank_is_an_error_of_all_and_names_the_rank():
     assert in_ranks(2, fail, {}) == [("", "", "")] * 2
 
 
-def first_fails(world: World) -> tuple[str, str]:
+def first_fails(world: World, failure: Exception) -> tuple[str, str]:
     def action() -> None:
         assert world.is_main
-        raise UserError("locked")
+        raise failure
 
     try:
         world.first(action)
-    except UserError as error:
+    except Exception as error:
         return type(error).__name__, str(error)
     return "", ""
 
 
 @pytest.mark.multiprocess
 def test_an_error_of_what_only_rank_0_does_reaches_all():
-    assert in_ranks(2, first_fails) == [("UserError", "locked")] * 2
+    assert in_ranks(2, first_fails, UserError("locked")) == [("UserError", "locked")] * 2
+    assert in_ranks(2, first_fails, KeyError("x")) == [("KeyError", "'x'"), ("RunStopped", "KeyError: 'x'")]
 
 
 def seeded(world: World) -> list[float]:
@@ -197,9 +198,11 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
 @pytest.mark.multiprocess
 def test_one_voice_tells_an_error_of_any_rank_once(tmp_path):
     for rank in (0, 1):
+        start = time.monotonic()
         (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
         assert (code, other) == (2, 2)
         assert said.count(f"error: rank {rank}: bad reward") == 1
+        assert time.monotonic() - start < launch.HEARING  # nobody waits in vain
         assert (out, err) == ("", "")
 
 
