@@ -15,7 +15,7 @@ import torch
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import identity, launch, run_folder
+from rlhf_dialog import identity, launch, memory, run_folder
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.checkpoint import (
     damage_told,
@@ -215,6 +215,7 @@ class PPOAgent:
         device = launch.pick_device(config)
         launch.set_threads(config)
         launch.seed_everything(config.seed)
+        memory.tell_forecast(config, device)  # before the reward loads its classifier
         with self._timed("reward"):
             reward = build_reward(config.reward_class.id, config.reward_class.args)
         vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)

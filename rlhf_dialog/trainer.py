@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlhf_dialog import ppo
 from rlhf_dialog.chat_template import prompt_encoder
+from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values, microbatches
@@ -52,11 +53,13 @@ class PPOTrainer:
         self.skipped_in_a_row = 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
+        self.clock = Clock(models.policy.lm.device)
         self.starts_from_reference = config.ref_model in (None, config.model_path)  # false with weights of a checkpoint
 
     def _adam(self, model: nn.Module, lr: float) -> torch.optim.AdamW:
+        config = self.config
         return torch.optim.AdamW(
-            model.parameters(), lr=lr, eps=self.config.opti_eps, weight_decay=self.config.weight_decay
+            model.parameters(), lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True
         )
 
     def step(self) -> Metrics:
@@ -66,6 +69,7 @@ class PPOTrainer:
         numbers, RewardError when the reward fails.
         """
         start = time.perf_counter()
+        self.clock = Clock(self.models.policy.lm.device)
         rollout = self.rollout = self._collect(self._next_prompts())
         kl = ppo.masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).item()
         self._check_start(kl)
@@ -80,7 +84,7 @@ class PPOTrainer:
         self.time_steps += rollout.num_generated
         self.episodes += len(rollout) + rollout.num_dropped
         metrics = self._metrics(rollout, losses, kl, kl_coef)
-        metrics["time/update"] = time.perf_counter() - start - sum(rollout.seconds.values())
+        metrics["time/update"] = time.perf_counter() - start - rollout.seconds["rollout"] - rollout.seconds["reward"]
         metrics["FPS"] = rollout.num_generated / (time.perf_counter() - start)
         return metrics
 
@@ -119,6 +123,7 @@ class PPOTrainer:
             self.reward,
             config.truncation_penalty,
             config.per_device_microbatch_size,
+            config.per_device_rollout_size,
             ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s),
         )
         self._check_models(rollout)
@@ -204,18 +209,21 @@ class PPOTrainer:
         suspects: list[int] = []
         size = self.config.per_device_microbatch_size
         for part in microbatches(rollout.prompt_mask, rollout.response_mask, rows, size):
-            loss, statistics = self._losses(rollout, part, num_tokens, first)
-            loss.backward()
+            with self.clock.measured("forward"):
+                loss, statistics = self._losses(rollout, part, num_tokens, first)
+            with self.clock.measured("backward"):
+                loss.backward()
             found = {name: value.item() for name, value in statistics.items()}
             suspects += part.rows.tolist() if not all_finite(found) else []
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
-        totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
-        if all_finite(totals):
-            self.skipped_in_a_row = 0
-            for optimizer in self.optimizers.values():
-                optimizer.step()
-        self._drop_gradients()
+        with self.clock.measured("optimizer"):
+            totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
+            if all_finite(totals):
+                self.skipped_in_a_row = 0
+                for optimizer in self.optimizers.values():
+                    optimizer.step()
+            self._drop_gradients()
         if not all_finite(totals):
             self._count_skipped(totals, [rollout.dialogues[i] for i in suspects or rows.tolist()], bool(suspects))
         return totals
@@ -251,8 +259,9 @@ class PPOTrainer:
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
         )
-        entropy = ppo.masked(new.entropy, mask).sum() / num_tokens
-        loss = policy_loss - config.entropy_coef * entropy
+        loss = policy_loss
+        if new.entropy is not None:
+            loss = loss - config.entropy_coef * ppo.masked(new.entropy, mask).sum() / num_tokens
         with torch.no_grad():
             approx_kl = ppo.masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
         statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
@@ -270,9 +279,11 @@ class PPOTrainer:
             rollout.prompt_ids[part.rows, part.prompt],
             rollout.prompt_mask[part.rows, part.prompt],
             rollout.response_ids[part.rows, part.response],
+            rollout.response_mask[part.rows, part.response],
         )
         support = None if rollout.support is None else rollout.support[part.rows, part.response]
-        new = evaluate(self.models.policy, *inputs, self.config.temperature, support)
+        with_entropy = self.config.entropy_coef > 0
+        new = evaluate(self.models.policy, *inputs, self.config.temperature, support, with_entropy)
         values = evaluate_values(self.models.critic, *inputs) if self.models.critic else new.values
         return new, values
 
@@ -289,9 +300,9 @@ class PPOTrainer:
     def _clip_gradients(self) -> Metrics:
         """Gradient norms before clipping, of the policy and of a separate critic."""
         limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
-        norms = {"grad_norm": nn.utils.clip_grad_norm_(self.models.policy.parameters(), limit).item()}
+        norms = {"grad_norm": clip_gradients(self.models.policy, limit)}
         if self.models.critic is not None:
-            norms["critic_grad_norm"] = nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit).item()
+            norms["critic_grad_norm"] = clip_gradients(self.models.critic, limit)
         return norms
 
     def _metrics(self, rollout: Rollout, losses: Metrics, kl: float, kl_coef: float) -> Metrics:
@@ -308,7 +319,7 @@ class PPOTrainer:
             "response/length": rollout.num_tokens / len(rollout),
             "response/truncated": rollout.truncated.float().mean().item(),
             **losses,
-            **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
+            **{f"time/{name}": seconds for name, seconds in (rollout.seconds | self.clock.seconds).items()},
         }
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl
@@ -370,6 +381,15 @@ class PPOTrainer:
         self.kl.load_state_dict(state["kl_controller"])
         if self.value_norm:
             self.value_norm.load_state_dict(state["value_normalizer"])
+
+
+def clip_gradients(model: nn.Module, limit: float) -> float:
+    """The norm of all gradients before they are scaled down to `limit`; gradients within it are not touched."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if not norm <= limit:
+        nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)
+    return norm.item()
 
 
 def all_finite(metrics: Metrics) -> bool:
