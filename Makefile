@@ -2,13 +2,14 @@
 # make test         install with the test tools, then the default tests
 # make test-all     every test: the slow ones, those of several processes, and after make quickstart those of its run
 # make lint         ruff and mypy
+# make bench        the speed of training on made-up prompts (offline, about a minute)
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 # Waiting threads sleep instead of spinning: 6 % slower on an idle machine, many times faster on a busy one.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: quickstart test test-all lint docs clean
+.PHONY: quickstart test test-all lint bench docs clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -23,6 +24,9 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: .venv/installed
+	$(BIN)/python scripts/benchmark.py --workload W --size small --critic shared --iterations 4
 
 docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py

@@ -12,7 +12,7 @@ from typing import Any
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import identity, launch, run_folder
+from rlhf_dialog import identity, launch, memory, run_folder
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config import find_config, load_config, replace_keys
@@ -204,6 +204,7 @@ class PPOAgent:
         config, device = self.config, self.world.device
         launch.seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
+        memory.tell_forecast(config, device)  # before the reward loads its classifier
         with self.world.in_step():
             with self._timed("reward"):
                 reward = build_reward(config.reward_class.id, config.reward_class.args)

@@ -13,7 +13,8 @@ from rlhf_dialog.checkpoint import AGENT_FILE, FORMAT_VERSION
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
-from rlhf_dialog.models import Policy, load_causal_lm, num_embeddings, read_tokenizer
+from rlhf_dialog.models import load_causal_lm, num_embeddings, read_tokenizer
+from rlhf_dialog.policy import Policy
 from rlhf_dialog.prompts import collate
 from rlhf_dialog.rollout import decode_response
 from rlhf_dialog.schema import DataKeys, SamplingKeys

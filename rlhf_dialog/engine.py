@@ -49,8 +49,11 @@ class Engine:
         (loss if self.world.size == 1 else loss * self.world.size).backward()
 
     def clip(self, limit: float) -> float:
-        """The norm of the gradient before it was clipped to `limit`."""
-        return nn.utils.clip_grad_norm_(self.module.parameters(), limit).item()
+        """The norm of the gradient before it was scaled down to `limit`; one within it is not touched."""
+        norm = nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None])
+        if not norm <= limit:
+            nn.utils.clip_grads_with_norm_(self.module.parameters(), limit, norm)
+        return norm.item()
 
     def step(self) -> None:
         self.optimizer.step()

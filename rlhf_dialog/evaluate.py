@@ -123,9 +123,9 @@ def reference_nll(agent: ChatAgent, prompts: list[Dialogue], batch_size: int = 6
         room = positions and positions - ids.shape[1]
         asked = [agent.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
         prompt_ids, prompt_mask = (x.to(device) for x in collate([p[-room:] if room else p for p in asked], pad_id))
-        logprobs = evaluate(agent.policy, prompt_ids, prompt_mask, ids, temperature=1.0).logprobs
         counts = torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)
-        nll = -torch.where(counts, logprobs, 0.0).sum(dim=1)
+        found = evaluate(agent.policy, prompt_ids, prompt_mask, ids, counts, temperature=1.0, with_entropy=False)
+        nll = -found.logprobs.sum(dim=1)
         sums += torch.stack([nll, lengths], dim=1).tolist()
     return np.asarray(sums)
 

@@ -3,18 +3,23 @@
 B episodes, P prompt tokens (padded left), T response tokens (padded right), V vocabulary, K kept tokens of a filter.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from rlhf_dialog.chat_template import closing_id
+from rlhf_dialog.decoding import Decoder, new_decoder
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models import Critic, Policy, position_ids_of
+from rlhf_dialog.packing import pack
+from rlhf_dialog.policy import Policy, in_chunks
 from rlhf_dialog.ppo import last_token
+from rlhf_dialog.predictions import at_least_float32, on_support
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,19 @@ class Responses:
 
     `ids` (B, T) padded right; `mask` (B, T) True on every token of the response, its end token too; `support` (B, T, K) the
     kept token ids of each position padded with -1, or None when nothing was filtered; `truncated` (B,) True where the length
-    limit ended the response.
+    limit ended the response. What the policy computed to write them, 0 behind the mask: `logprobs` and `entropy` (B, T) of
+    the distribution that was drawn from, `values` (B, T) or None without a value head, and for a filtered rollout `features`
+    (B, T, .), of which `policy.logits` makes the unfiltered logits.
     """
 
     ids: Tensor
     mask: Tensor
-    support: Tensor | None
     truncated: Tensor
+    logprobs: Tensor
+    entropy: Tensor
+    values: Tensor | None = None
+    support: Tensor | None = None
+    features: Tensor | None = None
 
 
 class StopRule:
@@ -82,57 +93,129 @@ class StopRule:
 
 @torch.no_grad()
 def respond(
-    policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, sampling: Sampling, stop: StopRule, pad_id: int
+    policy: Policy,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    sampling: Sampling,
+    stop: StopRule,
+    pad_id: int,
+    rows_at_once: int = 128,
+    prompts_at_once: int = 16,
 ) -> Responses:
-    """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state."""
-    batch = len(prompt_ids)
-    mask, tokens, position_ids = prompt_mask, prompt_ids, position_ids_of(prompt_mask)
-    alive = torch.ones(batch, dtype=torch.bool, device=prompt_ids.device)
-    ids = prompt_ids.new_empty((batch, 0))
-    masks: list[Tensor] = []
-    supports: list[Tensor] = []
-    filters, cache = sampling.filters(), None
-    while alive.any() and len(masks) < sampling.max_new_tokens:
-        output = policy.run(tokens, mask, position_ids, num_last=1, past_key_values=cache, use_cache=True)
-        logits, cache = output.logits[:, -1].float(), output.past_key_values
-        if len(masks) < sampling.min_new_tokens:
-            logits[:, stop.end_ids] = -torch.inf
-        scores = filters(ids, logits / sampling.temperature)  # type: ignore[arg-type]
-        tokens = _draw(scores, sampling.greedy)
-        tokens = torch.where(alive.unsqueeze(1), tokens, pad_id)
-        if sampling.filtered:
-            supports.append(_kept(scores))
-        ids = torch.cat([ids, tokens], dim=1)
-        masks.append(alive)
-        mask = torch.cat([mask, torch.ones_like(alive).unsqueeze(1)], dim=1)
-        position_ids = position_ids[:, -1:] + 1
-        alive = alive & ~stop.ended(ids)
-    support = _stack_supports(supports) if sampling.filtered else None
-    return Responses(ids, torch.stack(masks, dim=1), support, truncated=alive)
+    """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
+
+    `rows_at_once` bounds the memory of the cache, `prompts_at_once` that of reading the prompts; every token has a random
+    number of its own, so that neither changes what is drawn.
+    """
+    uniform = torch.rand(len(prompt_ids), sampling.max_new_tokens, dtype=torch.float64, device=prompt_ids.device)
+    written = []
+    for start in range(0, len(prompt_ids), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        with policy.autocast(prompt_ids):
+            decoder = new_decoder(policy, prompt_ids[rows], prompt_mask[rows], sampling.max_new_tokens, prompts_at_once)
+            written.append(_write(decoder, uniform[rows], sampling, stop, pad_id))
+    return _joined(written, pad_id)
 
 
-def _draw(scores: Tensor, greedy: bool) -> Tensor:
-    """One token id for each row of `scores` (B, V): (B, 1). Raises RunStopped when a row has no finite maximum."""
+def _write(decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, pad_id: int) -> Responses:
+    """The responses of the decoder's rows; those that have ended leave it when they are half of it."""
+    batch, limit = uniform.shape
+    rows = torch.arange(batch, device=uniform.device)
+    alive = torch.ones_like(rows, dtype=torch.bool)
+    ids, mask = torch.full(uniform.shape, pad_id, device=rows.device), torch.zeros_like(uniform, dtype=torch.bool)
+    columns: dict[str, Tensor] = {}
+    for t in range(limit):
+        logits = at_least_float32(decoder.policy.logits(decoder.features))
+        if t < sampling.min_new_tokens:
+            logits = logits.index_fill(1, torch.tensor(stop.end_ids, device=rows.device), -torch.inf)
+        scores = sampling.filters()(ids[rows, :t], logits / sampling.temperature)  # type: ignore[arg-type]
+        tokens = _draw(scores, None if sampling.greedy else uniform[rows, t])
+        ids[rows, t], mask[rows, t] = torch.where(alive, tokens, pad_id), alive
+        for name, x in _statistics(decoder, scores, tokens, sampling.filtered).items():
+            _put(columns, name, x[alive], (batch, limit), rows[alive], t)
+        alive = alive & ~stop.ended(ids[rows, : t + 1])
+        if not alive.any() or t + 1 == limit:
+            break
+        if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
+            decoder.keep_rows(alive)
+            rows, tokens, alive = rows[alive], tokens[alive], alive[alive]
+        decoder.step(tokens)
+    columns = {name: x[:, : t + 1] for name, x in (columns | {"ids": ids, "mask": mask}).items()}
+    return Responses(truncated=mask.new_zeros(batch).index_copy(0, rows, alive), **columns)
+
+
+def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool) -> dict[str, Tensor]:
+    """Log-probabilities, entropies and the rest of what was known when `tokens` (b,) were drawn from `scores` (b, V)."""
+    whole = scores.logsumexp(dim=-1)
+    probabilities = (scores - whole.unsqueeze(1)).exp_()
+    found = {
+        "logprobs": scores.gather(1, tokens.unsqueeze(1)).squeeze(1) - whole,
+        "entropy": whole - probabilities.mul_(scores).nan_to_num_(nan=0.0).sum(dim=-1),
+    }
+    if decoder.values is not None:
+        found["values"] = decoder.values
+    if filtered:
+        found |= {"support": _kept(scores), "features": decoder.features}
+    return found
+
+
+def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
+    """One token id for each row of `scores` (b, V): (b,), the most likely one without random numbers `uniform` (b,) in [0, 1).
+
+    Where the cumulated probabilities pass the random number. Raises RunStopped when a row has no finite maximum.
+    """
     if not scores.amax(dim=-1).isfinite().all():  # a NaN is its row's maximum
         raise RunStopped(
             "the policy's predictions are not finite (NaN or inf), so it cannot write a token; its weights have gone bad: go "
             "back to an earlier checkpoint, with a lower learning rate"
         )
-    return scores.argmax(dim=-1, keepdim=True) if greedy else torch.multinomial(scores.softmax(dim=-1), num_samples=1)
+    if uniform is None:
+        return scores.argmax(dim=-1)
+    cumulated = scores.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    return torch.searchsorted(cumulated, uniform.unsqueeze(1) * cumulated[:, -1:], right=True).squeeze(1)
+
+
+def _put(columns: dict[str, Tensor], name: str, x: Tensor, shape: tuple[int, int], rows: Tensor, t: int) -> None:
+    """Write `x` (n, ...) at column `t` of the rows; a support that is wider than those before makes them wider."""
+    empty = -1 if name == "support" else 0
+    column = columns.get(name)
+    if column is None:
+        column = x.new_full((*shape, *x.shape[1:]), empty)
+    elif x.dim() > 1 and x.shape[1] > column.shape[2]:
+        column = pad(column, (0, x.shape[1] - column.shape[2]), value=empty)
+    columns[name] = column
+    if x.dim() == 1:
+        column[rows, t] = x
+    else:
+        column[rows, t, : x.shape[1]] = x
 
 
 def _kept(scores: Tensor) -> Tensor:
-    """Ids of the finite scores of each row, padded with -1: (B, K)."""
+    """Ids of the finite scores of each row, padded with -1: (b, K)."""
     kept = scores.isfinite()
     order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, : int(kept.sum(dim=-1).max())]
     return torch.where(kept.gather(1, order), order, -1)
 
 
-def _stack_supports(supports: list[Tensor]) -> Tensor:
-    width = max(step.shape[1] for step in supports)
-    return torch.stack(
-        [torch.nn.functional.pad(step, (0, width - step.shape[1]), value=-1) for step in supports], dim=1
-    )
+def _joined(parts: list[Responses], pad_id: int) -> Responses:
+    """The rows of all parts below each other, as wide as the widest."""
+    if len(parts) == 1:
+        return parts[0]
+    empty = {"ids": pad_id, "support": -1}
+    columns: dict[str, Tensor | None] = {}
+    for name in (field.name for field in fields(Responses)):
+        found = [getattr(part, name) for part in parts]
+        columns[name] = None if found[0] is None else torch.cat(_as_wide(found, empty.get(name, 0)))
+    return Responses(**columns)  # type: ignore[arg-type]
+
+
+def _as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
+    """The tensors, filled up to the same size in all dimensions but the first."""
+    sizes = [max(x.shape[d] for x in tensors) for d in range(1, tensors[0].dim())]
+    return [
+        pad(x, [n for d in reversed(range(len(sizes))) for n in (0, sizes[d] - x.shape[d + 1])], value=empty)
+        for x in tensors
+    ]
 
 
 @dataclass(frozen=True)
@@ -146,70 +229,58 @@ class Microbatch:
 
 @dataclass
 class Evaluation:
-    """What `evaluate` found, each (B, T); `values` is None for a policy without a value head."""
+    """What `evaluate` found, each (B, T), 0 behind the mask; no `entropy` unless asked for, no `values` without a value head."""
 
     logprobs: Tensor
-    entropy: Tensor
+    entropy: Tensor | None
     values: Tensor | None
 
 
 def evaluate(
-    policy: Policy,
+    policy: Callable[..., Any],
     prompt_ids: Tensor,
     prompt_mask: Tensor,
     response_ids: Tensor,
+    response_mask: Tensor,
     temperature: float,
     support: Tensor | None = None,
+    with_entropy: bool = True,
 ) -> Evaluation:
     """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
-    and position t of `values` is the value before that token. Padding on the right needs no mask: no token looks ahead.
+    and position t of `values` is the value before that token. `policy` is a Policy, or what wraps one.
     """
-    logits, values = policy(*joined(prompt_ids, prompt_mask, response_ids), response_ids.shape[1] + 1)
-    logits = logits[:, :-1] / temperature
-    chosen = logits.gather(2, response_ids.unsqueeze(2)).squeeze(2)
-    if support is not None:
-        logits = on_support(logits, support)
-    whole = logits.logsumexp(dim=-1)
-    probabilities = (logits - whole.unsqueeze(2)).exp()
-    entropy = whole - (probabilities * logits.masked_fill(probabilities == 0, 0.0)).sum(dim=-1)
-    return Evaluation(chosen - whole, entropy, None if values is None else values[:, :-1])
+    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
+    found = policy(packed, temperature, None if support is None else support[response_mask], with_entropy)
+    return Evaluation(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
 
 
-def on_support(logits: Tensor, support: Tensor) -> Tensor:
-    """The logits (B, T, K) of the kept tokens; -inf where the support is padded with -1."""
-    return logits.gather(2, support.clamp(min=0)).masked_fill(support < 0, -torch.inf)
+def evaluate_values(
+    critic: Callable[..., Any], prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor
+) -> Tensor:
+    """The values (B, T) of a separate critic, aligned as in `evaluate`."""
+    return unpacked(critic(pack(prompt_ids, prompt_mask, response_ids, response_mask)), response_mask)
+
+
+def unpacked(x: Tensor, response_mask: Tensor) -> Tensor:
+    """(B, T): the elements of `x` (K,) where the mask is True, 0 elsewhere."""
+    return x.new_zeros(response_mask.shape).masked_scatter(response_mask, x)
 
 
 @torch.no_grad()
 def compare_unfiltered(
-    policy: Policy,
-    ref_policy: Policy,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    response_ids: Tensor,
-    temperature: float,
-    support: Tensor,
+    policy: Policy, features: Tensor, ref_policy: Policy, ref_features: Tensor, temperature: float, support: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What a KL on the support cannot see, two tensors (B, T): the exact KL divergence of the unfiltered policy from the
+    """What a KL on the support (K, S) cannot see, two tensors (K,): the exact KL divergence of the unfiltered policy from the
     unfiltered reference at each position, and the probability that the reference gives to the support."""
-    sequence, num_last = joined(prompt_ids, prompt_mask, response_ids), response_ids.shape[1] + 1
-    ours, theirs = (
-        (model(*sequence, num_last)[0][:, :-1] / temperature).log_softmax(-1) for model in (policy, ref_policy)
-    )
-    return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
 
+    def part(features: Tensor, ref_features: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
+        ours = at_least_float32(policy.logits(features)).div(temperature).log_softmax(-1)
+        theirs = at_least_float32(ref_policy.logits(ref_features)).div(temperature).log_softmax(-1)
+        return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
 
-def evaluate_values(critic: Critic, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
-    """The values (B, T) of a separate critic, aligned as in `evaluate`."""
-    return critic(*joined(prompt_ids, prompt_mask, response_ids), response_ids.shape[1] + 1)[:, :-1]
-
-
-def joined(prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Prompt and response as one sequence (B, P + T) and the mask of what can be attended to."""
-    mask = torch.cat([prompt_mask, torch.ones_like(response_ids, dtype=torch.bool)], dim=1)
-    return torch.cat([prompt_ids, response_ids], dim=1), mask
+    return in_chunks(part, policy.positions_at_once, features, ref_features, support)  # type: ignore[return-value]
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int) -> Iterator[Microbatch]:

@@ -1,83 +1,31 @@
 """The trained policy, its critic, its frozen reference, and the tokenizer; dropout is off in all of them.
 
-B episodes, P prompt tokens, T response tokens, V vocabulary, H hidden width.
+Every model is tried when it is loaded: whether it computes packed rows, otherwise whether it may be padded on the left.
 """
 
 import copy
-import inspect
 import logging
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.activations import NewGELUActivation
 
+from rlhf_dialog.cpu_linear import use_onednn
+from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
+from rlhf_dialog.packing import ATTENTION, can_pack
+from rlhf_dialog.policy import Critic, Policy, packs
 from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
-
-
-def position_ids_of(mask: Tensor) -> Tensor:
-    """Positions counted over True tokens only: 0, 0, 0, 1, 2 for a prompt with two pads on the left. Same shape as `mask`."""
-    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
-
-
-def accepted(module: nn.Module, **options: Any) -> dict[str, Any]:
-    """Those of the options that the module's forward takes by name."""
-    parameters = inspect.signature(module.forward).parameters
-    return {name: value for name, value in options.items() if name in parameters}
-
-
-class Policy(nn.Module):
-    """A causal LM, with a value head on its last hidden state when the trunk is shared with the critic."""
-
-    def __init__(self, lm: PreTrainedModel, with_value_head: bool = False, use_amp: bool = False):
-        super().__init__()
-        self.lm, self.use_amp = lm, use_amp
-        self.value_head = new_value_head(lm) if with_value_head else None
-
-    def run(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, num_last: int, **options: Any
-    ) -> Any:
-        """The language model's own output; logits of at least the last `num_last` positions, in bfloat16 under `use_amp`."""
-        options |= accepted(self.lm, position_ids=position_ids, logits_to_keep=num_last)
-        with torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self.use_amp):
-            return self.lm(input_ids=input_ids, attention_mask=attention_mask.long(), **options)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, num_last: int) -> tuple[Tensor, Tensor | None]:
-        """Logits (B, num_last, V) and values (B, num_last) at the last `num_last` positions; float32."""
-        inputs = (input_ids, attention_mask, position_ids_of(attention_mask), num_last)
-        if self.value_head is None:
-            return self.run(*inputs, use_cache=False).logits[:, -num_last:].float(), None
-        hidden: list[Tensor] = []
-        hook = self.lm.get_output_embeddings().register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
-        with hook:
-            logits = self.run(*inputs, use_cache=False).logits
-        return logits[:, -num_last:].float(), self.value_head(hidden[0][:, -num_last:].float()).squeeze(-1)
-
-
-class Critic(nn.Module):
-    """The trunk of a causal LM with a value head: the separate critic of `use_share_model: false`."""
-
-    def __init__(self, lm: PreTrainedModel, use_amp: bool = False):
-        super().__init__()
-        self.trunk, self.use_amp = lm.base_model, use_amp
-        self.value_head = new_value_head(lm)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, num_last: int) -> Tensor:
-        """Values (B, num_last) at the last `num_last` positions; float32."""
-        options = accepted(self.trunk, position_ids=position_ids_of(attention_mask))
-        with torch.autocast(input_ids.device.type, torch.bfloat16, enabled=self.use_amp):
-            hidden = self.trunk(input_ids=input_ids, attention_mask=attention_mask.long(), use_cache=False, **options)[
-                0
-            ]
-        return self.value_head(hidden[:, -num_last:].float()).squeeze(-1)
 
 
 @dataclass
@@ -90,18 +38,13 @@ class Models:
     tokenizer: PreTrainedTokenizerBase
 
 
-def new_value_head(lm: PreTrainedModel) -> nn.Linear:
-    """A linear layer from the last hidden state to one number; it starts at zero, so that the first values are 0."""
-    head = nn.Linear(lm.get_output_embeddings().in_features, 1)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head
-
-
 def load_causal_lm(
-    path: str, key: str, trust_remote_code: bool = False, allow_pickle_weights: bool = False
+    path: str, key: str, trust_remote_code: bool = False, allow_pickle_weights: bool = False, packing: bool = True
 ) -> PreTrainedModel:
-    """A causal LM in float32 and eval mode (dropout off). Raises UserError when it cannot be loaded or padded on the left."""
+    """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` lets it.
+
+    Raises UserError when it cannot be loaded, or neither packed nor padded on the left.
+    """
     lm = load_pretrained(
         AutoModelForCausalLM,
         path,
@@ -111,8 +54,55 @@ def load_causal_lm(
         use_safetensors=None if allow_pickle_weights else True,
     )
     lm.eval()
-    check_left_padding(lm, path, key)
+    fuse_gelu(lm)
+    use_onednn(lm)
+    if not (packing and use_packing(lm)):
+        check_left_padding(lm, path, key)
     return lm
+
+
+def fuse_gelu(lm: PreTrainedModel) -> None:
+    """GPT-2's activation in one operation instead of eight; the same function."""
+    for module in list(lm.modules()):
+        for name, child in module.named_children():
+            if type(child) is NewGELUActivation:
+                setattr(module, name, nn.GELU(approximate="tanh"))
+
+
+def use_packing(lm: PreTrainedModel) -> bool:
+    """Let the model compute packed rows, if it can and then predicts what it predicts for each row alone; whether it does."""
+    if not can_pack(lm) or lm.get_output_embeddings() is None:
+        return False
+    usual = lm.config._attn_implementation
+    lm.set_attn_implementation(ATTENTION)
+    try:
+        difference = packing_error(lm)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
+        logger.debug("%s cannot compute packed rows: %r", type(lm).__name__, error)
+        difference = math.inf
+    if not difference < 1e-3:
+        logger.info("%s does not compute packed rows; it computes padding too", type(lm).__name__)
+        lm.set_attn_implementation(usual)
+    return packs(lm)
+
+
+@torch.no_grad()
+def packing_error(lm: PreTrainedModel) -> float:
+    """The largest difference in nats between the predictions of packed rows and of each row alone, in reading and writing."""
+    policy = Policy(lm)
+    mask = torch.tensor([[True] * 8, [False] * 3 + [True] * 5])
+    ids = torch.arange(2, 18).view(2, 8) % num_embeddings(lm)
+    decoder = PackedDecoder(policy, ids, mask, num_new=2, prompts_at_once=2)
+    found = [decoder.features]
+    for step in range(2):
+        decoder.step(ids[:, step])
+        found.append(decoder.features)
+    ours = policy.logits(torch.stack(found, dim=1)).log_softmax(-1)
+    differences = [
+        (lm(torch.cat([ids[b][mask[b]], ids[b, :2]]).unsqueeze(0)).logits[0, -3:].log_softmax(-1) - ours[b]).abs().max()
+        for b in range(2)
+    ]
+    return torch.stack(differences).max().item()  # a NaN is the maximum
 
 
 def num_embeddings(lm: PreTrainedModel) -> int:
@@ -128,20 +118,18 @@ def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
         raise UserError(
             f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is no causal LM that can be trained here"
         )
-    policy = Policy(lm)
     ids = torch.arange(2, 10).unsqueeze(0) % num_embeddings(lm)
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
     mask = torch.cat([torch.zeros(1, 3, dtype=torch.bool), torch.ones_like(ids, dtype=torch.bool)], dim=1)
-    plain, _ = policy(ids, torch.ones_like(ids, dtype=torch.bool), num_last=4)
-    shifted, _ = policy(padded, mask, num_last=4)
+    plain, shifted = (PaddedDecoder(Policy(lm), *inputs).features for inputs in ((ids, mask[:, 3:]), (padded, mask)))
     difference = (plain.log_softmax(-1) - shifted.log_softmax(-1)).abs().max().item()
     if not difference < 1e-2:
         raise UserError(
             f"{key}: '{path}' ({type(lm).__name__}) changes its predictions by {difference:.2g} nats when a prompt is "
             "padded on the left, so batches of prompts would be wrong; use a model that takes position_ids"
         )
-    continued, _ = policy(torch.cat([ids, ids[:, :2]], dim=1), torch.ones(1, 10, dtype=torch.bool), num_last=6)
-    if not (plain.log_softmax(-1) - continued[:, :4].log_softmax(-1)).abs().max().item() < 1e-2:
+    continued = lm(input_ids=torch.cat([ids, ids[:, :2]], dim=1)).logits[:, ids.shape[1] - 1]
+    if not (plain.log_softmax(-1) - continued.log_softmax(-1)).abs().max().item() < 1e-2:
         raise UserError(f"{key}: '{path}' ({type(lm).__name__}) looks at the tokens that follow, so it is no causal LM")
 
 
@@ -199,7 +187,8 @@ def load_models(config: Config, device: torch.device) -> Models:
         warn_of_remote_code(
             {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
         )
-    lm = load_causal_lm(config.model_path, "model_path", remote, pickle)
+    options = {"trust_remote_code": remote, "allow_pickle_weights": pickle, "packing": config.packing}
+    lm = load_causal_lm(config.model_path, "model_path", **options)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
     uses_critic = config.advantage_estimator == "gae"
@@ -207,7 +196,7 @@ def load_models(config: Config, device: torch.device) -> Models:
     critic = None
     if uses_critic and not config.use_share_model:
         critic = Critic(copy.deepcopy(lm), config.use_amp).to(device)
-    ref_lm = load_causal_lm(config.ref_model, "ref_model", remote, pickle) if config.ref_model else copy.deepcopy(lm)
+    ref_lm = load_causal_lm(config.ref_model, "ref_model", **options) if config.ref_model else copy.deepcopy(lm)
     if ref_lm.get_output_embeddings().out_features != lm.get_output_embeddings().out_features:
         raise UserError(
             f"ref_model: '{config.ref_model}' has another vocabulary size than model_path '{config.model_path}'; "

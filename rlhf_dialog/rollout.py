@@ -1,6 +1,5 @@
 """From prompts to a scored rollout: the only bridge between text and tensors. B episodes, P prompt tokens, T response tokens."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -9,21 +8,22 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.chat_template import TurnEncoder
+from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.generation import (
     Responses,
     Sampling,
     StopRule,
     compare_unfiltered,
-    evaluate,
-    evaluate_values,
     microbatches,
     respond,
+    unpacked,
 )
 from rlhf_dialog.models import Models
+from rlhf_dialog.packing import pack
 from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import STOPPING, RewardError, Scores, ScoringRules, scored
+from rlhf_dialog.rewards.composite import STOPPING, RewardError, Scores, ScoringRules, scored_beside
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Rollout:
     ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
     reward_scores: Scores  # every part's raw and weighted values and its time
     scores: Tensor  # (B,), after the price of truncation
-    seconds: dict[str, float]  # "rollout" and "reward"
+    seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, those of dropped episodes too
     num_dropped: int = 0  # episodes that are no part of it, because a reward gave no score
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
@@ -104,6 +104,7 @@ def collect(
     reward: BaseReward,
     truncation_penalty: float = 0.0,
     microbatch_size: int = 16,
+    rows_at_once: int = 128,
     rules: ScoringRules = STOPPING,
 ) -> Rollout:
     """Answer the prompts with the policy, score the answers, and evaluate them with policy, critic and reference.
@@ -111,15 +112,21 @@ def collect(
     Where the rules skip, the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
     RewardTimeout when it does not end, and RunStopped when the policy has no finite predictions.
     """
-    start = time.perf_counter()
     device = models.policy.lm.device
-    prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(encoder, prompts))
-    responses = respond(models.policy, prompt_ids, prompt_mask, sampling, stop, encoder.pad_id)
-    tensors = _evaluate(models, prompt_ids, prompt_mask, responses, sampling.temperature, microbatch_size)
-    dialogues = answered(prompts, responses, encoder)
-    collected = time.perf_counter()
-    reward_scores = scored(reward, dialogues, rules)
-    scores = torch.tensor(reward_scores.total, device=device) - truncation_penalty * responses.truncated
+    clock = Clock(device)
+    with clock.measured("rollout"):
+        prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(encoder, prompts))
+        with clock.measured("generation"):
+            responses = respond(
+                models.policy, prompt_ids, prompt_mask, sampling, stop, encoder.pad_id, rows_at_once, microbatch_size
+            )
+        dialogues = answered(prompts, responses, encoder)
+        scoring = scored_beside(reward, dialogues, rules)
+        with clock.measured("reference"):
+            tensors = _evaluate(models, prompt_ids, prompt_mask, responses, sampling.temperature, microbatch_size)
+    with clock.measured("reward"):
+        reward_scores = scoring()
+        scores = torch.tensor(reward_scores.total, device=device) - truncation_penalty * responses.truncated
     if scores.isinf().any() or (scores.isnan().any() and not rules.skip_unscored):
         row = int((~scores.isfinite()).nonzero()[0])
         raise RewardError(
@@ -135,7 +142,9 @@ def collect(
         truncated=responses.truncated,
         reward_scores=reward_scores,
         scores=scores,
-        seconds={"rollout": collected - start, "reward": time.perf_counter() - collected},
+        logprobs=responses.logprobs,
+        entropy=responses.entropy,
+        seconds=dict(clock.seconds),
         num_generated=int(responses.mask.sum()),
         **tensors,
     )
@@ -164,26 +173,21 @@ def decode_response(encoder: TurnEncoder, ids: list[int]) -> str:
 def _evaluate(
     models: Models, prompt_ids: Tensor, prompt_mask: Tensor, responses: Responses, temperature: float, size: int
 ) -> dict[str, Any]:
-    """`logprobs, ref_logprobs, entropy, values, kl_full, ref_support_mass`; each (B, T), the last two None without a filter."""
+    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T); the last two None without a filter."""
     columns: dict[str, Tensor] = {}
-    shape = responses.ids.shape
     everyone = torch.arange(len(prompt_ids), device=prompt_ids.device)
     for part in microbatches(prompt_mask, responses.mask, everyone, size):
-        inputs = (
-            prompt_ids[part.rows, part.prompt],
-            prompt_mask[part.rows, part.prompt],
-            responses.ids[part.rows, part.response],
-        )
-        support = None if responses.support is None else responses.support[part.rows, part.response]
-        ours = evaluate(models.policy, *inputs, temperature, support)
-        theirs = evaluate(models.ref_policy, *inputs, temperature, support)
-        values = evaluate_values(models.critic, *inputs) if models.critic else ours.values
-        if values is None:
-            values = torch.zeros_like(ours.logprobs)
-        found = {"logprobs": ours.logprobs, "ref_logprobs": theirs.logprobs, "entropy": ours.entropy, "values": values}
-        if support is not None:
-            unfiltered = compare_unfiltered(models.policy, models.ref_policy, *inputs, temperature, support)
-            found["kl_full"], found["ref_support_mass"] = unfiltered
-        for name, tensor in found.items():
-            columns.setdefault(name, tensor.new_zeros(shape))[part.rows, part.response] = tensor
+        at, mask = (part.rows, part.response), responses.mask[part.rows, part.response]
+        packed = pack(prompt_ids[part.rows, part.prompt], prompt_mask[part.rows, part.prompt], responses.ids[at], mask)
+        support = None if responses.support is None else responses.support[at][mask]
+        features, _ = models.ref_policy.features(packed)
+        found = {"ref_logprobs": models.ref_policy.predict(features, packed.targets, temperature, support, False)[0]}
+        if models.critic is not None:
+            found["values"] = models.critic(packed)
+        if support is not None and responses.features is not None:
+            inputs = (models.policy, responses.features[at][mask], models.ref_policy, features)
+            found["kl_full"], found["ref_support_mass"] = compare_unfiltered(*inputs, temperature, support)
+        for name, x in found.items():
+            columns.setdefault(name, x.new_zeros(responses.mask.shape))[at] = unpacked(x, mask)
+    columns.setdefault("values", torch.zeros_like(responses.logprobs) if responses.values is None else responses.values)
     return {"kl_full": None, "ref_support_mass": None} | columns

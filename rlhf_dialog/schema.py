@@ -118,6 +118,9 @@ class ModelKeys(Settings):
     use_share_model: bool = Field(
         False, description="true: one trunk with a value head; false: a separate critic with critic_lr"
     )
+    packing: bool = Field(
+        True, description="compute no padding, where the model's attention allows it; changes speed, not the result"
+    )
     trust_remote_code: bool = Field(False, description="let a model folder run its own code")
     allow_pickle_weights: bool = Field(
         False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
@@ -148,6 +151,9 @@ class PPOKeys(Settings):
     )
     per_device_microbatch_size: int = Field(
         16, ge=1, description="responses per forward pass; changes memory and speed, not the result"
+    )
+    per_device_rollout_size: int = Field(
+        128, ge=1, description="responses that are sampled side by side; changes memory and speed, not the result"
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy (and of the value head in a shared trunk)")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rlhf_dialog import ppo
 from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.checks import STANDS, check_numbers, check_ratio, check_start
+from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
@@ -65,12 +66,12 @@ class PPOTrainer:
         self.skipped_in_a_row, self.settled = 0, False
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
+        self.clock = Clock(models.policy.lm.device)
         self.starts_from_reference = config.ref_model in (None, config.model_path)  # false with weights of a checkpoint
 
     def _engine(self, module: nn.Module, lr: float) -> Engine:
-        eps, weight_decay = self.config.opti_eps, self.config.weight_decay
-        adam = torch.optim.AdamW(module.parameters(), lr=lr, eps=eps, weight_decay=weight_decay)
-        return Engine(module, adam, self.world)
+        options = {"lr": lr, "eps": self.config.opti_eps, "weight_decay": self.config.weight_decay}
+        return Engine(module, torch.optim.AdamW(module.parameters(), fused=True, **options), self.world)  # type: ignore[arg-type]
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -83,6 +84,7 @@ class PPOTrainer:
         numbers, RewardError when the reward fails.
         """
         start = time.perf_counter()
+        self.clock = Clock(self.models.policy.lm.device)
         rollout = self.rollout = self._collect(self._next_prompts())
         kl = ppo.masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
@@ -99,7 +101,7 @@ class PPOTrainer:
         self.time_steps += generated
         self.episodes += episodes
         metrics = self._metrics(rollout, losses, kl, kl_coef)
-        metrics["time/update"] = time.perf_counter() - start - sum(rollout.seconds.values())
+        metrics["time/update"] = time.perf_counter() - start - rollout.seconds["rollout"] - rollout.seconds["reward"]
         metrics["FPS"] = generated / (time.perf_counter() - start)
         return metrics
 
@@ -157,6 +159,7 @@ class PPOTrainer:
             self.reward,
             config.truncation_penalty,
             config.per_device_microbatch_size,
+            config.per_device_rollout_size,
             ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s),
         )
         check_numbers(rollout, self.iteration + 1)
@@ -239,12 +242,13 @@ class PPOTrainer:
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
         totals = dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True))
-        totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
-        if all_finite(totals):
-            self.skipped_in_a_row = 0
-            for engine in self.engines.values():
-                engine.step()
-        self._drop_gradients()
+        with self.clock.measured("optimizer"):
+            totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
+            if all_finite(totals):
+                self.skipped_in_a_row = 0
+                for engine in self.engines.values():
+                    engine.step()
+            self._drop_gradients()
         if not all_finite(totals):
             self._skip(rollout, totals, rows.tolist(), suspects)
         return totals
@@ -256,9 +260,11 @@ class PPOTrainer:
         with ExitStack() as stack:
             for engine in self.engines.values():
                 stack.enter_context(engine.microbatch(last))
-            losses, statistics = self._losses(rollout, part, num_tokens, first)
-            for name, loss in losses.items():
-                self.engines[name].backward(loss)
+            with self.clock.measured("forward"):
+                losses, statistics = self._losses(rollout, part, num_tokens, first)
+            with self.clock.measured("backward"):
+                for name, loss in losses.items():
+                    self.engines[name].backward(loss)
         return statistics
 
     def _skip(self, rollout: Rollout, totals: Metrics, rows: list[int], suspects: list[int]) -> None:
@@ -295,8 +301,9 @@ class PPOTrainer:
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
         )
-        entropy = ppo.masked(new.entropy, mask).sum() / num_tokens
-        losses = {"policy": policy_loss - config.entropy_coef * entropy}
+        losses = {"policy": policy_loss}
+        if new.entropy is not None:
+            losses["policy"] = policy_loss - config.entropy_coef * ppo.masked(new.entropy, mask).sum() / num_tokens
         with torch.no_grad():
             approx_kl = ppo.masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
         statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
@@ -316,10 +323,11 @@ class PPOTrainer:
             rollout.prompt_ids[part.rows, part.prompt],
             rollout.prompt_mask[part.rows, part.prompt],
             rollout.response_ids[part.rows, part.response],
+            rollout.response_mask[part.rows, part.response],
         )
         support = None if rollout.support is None else rollout.support[part.rows, part.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
-        new = evaluate(models["policy"], *inputs, self.config.temperature, support)
+        new = evaluate(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
         values = evaluate_values(models["critic"], *inputs) if "critic" in models else new.values
         return new, values
 
@@ -338,6 +346,7 @@ class PPOTrainer:
             "objective/kl_coef": kl_coef,
             **losses,
             **rollout_metrics(rollout, self.world),
+            **{f"time/{name}": seconds for name, seconds in self.clock.seconds.items()},
         }
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl

@@ -249,6 +249,8 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     judges = evaluate.judges_of(reward)
     if options.intent_model and not (judges.intent and asks_classifier):
         judges.intent = Intent(options.intent_model).to(options.device)
+    if judges.intent:
+        judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
 

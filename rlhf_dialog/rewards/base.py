@@ -20,6 +20,7 @@ class BaseReward:
     """
 
     needs: tuple[str, ...] = ()  # of "reference" and "act": what every prompt must carry; checked before training
+    uses_device: bool = False  # True: it keeps the GPU or all cores busy, so it waits for the models that need them too
 
     @property
     def name(self) -> str:

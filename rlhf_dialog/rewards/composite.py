@@ -5,7 +5,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -15,7 +15,7 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.registry import RewardFactory, nearest
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.limit import stop_after
+from rlhf_dialog.rewards.limit import Aside, stop_after
 
 logger = logging.getLogger(__name__)
 PART_KEYS = ("id", "weight", "args")
@@ -122,7 +122,33 @@ def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = 
     """
     if isinstance(reward, CompositeReward):
         return reward.score(dialogues, rules)
-    return _score({reward.name: Part(1.0, reward)}, dialogues, rules)
+    return _score(_parts_of(reward), dialogues, rules)
+
+
+def scored_beside(
+    reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING
+) -> Callable[[], Scores]:
+    """Begin to score, as `scored` does, while the caller computes something else; the function gives the scores, or raises.
+
+    Parts that leave the device alone (METEOR, a server, most rewards in Python) begin at once in a thread; the others
+    (`uses_device`) run when the scores are asked for. With a time limit all of them do.
+    """
+    parts = _parts_of(reward)
+    aside = {name: part for name, part in parts.items() if not part.reward.uses_device}
+    if rules.timeout_s is not None or not aside:
+        return lambda: scored(reward, dialogues, rules)
+    work = Aside(lambda: _part_scores(aside, dialogues, rules))
+
+    def scores() -> Scores:
+        rest = {name: part for name, part in parts.items() if name not in aside}
+        found = _part_scores(rest, dialogues, rules) | work.result()
+        return _total({name: found[name] for name in parts}, len(dialogues))
+
+    return scores
+
+
+def _parts_of(reward: BaseReward) -> dict[str, Part]:
+    return reward.parts if isinstance(reward, CompositeReward) else {reward.name: Part(1.0, reward)}
 
 
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
@@ -145,6 +171,10 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
 
 
 def _score(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRules) -> Scores:
+    return _total(_part_scores(parts, dialogues, rules), len(dialogues))
+
+
+def _part_scores(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRules) -> dict[str, PartScore]:
     scores, begin = {}, time.perf_counter()
     for name, part in parts.items():
         start = time.perf_counter()
@@ -152,8 +182,11 @@ def _score(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRule
         raw = _values(name, part.reward, dialogues, replace(rules, timeout_s=left))
         seconds = time.perf_counter() - start
         scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds)
-    total = [_sum([score.weighted[i] for score in scores.values()]) for i in range(len(dialogues))]
-    return Scores(total, scores)
+    return scores
+
+
+def _total(scores: dict[str, PartScore], count: int) -> Scores:
+    return Scores([_sum([score.weighted[i] for score in scores.values()]) for i in range(count)], scores)
 
 
 def _sum(values: list[float]) -> float:

@@ -6,6 +6,7 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.classifier import check_precision, class_logits
 from rlhf_dialog.rewards.needs import ACTS, acts
 
 if TYPE_CHECKING:
@@ -23,18 +24,21 @@ class Intent(BaseReward):
     `allow_pickle_weights`, and code from the model's folder is never run. `intent_input`: how the last turn of the
     prompt and the response become the classifier's input: `pair` = tokenizer(last_turn, response), `concat` =
     last_turn + " " + response; by default what `rlhf_dialog_input` in its config.json says, else concat. What is too
-    long loses the left of last_turn. Raises UserError for a classifier that cannot be found, loaded or used.
+    long loses the left of last_turn. `precision`: `fp32`, `bf16`, or `auto`, which is bf16 where that is faster.
+    Raises UserError for a classifier that cannot be found, loaded or used.
     """
 
     needs = ("act",)
     name = "intent"
+    uses_device = True
 
     def __init__(
         self,
         intent_model: str,
         intent_input: str | None = None,
-        batch_size: int = 32,
+        batch_size: int = 16,
         allow_pickle_weights: bool = False,
+        precision: str = "auto",
     ):
         if intent_input not in (None, *INPUTS):
             raise UserError(f"reward_class.args.intent_input: {intent_input!r} is not one of {', '.join(INPUTS)}")
@@ -48,7 +52,7 @@ class Intent(BaseReward):
                 f"{', '.join(INPUTS)}; set reward_class.args.intent_input to one of them"
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
-        self.batch_size = batch_size
+        self.batch_size, self.precision = batch_size, check_precision(precision)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """1.0 or 0.0 for each dialogue. Raises UserError when one has no act."""
@@ -57,19 +61,8 @@ class Intent(BaseReward):
 
     def predict(self, dialogues: list[Dialogue]) -> list[int]:
         """The classifier's class (0 inform, 1 question, 2 directive, 3 commissive) for each dialogue."""
-        import torch
-
-        inputs = self.encode(dialogues)
-        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
-        predicted = [0] * len(inputs)
-        for start in range(0, len(order), self.batch_size):
-            rows = order[start : start + self.batch_size]
-            batch = self.tokenizer.pad([inputs[i] for i in rows], return_tensors="pt").to(self.model.device)
-            with torch.inference_mode():
-                classes = self.model(**batch).logits.argmax(-1).tolist()
-            for i, row_class in zip(rows, classes, strict=True):
-                predicted[i] = row_class
-        return predicted
+        logits = class_logits(self.model, self.tokenizer, self.encode(dialogues), self.batch_size, self.precision)
+        return logits.argmax(-1).tolist()
 
     def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
         """The classifier's unpadded input for each dialogue, at most `max_length` tokens."""
@@ -126,6 +119,7 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
     """Tokenizer and frozen classifier in fp32, from a folder or the Hub. Raises UserError, see Intent."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+    from rlhf_dialog.cpu_linear import use_onednn
     from rlhf_dialog.hub import load_pretrained
 
     tokenizer = load_pretrained(AutoTokenizer, path, KEY, trust_remote_code=False)
@@ -139,6 +133,7 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
         output_loading_info=True,
     )
     check_classifier(path, tokenizer, model, report["missing_keys"])
+    use_onednn(model)
     return tokenizer, model.eval().requires_grad_(False)
 
 

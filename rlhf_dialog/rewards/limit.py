@@ -6,7 +6,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from rlhf_dialog.errors import RunStopped
 
@@ -50,25 +50,34 @@ class TimeLimit(Exception):
     """The work of `within` was not done in time."""
 
 
+class Aside(Generic[T]):
+    """Work in a thread of its own that does not keep the process alive."""
+
+    def __init__(self, work: Callable[[], T]):
+        self._results: list[T] = []
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(work,), name="rlhf_dialog aside", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._results.append(work())
+        except BaseException as error:  # handed on to the caller, whatever it is
+            self._errors.append(error)
+
+    def result(self, seconds: float | None = None) -> T:
+        """What the work returns or raises. Raises TimeLimit after `seconds` and leaves the thread behind."""
+        self._thread.join(None if seconds is None else max(seconds, 0.0))
+        if self._errors:
+            raise self._errors[0]
+        if not self._results:
+            raise TimeLimit
+        return self._results[0]
+
+
 def within(seconds: float, work: Callable[[], T]) -> T:
     """What `work` returns or raises in a thread of its own. Raises TimeLimit after `seconds` and leaves the thread behind."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:  # handed on to the caller, whatever it is
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="rlhf_dialog limited work", daemon=True)
-    thread.start()
-    thread.join(max(seconds, 0.0))
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeLimit
-    return results[0]
+    return Aside(work).result(seconds)
 
 
 def all_stacks() -> str:

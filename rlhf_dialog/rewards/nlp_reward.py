@@ -32,6 +32,7 @@ class NLPReward(CompositeReward):
         meteor_wordnet: str | bool = "auto",
         intent_input: str | None = None,
         allow_pickle_weights: bool = False,
+        precision: str = "auto",
         use_deepspeed: bool = False,
         ref_ds_config: str = "default",
         intent_ds_config: str = "default",
@@ -51,9 +52,8 @@ class NLPReward(CompositeReward):
             logger.info("reward_class.args.use_deepspeed has no effect in this version: the classifier has no engine")
         parts = []
         if intent_coef:
-            parts.append(
-                Part(intent_coef, Intent(str(intent_model), intent_input, allow_pickle_weights=allow_pickle_weights))
-            )
+            options = {"allow_pickle_weights": allow_pickle_weights, "precision": precision}
+            parts.append(Part(intent_coef, Intent(str(intent_model), intent_input, **options)))  # type: ignore[arg-type]
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))
         self._set_parts(parts)

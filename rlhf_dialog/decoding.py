@@ -1,0 +1,93 @@
+"""One token after the other for many rows: what a policy remembers of each row, packed or in the library's own cache.
+
+b rows, P prompt tokens.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.packing import KeyValues, pack_prompts
+from rlhf_dialog.policy import Policy, accepted, packs
+
+
+def position_ids_of(mask: Tensor) -> Tensor:
+    """Positions counted over True tokens only: 0, 0, 0, 1, 2 for a prompt with two pads on the left. Same shape as `mask`."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+class Decoder(Protocol):
+    """Rows that grow by one token a step; `features` (b, .) and `values` (b,) are those of their newest tokens."""
+
+    policy: Policy
+    features: Tensor
+    values: Tensor | None
+    can_drop_rows: bool
+
+    def step(self, tokens: Tensor) -> None:
+        """Take one more token (b,) of each row."""
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Forget the rows where `rows` (b,) is False."""
+
+
+def new_decoder(policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int) -> Decoder:
+    """The decoder that the policy's model is fit for, behind prompts (b, P) padded on the left."""
+    if packs(policy.lm):
+        return PackedDecoder(policy, prompt_ids, prompt_mask, num_new, prompts_at_once)
+    return PaddedDecoder(policy, prompt_ids, prompt_mask)
+
+
+class PackedDecoder:
+    """Computes no padding, and writes keys and values in place."""
+
+    can_drop_rows = True
+
+    def __init__(self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int):
+        self.policy, self.cache = policy, KeyValues(prompt_mask.sum(dim=1), num_new)
+        found = []
+        for start in range(0, len(prompt_ids), prompts_at_once):
+            rows = slice(start, start + prompts_at_once)
+            found.append(policy.features(pack_prompts(prompt_ids[rows], prompt_mask[rows]), self.cache, start))
+        self.features = torch.cat([features for features, _ in found])
+        self.values = torch.cat([v for _, v in found if v is not None]) if policy.value_head is not None else None
+
+    def step(self, tokens: Tensor) -> None:
+        self.features, self.values = self.policy.next_features(tokens, self.cache)
+
+    def keep_rows(self, rows: Tensor) -> None:
+        self.cache.keep_rows(rows)
+
+
+class PaddedDecoder:
+    """For models that do not pack: rows padded on the left, and the cache that the model makes."""
+
+    can_drop_rows = False
+
+    def __init__(self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor):
+        self.policy, self.mask, self.positions = policy, prompt_mask, position_ids_of(prompt_mask)
+        self.cache: Any = None
+        self._run(prompt_ids)
+
+    def step(self, tokens: Tensor) -> None:
+        self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], dim=1)
+        self.positions = self.positions[:, -1:] + 1
+        self._run(tokens.unsqueeze(1))
+
+    def keep_rows(self, rows: Tensor) -> None:
+        raise NotImplementedError("the cache belongs to the model")
+
+    def _run(self, tokens: Tensor) -> None:
+        options = accepted(self.policy.lm, position_ids=self.positions)
+        output, hidden = self.policy.with_hidden_states(
+            lambda lm: lm(
+                input_ids=tokens,
+                attention_mask=self.mask.long(),
+                past_key_values=self.cache,
+                use_cache=True,
+                **options,
+            )
+        )
+        self.features, self.cache = output.logits[:, -1], output.past_key_values
+        self.values = None if hidden is None else self.policy.values(hidden[:, -1])

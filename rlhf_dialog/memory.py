@@ -1,0 +1,375 @@
+"""The memory that one process of a run will need, from the configuration and the models' config.json, before any weight is read.
+
+All sizes are bytes. P prompt tokens, T response tokens, V vocabulary. The forecast is for prompts of `max_prompt_length` and
+responses of `max_new_tokens`, so that most runs stay below it.
+
+Not counted: what importing the libraries takes (0.4 to 0.8 GiB of host memory, 0.3 to 0.6 GiB of a GPU for its context), what
+allocators keep between tensors, the buckets of DeepSpeed and DDP, the data set, the value head, METEOR's WordNet, the
+workspaces of matrix products, and the token ids that top-p keeps.
+"""
+
+import logging
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from rlhf_dialog.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.hub import load_pretrained
+from rlhf_dialog.model_sizes import Sizes, kept_bytes, live_bytes, lora_parameters, sizes_of
+from rlhf_dialog.schema import Config, batch_plan
+
+logger = logging.getLogger(__name__)
+LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits
+LOGITS_BUFFERS = 4  # the logits, their exponentials, the product of both for the entropy, a gradient
+MAX_LIVE_PARAMETERS = 10**9  # DeepSpeed's default of stage3_max_live_parameters
+PHASES = ("loading", "rollout", "scoring", "reward", "update", "optimizer step")
+CriticKind = Literal["none", "shared", "separate"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What of a run decides on the memory of one process; `dataclasses.replace` makes variants."""
+
+    rows: int  # responses of one iteration, of this process
+    microbatch: int  # responses of a pass of scoring or update, and prompts that are read at once before writing
+    prompt: int  # P
+    response: int  # T
+    critic: CriticKind = "shared"
+    own_reference: bool = False  # ref_model is another model than model_path
+    precision: Literal["fp32", "amp", "half"] = "fp32"  # half: 16-bit weights and gradients, fp32 copy in the optimizer
+    top_k: int = 0
+    filtered: bool = False  # top-k or top-p
+    rows_at_once: int = 128  # responses that are sampled side by side
+    packing: bool = True
+    classifier_batch: int = 32
+    on_cuda: bool = False
+    world_size: int = 1
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    offload_optimizer: bool = False  # with stage 1 to 3
+    offload_param: bool = False  # with stage 3
+    gather_for_generation: bool = False  # with stage 3: the whole policy stands on the device during the rollout
+    frozen_stage: Literal[0, 3] = 0  # of reference and classifier
+    frozen_offload: bool = False  # they wait in host memory and come to the device for scoring
+    lora_rank: int = 0  # 0: every parameter is trained
+    lora_targets: tuple[str, ...] = ()  # last parts of the names of linear layers; none: all of the trunk
+    activation_checkpointing: bool = False
+    logits_chunk: int = LOGITS_CHUNK
+
+    @property
+    def weight_bytes(self) -> int:
+        return 2 if self.precision == "half" else 4
+
+    @property
+    def float_bytes(self) -> int:
+        """Of what linear layers take and give."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def holds_reference(self) -> bool:
+        """With LoRA the reference is the policy without its adapter."""
+        return self.own_reference or not self.lora_rank
+
+
+def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Setting:
+    """The setting of a configuration; the responses of an iteration are shared out over the processes."""
+    batch = _find(config.reward_class.args, "batch_size")
+    critic: CriticKind = "shared" if config.use_share_model else "separate"
+    return Setting(
+        rows=math.ceil(batch_plan(config).num_responses / world_size),
+        microbatch=config.per_device_microbatch_size,
+        packing=config.packing,
+        rows_at_once=config.per_device_rollout_size,
+        prompt=config.max_prompt_length,
+        response=config.max_new_tokens,
+        critic=critic if config.advantage_estimator == "gae" else "none",
+        own_reference=config.ref_model not in (None, config.model_path),
+        precision="amp" if config.use_amp else "fp32",
+        top_k=config.top_k,
+        filtered=config.top_k > 0 or config.top_p < 1,
+        classifier_batch=batch if isinstance(batch, int) else 32,
+        on_cuda=on_cuda,
+        world_size=world_size,
+    )
+
+
+def _find(node: Any, key: str) -> Any:
+    """The first value of `key` in the arguments of a reward or of one of its parts; None without."""
+    if isinstance(node, dict) and node.get(key):
+        return node[key]
+    below = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return next((found for child in below if (found := _find(child, key))), None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes that one thing takes; no `phases`: always."""
+
+    name: str
+    bytes: int
+    phases: tuple[str, ...] = ()
+    on_host: bool = False  # in host memory, away from the device that computes
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The parts of a process's memory on the device that computes (a GPU's, or the machine's own) and away from it."""
+
+    parts: tuple[Part, ...]
+
+    def standing(self, phase: str, on_host: bool = False) -> list[Part]:
+        """The parts that stand in a phase."""
+        return [part for part in self.parts if part.on_host == on_host and (not part.phases or phase in part.phases)]
+
+    def of(self, phase: str, on_host: bool = False) -> int:
+        return sum(part.bytes for part in self.standing(phase, on_host))
+
+    @property
+    def peak(self) -> str:
+        """The phase that needs most of the device."""
+        return max(PHASES, key=self.of)
+
+    @property
+    def total(self) -> int:
+        """On the device at the peak: what stands always, and the largest of the phases."""
+        return self.of(self.peak)
+
+    @property
+    def host_total(self) -> int:
+        return max(self.of(phase, on_host=True) for phase in PHASES)
+
+    @property
+    def largest(self) -> Part:
+        """The largest part at the peak."""
+        return max(self.standing(self.peak), key=lambda part: part.bytes)
+
+    def table(self) -> str:
+        """A line for the total, one for what stands always, and one for each phase with what it adds."""
+        host = f", and {human(self.host_total)} of host memory" if self.host_total else ""
+        lines = [f"memory forecast per process, without libraries: {human(self.total)} (in the {self.peak}){host}"]
+        always = [part for part in self.parts if not part.phases]
+        for title, parts in (("always", always), *((p, [x for x in self.parts if p in x.phases]) for p in PHASES)):
+            if parts:
+                on_device = sum(part.bytes for part in parts if not part.on_host)
+                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_told, parts))}")
+        return "\n".join(lines)
+
+
+def _told(part: Part) -> str:
+    return f"{part.name} {human(part.bytes)}{' of host memory' if part.on_host else ''}"
+
+
+def human(num_bytes: float) -> str:
+    """`1.50 GiB`, `12.0 MiB`."""
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
+
+
+def forecast(policy: Sizes, reference: Sizes | None, classifier: Sizes | None, setting: Setting) -> Forecast:
+    """The memory of one process. `reference` None: as large as the policy; `classifier` None: the reward has none."""
+    reference = reference or policy
+    parts = _trained("policy", policy, policy.parameters, setting)
+    if setting.critic == "separate":
+        parts += _trained("critic", policy, policy.trunk, setting)
+    if setting.holds_reference:
+        parts += _frozen("reference", reference, setting.weight_bytes, "scoring", setting)
+    if classifier is not None:
+        parts += _frozen("classifier", classifier, 4, "reward", setting)
+        length = min(setting.prompt + setting.response, classifier.positions or 2**31)
+        live = live_bytes(classifier, setting.classifier_batch * length, length)
+        parts.append(Part("activations of the classifier", live, ("reward",)))
+    if setting.on_cuda:
+        both = 4 * (policy.parameters + max(policy.parameters, reference.parameters))
+        parts.append(Part("models on their way to the device", both, ("loading",), on_host=True))
+    parts += _rollout(policy, setting) + _scoring(policy, reference, setting) + _update(policy, setting)
+    return Forecast(tuple(part for part in parts if part.bytes))
+
+
+def trained_count(sizes: Sizes, weights: int, setting: Setting) -> int:
+    """Parameters that get a gradient, of a model with so many weights."""
+    return lora_parameters(sizes, setting.lora_rank, setting.lora_targets) if setting.lora_rank else weights
+
+
+def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[Part]:
+    """Weights, gradients and Adam's state: 4 + 4 + 8 bytes for each trained parameter in fp32.
+
+    ZeRO (arXiv 1910.02054, section 5 and figure 1) shares the state of the optimizer out over the processes in stage 1, also the
+    gradients in stage 2, also the parameters in stage 3; in 16 bit it has 2 + 2 + 12 bytes. From stage 1 on DeepSpeed keeps an
+    fp32 copy of the weights beside the moments in every precision. Gradients that are offloaded (from stage 2 on) wait in fp32.
+    """
+    stage, world, width = setting.zero_stage, setting.world_size, setting.weight_bytes
+    trained = trained_count(sizes, weights, setting)
+    held = (
+        weights if not setting.lora_rank else trained + (weights if name == "policy" else 0)
+    )  # a critic shares the base
+    state = (12 if stage or setting.precision == "half" else 8) * trained // (world if stage else 1)
+    away = setting.offload_optimizer and stage >= 2
+    gradients = (4 if away else width) * trained // (world if stage >= 2 else 1)
+    parts = [
+        Part(
+            f"weights of the {name}",
+            width * held // (world if stage == 3 else 1),
+            (),
+            setting.offload_param and stage == 3,
+        ),
+        Part(f"Adam's state of the {name}", state, (), setting.offload_optimizer and stage > 0),
+        Part(f"gradients of the {name}", gradients, ("update", "optimizer step"), away),
+    ]
+    if stage == 3:
+        live = min(held, MAX_LIVE_PARAMETERS) * width
+        parts.append(Part(f"gathered parameters of the {name}", live, ("scoring", "update")))
+        if name == "policy":
+            whole = held * width if setting.gather_for_generation else live
+            parts.append(Part("parameters gathered for the rollout", whole, ("rollout",)))
+    return parts
+
+
+def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -> list[Part]:
+    """Weights without gradients, `width` bytes each."""
+    whole = width * sizes.parameters
+    if setting.frozen_stage == 3:
+        live = width * min(sizes.parameters, MAX_LIVE_PARAMETERS)
+        partition = Part(f"weights of the {name}", whole // setting.world_size, (), setting.frozen_offload)
+        return [partition, Part(f"gathered parameters of the {name}", live, (phase,))]
+    weights = Part(f"weights of the {name}", whole, (), setting.frozen_offload)
+    return [weights, Part(f"{name} on the device", whole, (phase,))] if setting.frozen_offload else [weights]
+
+
+def _rollout(sizes: Sizes, setting: Setting) -> list[Part]:
+    """Keys and values of every layer for the rows that are written at once, the pass over their prompts, logits to draw from."""
+    rows, length = min(setting.rows, setting.rows_at_once), setting.prompt + setting.response
+    cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
+    prompts = live_bytes(sizes, min(rows, setting.microbatch) * setting.prompt, setting.prompt, setting.float_bytes)
+    buffers = 8 if setting.filtered else 4  # a filter sorts: int64 indices and a sorted copy
+    features = setting.rows * setting.response * sizes.hidden * setting.float_bytes if setting.filtered else 0
+    return [
+        Part("cache of keys and values", cache, ("rollout",)),
+        Part("activations of the prompts", prompts, ("rollout",)),
+        Part("logits to draw from", rows * sizes.vocab * 4 * buffers, ("rollout",)),
+        Part("hidden states for the unfiltered KL", features, ("rollout", "scoring")),
+        Part("kept token ids", setting.rows * setting.response * setting.top_k * 8),
+        Part("bf16 copies of weights", _bf16_copies(sizes, setting), ("rollout",)),
+    ]
+
+
+def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Part]:
+    """Passes over microbatches without gradients, one model after the other."""
+    length = setting.prompt + setting.response
+    tokens = min(setting.microbatch, setting.rows) * length
+    live = max(live_bytes(sizes, tokens, length, setting.float_bytes) for sizes in (policy, reference))
+    return [
+        Part("activations without gradients", live, ("scoring",)),
+        Part("logits", _logits(policy, setting), ("scoring",)),
+        Part("bf16 copies of weights", _bf16_copies(policy, setting), ("scoring",)),
+    ]
+
+
+def _update(sizes: Sizes, setting: Setting) -> list[Part]:
+    """Passes over microbatches with gradients, and what the optimizer needs for its step.
+
+    torch's AdamW makes the root of all second moments at once on a GPU, and two buffers for one parameter after the other on a
+    CPU. A backward pass makes a second gradient where one is there already: of one parameter at a time.
+    """
+    length, trunks = setting.prompt + setting.response, 2 if setting.critic == "separate" else 1
+    tokens = min(setting.microbatch, setting.rows) * length
+    explicit = (
+        setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
+    )  # see packing.py
+    trunk = replace(sizes, explicit_attention=sizes.explicit_attention or explicit)
+    widths = (setting.float_bytes, 2 if setting.precision == "half" else 4)
+    kept = kept_bytes(trunk, tokens, length, *widths, setting.packing, setting.activation_checkpointing)
+    trained = trained_count(sizes, sizes.parameters, setting)
+    largest = min(sizes.largest, trained)
+    temporaries = 4 * trained // (setting.world_size if setting.zero_stage else 1) if setting.on_cuda else 8 * largest
+    return [
+        Part("activations", kept * trunks, ("update",)),
+        Part("logits", _logits(sizes, setting), ("update",)),
+        Part("bf16 copies of weights", _bf16_copies(sizes, setting) * trunks, ("update",)),
+        Part("a second gradient", setting.weight_bytes * largest, ("update",)),
+        Part("temporaries of Adam", 0 if setting.offload_optimizer else temporaries, ("optimizer step",)),
+    ]
+
+
+def _logits(sizes: Sizes, setting: Setting) -> int:
+    rows = min(setting.microbatch, setting.rows)
+    return LOGITS_BUFFERS * min(rows * (setting.response + 1) * sizes.vocab * 4, setting.logits_chunk)
+
+
+def _bf16_copies(sizes: Sizes, setting: Setting) -> int:
+    """Autocast casts the weights of each linear layer once per forward and keeps them until its end, or its backward's."""
+    linears = sum(inputs * outputs for _, inputs, outputs in sizes.linears) + sizes.vocab * sizes.hidden
+    return 2 * linears if setting.precision == "amp" else 0
+
+
+def tell_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
+    """Log the forecast of this process, with a warning where it exceeds what is free; None where there is none.
+
+    Several processes of one machine share its memory, but have a GPU each.
+    """
+    setting = setting or setting_of(config, on_cuda=device.type == "cuda")
+    sizes = read_sizes(config)
+    if sizes is None:
+        return None
+    found = forecast(*sizes, setting)
+    logger.info("%s", found.table())
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    on_host = found.host_total if setting.on_cuda else found.total + found.host_total
+    for needed, free, where in (
+        (found.total, free_on_gpu(device) if setting.on_cuda else None, str(device)),
+        (
+            on_host * processes,
+            free_on_host(),
+            "this machine" + (f" for {processes} processes" if processes > 1 else ""),
+        ),
+    ):
+        if free is not None and needed > free:
+            helps = "; ".join(remedies(sizes, setting)) or "take a smaller model"
+            logger.warning(
+                "this run may not fit: it needs about %s (in the %s), but %s are free on %s; the largest part: %s. What lowers "
+                "it: %s",
+                human(needed),
+                found.peak,
+                human(free),
+                where,
+                _told(found.largest),
+                helps,
+            )
+    return found
+
+
+def remedies(sizes: tuple[Sizes, Sizes | None, Sizes | None], setting: Setting) -> list[str]:
+    """`use_share_model: true (to 1.20 GiB)`: each single change of a key that lowers the forecast, the best one first."""
+    variants = {
+        "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
+        "use_amp: true": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
+        "per_device_microbatch_size: 1": replace(setting, microbatch=1),
+        f"max_prompt_length: {setting.prompt // 2}": replace(setting, prompt=setting.prompt // 2),
+        f"max_new_tokens: {setting.response // 2}": replace(setting, response=setting.response // 2),
+        "rollout_batch_size: half as many": replace(setting, rows=math.ceil(setting.rows / 2)),
+    }
+    totals = {name: forecast(*sizes, variant).total for name, variant in variants.items()}
+    now = forecast(*sizes, setting).total
+    return [f"{name} (to {human(total)})" for name, total in sorted(totals.items(), key=lambda x: x[1]) if total < now]
+
+
+def read_sizes(config: Config) -> tuple[Sizes, Sizes | None, Sizes | None] | None:
+    """Sizes of policy, of a reference of its own and of the reward's classifier.
+
+    None where a config.json cannot be read: what loads the model says why. No code of a model is run for a forecast, whatever
+    trust_remote_code says: its warning comes later.
+    """
+    args = config.reward_class.args
+    classifier = None if args.get("intent_coef") == 0 else _find(args, "intent_model")
+    try:
+        policy = _read(config.model_path, AutoModelForCausalLM)
+        reference = None if config.ref_model is None else _read(config.ref_model, AutoModelForCausalLM)
+        return policy, reference, _read(str(classifier), AutoModelForSequenceClassification) if classifier else None
+    except Exception as error:  # of any kind: a config.json may hold anything
+        logger.debug("no memory forecast: %s", error)
+        return None
+
+
+def _read(path: str, auto_class: Any) -> Sizes:
+    return sizes_of(load_pretrained(AutoConfig, path, "model_path", trust_remote_code=False), auto_class)

@@ -1,0 +1,135 @@
+"""What a model's config.json says of the memory that the model takes, without reading any weight.
+
+In the formulas: h hidden width, I width of the MLP, A = heads * head_dim, H heads, L tokens of a row. A mixture of experts counts
+with all its parameters and the activations of one expert.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+MLP_FLOATS = {"FastGELUActivation": 5, "QuickGELUActivation": 3, "ReLU": 1}  # of I; others: 2; models.py fuses NewGELU
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Counts of parameters and of tensor elements."""
+
+    parameters: int
+    trunk: int  # without an output embedding of its own
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    intermediate: int
+    positions: int | None
+    largest: int  # the largest single parameter
+    linears: tuple[
+        tuple[str, int, int], ...
+    ]  # last part of the name, inputs, outputs: of every linear layer of the trunk
+    norm_floats: int = (
+        2  # of h, kept by a norm for its backward: its input and output; 3 where an RMSNorm is written out
+    )
+    mlp_floats: int = 2  # of I, kept by an MLP: input and output of a fused activation; see MLP_FLOATS; 4 with a gate
+    norm_readers: int = 2  # linear layers that read the two norms of a layer; autocast converts for each of them
+    explicit_attention: bool = False  # the model has no fused attention: the probabilities (H, L, L) are kept
+
+
+def sizes_of(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM) -> Sizes:
+    """The sizes of the model that `auto_class` makes of the configuration; it is built without memory, on the meta device."""
+    with torch.device("meta"):
+        model = auto_class.from_config(hf_config, trust_remote_code=False)
+    config: Any = model.config.get_text_config()
+    modules = list(model.base_model.named_modules())
+    kinds = {type(module).__name__ for _, module in modules}
+    names = {last_name(name) for name, _ in modules}
+    gated = any(name.startswith("gate_") for name in names)
+    heads = config.num_attention_heads
+    return Sizes(
+        parameters=sum(p.numel() for p in model.parameters()),
+        trunk=sum(p.numel() for p in model.base_model.parameters()),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocab=config.vocab_size,
+        intermediate=_intermediate(config),
+        positions=getattr(config, "max_position_embeddings", None),
+        largest=max(p.numel() for p in model.parameters()),
+        linears=tuple(_linears(modules)),
+        norm_floats=3 if any(kind.endswith("RMSNorm") and kind != "RMSNorm" for kind in kinds) else 2,
+        mlp_floats=4 if gated else max((MLP_FLOATS[kind] for kind in kinds & set(MLP_FLOATS)), default=2),
+        norm_readers=(3 if names & {"q_proj", "query"} else 1) + (2 if gated else 1),
+        explicit_attention=not getattr(model, "_supports_sdpa", False),
+    )
+
+
+def last_name(path: str) -> str:
+    """`c_attn` for transformer.h.0.attn.c_attn."""
+    return path.rsplit(".", 1)[-1]
+
+
+def _intermediate(config: Any) -> int:
+    names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    return next((int(found) for name in names if (found := getattr(config, name, None))), 4 * config.hidden_size)
+
+
+def _linears(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, int, int]]:
+    for name, module in modules:
+        if isinstance(module, nn.Linear):
+            yield last_name(name), module.in_features, module.out_features
+        elif type(module).__name__ == "Conv1D":  # GPT-2's linear layer: weight (in, out)
+            weight: Any = module.weight
+            yield last_name(name), int(weight.shape[0]), int(weight.shape[1])
+
+
+def lora_parameters(sizes: Sizes, rank: int, targets: tuple[str, ...] = ()) -> int:
+    """r * (in + out) for each linear layer that gets an adapter: A (r, in) and B (out, r); arXiv 2106.09685, section 4.1.
+
+    `targets` are last parts of names; none: all linear layers of the trunk.
+    """
+    return sum(rank * (inputs + outputs) for name, inputs, outputs in sizes.linears if not targets or name in targets)
+
+
+def kept_bytes(
+    sizes: Sizes,
+    tokens: int,
+    length: int,
+    float_bytes: int = 4,
+    norm_bytes: int = 4,
+    packed: bool = True,
+    checkpointing: bool = False,
+) -> int:
+    """Bytes that a forward pass of the trunk over `tokens` tokens in rows of `length` keeps for its backward.
+
+    A token and layer keep: 2 norms (input and output: 4h; 6h for an RMSNorm that is written out), queries, keys and values with
+    as many heads as the queries and the result (4A), and the MLP: 2I around a fused activation (as `models.load_causal_lm` makes
+    GPT-2's), 1I around a ReLU, 4I with a gate; H * L more where the attention is explicit. That is arXiv 2205.05198, section
+    4.1, less its masks of dropout: 16h for GPT-2. `packed` rows keep queries, keys, values and result without padding as well.
+    `float_bytes` is the width of what linear layers take and give, `norm_bytes` of what norms read: fp32 under autocast, which
+    keeps the output of a norm once for each linear layer that reads it. With activation checkpointing a layer keeps its
+    input, and one layer at a time all of the above.
+    """
+    outputs = sizes.norm_readers if float_bytes < norm_bytes else 2
+    norms = sizes.hidden * (2 * norm_bytes * (sizes.norm_floats - 1) + outputs * float_bytes)
+    width, kv_width = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    attention = 4 * width + (2 * width + 2 * kv_width if packed else 0)
+    attention += sizes.heads * length if sizes.explicit_attention else 0
+    layer = norms + (attention + sizes.mlp_floats * sizes.intermediate) * float_bytes
+    if checkpointing:
+        return tokens * (sizes.layers * sizes.hidden * norm_bytes + layer)
+    return tokens * sizes.layers * layer
+
+
+def live_bytes(sizes: Sizes, tokens: int, length: int, float_bytes: int = 4) -> int:
+    """Bytes that stand at once in a pass that keeps nothing: the residual stream, a norm, and a layer's attention or MLP."""
+    attention = 5 * sizes.heads * sizes.head_dim + (2 * sizes.heads * length if sizes.explicit_attention else 0)
+    mlp = min(sizes.mlp_floats, 4) * sizes.intermediate
+    return tokens * (3 * sizes.hidden * 4 + max(attention, mlp) * float_bytes)

@@ -1,0 +1,207 @@
+"""Rows of different lengths in one sequence without padding: what a language model computes is computed on real tokens only.
+
+All linear layers, norms and embeddings see (1, N); only the attention, which transformers lets us supply, sees rows. It works
+for any model of transformers that takes its attention from the library's registry.
+
+B rows, N tokens of all rows, L tokens of the longest row, W columns of a cache, H heads, D width of a head.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from rlhf_dialog.ppo import last_token
+
+ROUND_TO = 64
+ATTENTION = "rlhf_dialog_packed"  # its name in the registry of transformers
+UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that ours would have to ignore
+
+
+@dataclass
+class Packed:
+    """Prompts and responses, one behind the other; only tokens that some prediction needs.
+
+    `ids`, `positions` (N,); `place` (N,) = row * width + position: where a token lies when the rows are padded to `width`;
+    `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    place: Tensor
+    num_rows: int
+    width: int
+    keep: Tensor
+    targets: Tensor
+
+
+def pack(prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor) -> Packed:
+    """Prompts (B, P) and responses (B, T) without their padding; the last response token of a row predicts nothing."""
+    columns = torch.arange(response_ids.shape[1], device=response_ids.device)
+    fed = torch.cat([prompt_mask, columns < last_token(response_mask).unsqueeze(1)], dim=1)
+    newest = fed.flatten().cumsum(0).view_as(fed) - 1  # of each column: the index of the last token fed so far
+    before = newest[:, prompt_ids.shape[1] - 1 : -1]
+    ids = torch.cat([prompt_ids, response_ids], dim=1)
+    return _packed(ids, fed, before[response_mask], response_ids[response_mask])
+
+
+def pack_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Packed:
+    """Prompts (B, P) alone; `keep` is the last token of each, `targets` is empty."""
+    return _packed(prompt_ids, prompt_mask, prompt_mask.sum(dim=1).cumsum(dim=0) - 1, prompt_ids.new_empty(0))
+
+
+def _packed(ids: Tensor, fed: Tensor, keep: Tensor, targets: Tensor) -> Packed:
+    positions, width = (fed.cumsum(dim=1) - 1)[fed], int(fed.sum(dim=1).max())
+    place = fed.nonzero()[:, 0] * width + positions
+    return Packed(ids[fed], positions, place, len(ids), width, keep, targets)
+
+
+class KeyValues:
+    """The keys and values of B rows, each row from column 0 on; a new token is written into the column behind its row's last.
+
+    `lengths` (B,) says how many columns of each row hold a token.
+    """
+
+    def __init__(self, lengths: Tensor, num_new: int):
+        self.lengths, self.width = lengths, int(lengths.max()) + num_new
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def begin(self, layer: int, first_row: int, keys: Tensor, values: Tensor) -> None:
+        """Take keys and values (b, H, L, D) of the prompts of rows `first_row` to `first_row + b`."""
+        if layer not in self.layers:
+            shape = (len(self.lengths), keys.shape[1], self.width)
+            self.layers[layer] = keys.new_zeros(*shape, keys.shape[3]), values.new_zeros(*shape, values.shape[3])
+        for stored, new in zip(self.layers[layer], (keys, values), strict=True):
+            stored[first_row : first_row + len(new), :, : new.shape[2]] = new
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write one token's keys and values (B, H, D) for each row; returns those of all columns up to the longest row's."""
+        rows = torch.arange(len(self.lengths), device=keys.device)
+        for stored, new in zip(self.layers[layer], (keys, values), strict=True):
+            stored[rows, :, self.lengths] = new.to(stored.dtype)
+        end = int(self.lengths.max()) + 1
+        stored_keys, stored_values = self.layers[layer]
+        return stored_keys[:, :, :end], stored_values[:, :, :end]
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Forget all rows but these."""
+        self.lengths = self.lengths[rows]
+        self.layers = {layer: (keys[rows], values[rows]) for layer, (keys, values) in self.layers.items()}
+
+
+@dataclass
+class Prompting:
+    """Attention within the rows of a packed sequence; a `cache` keeps keys and values, from its row `first_row` on."""
+
+    packed: Packed
+    cache: KeyValues | None = None
+    first_row: int = 0
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """query (1, H, N, D), keys and values with as many heads or fewer -> (1, N, H, D)."""
+        queries, keys, values = (self._rows(x) for x in (query, key, value))
+        if self.cache is not None:
+            self.cache.begin(layer, self.first_row, keys, values)
+        out = causal_attention(queries, keys, values, scale, window)
+        real = out.transpose(1, 2).flatten(0, 1).index_select(0, self.packed.place)
+        return pad(real, (0, 0, 0, 0, 0, query.shape[2] - len(real))).unsqueeze(0)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """(1, H, N, D) -> (B, H, L, D), zeros where a row is shorter than the longest."""
+        place, shape = self.packed.place, (self.packed.num_rows, self.packed.width)
+        flat = x.new_zeros(shape[0] * shape[1], x.shape[1], x.shape[3])
+        flat = flat.index_copy(0, place, x[0].transpose(0, 1)[: len(place)])
+        return flat.view(*shape, *flat.shape[1:]).transpose(1, 2)
+
+
+@dataclass
+class Decoding:
+    """Attention of one new token of each row to all tokens of its row."""
+
+    cache: KeyValues
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+        """query (1, H, B, D), keys and values with as many heads or fewer -> (1, B, H, D)."""
+        keys, values = self.cache.append(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        columns = torch.arange(keys.shape[2], device=keys.device)
+        newest = self.cache.lengths.unsqueeze(1)
+        seen = columns <= newest if window is None else (columns <= newest) & (columns > newest - window)
+        heads, rows, width = query.shape[1:]
+        grouped = query[0].transpose(0, 1).reshape(rows, keys.shape[1], -1, width)  # heads that share keys side by side
+        out = scaled_dot_product_attention(
+            grouped, keys.to(query.dtype), values.to(query.dtype), attn_mask=seen[:, None, None], scale=scale
+        )
+        return out.reshape(1, rows, heads, width)
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
+    """Softmax attention (B, H, L, D) in which no token looks ahead, nor further back than `window` tokens."""
+    length, groups = query.shape[2], query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    if window is not None and window >= length:
+        window = None
+    explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16 and length <= 256
+    if window is None and not explicit:
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    distance = torch.arange(length, device=query.device).unsqueeze(1) - torch.arange(length, device=query.device)
+    seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    if not explicit:
+        return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
+    # torch's fused kernel takes several times longer for the backward pass in bfloat16 on a CPU (docs/PERFORMANCE.md)
+    bias = torch.zeros_like(distance, dtype=query.dtype).masked_fill(~seen, -torch.inf)
+    scores = torch.baddbmm(bias, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale)
+    return torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1)).view_as(query)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packing: Prompting | Decoding | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls for each layer; without `packing` it is the library's own attention."""
+    if packing is None:
+        options |= {"scaling": scaling, "sliding_window": sliding_window}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[return-value]
+    if ignored := [name for name in UNKNOWN if options.get(name) is not None]:
+        raise NotImplementedError(f"attention with {', '.join(ignored)}")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer: Any = module.layer_idx
+    return packing.attend(layer, query, key, value, scale, sliding_window), None
+
+
+AttentionInterface.register(ATTENTION, packed_attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def run_packed(module: nn.Module, ids: Tensor, positions: Tensor, packing: Prompting | Decoding, **options: Any) -> Any:
+    """The output of a language model, or of its trunk, for the packed tokens `ids` (N,) at `positions` (N,)."""
+    if (
+        isinstance(packing, Prompting) and ids.device.type == "cpu"
+    ):  # oneDNN keeps a plan in memory for every length it meets
+        ids, positions = (pad(x, (0, -len(x) % ROUND_TO)) for x in (ids, positions))
+    mask = torch.empty((1, 1, 1, 1), device=ids.device)  # stands for a mask that is made already, so that none is made
+    return module(
+        input_ids=ids.unsqueeze(0),
+        attention_mask=mask,
+        position_ids=positions.unsqueeze(0),
+        use_cache=False,
+        packing=packing,
+        **options,
+    )
+
+
+def can_pack(lm: PreTrainedModel) -> bool:
+    """Whether the model takes its attention from the registry; whether that is all it needs, only a probe can say."""
+    return bool(getattr(lm, "_supports_attention_backend", False) and getattr(lm, "_supports_sdpa", False))

@@ -1,0 +1,181 @@
+"""The language model as PPO sees it: predictions of given tokens, and the next token's logits.
+
+N packed tokens, K of them predict a response token, V vocabulary, S kept tokens of a filter, H hidden width, b rows.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rlhf_dialog.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
+from rlhf_dialog.predictions import at_least_float32, predict
+
+T = TypeVar("T")
+LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; what is more is computed in chunks, and again on the way back
+
+
+def accepted(module: nn.Module, **options: Any) -> dict[str, Any]:
+    """Those of the options that the module's forward takes by name."""
+    parameters = inspect.signature(module.forward).parameters
+    return {name: value for name, value in options.items() if name in parameters}
+
+
+def packs(lm: nn.Module) -> bool:
+    """Whether the model computes packed rows; otherwise they are padded."""
+    return getattr(getattr(lm, "config", None), "_attn_implementation", None) == ATTENTION
+
+
+class Policy(nn.Module):
+    """A causal LM, with a value head on its last hidden state when the trunk is shared with the critic."""
+
+    def __init__(self, lm: PreTrainedModel, with_value_head: bool = False, use_amp: bool = False):
+        super().__init__()
+        self.lm, self.use_amp = lm, use_amp
+        self.value_head = new_value_head(lm) if with_value_head else None
+
+    def autocast(self, like: Tensor) -> torch.autocast:
+        """bfloat16 under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
+        return torch.autocast(like.device.type, torch.bfloat16, enabled=self.use_amp)
+
+    def forward(
+        self, packed: Packed, temperature: float, support: Tensor | None = None, with_entropy: bool = True
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities, entropies and values, each (K,), at least float32, of the targets of `packed`.
+
+        `support` (K, S): the token ids that a filter kept at each position, padded with -1. Entropies are None unless asked
+        for, values without a value head.
+        """
+        features, values = self.features(packed)
+        return *self.predict(features, packed.targets, temperature, support, with_entropy), values
+
+    def predict(
+        self, features: Tensor, targets: Tensor, temperature: float, support: Tensor | None, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities and entropies (K,) from what `features` gave."""
+
+        def part(features: Tensor, targets: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            return predict(self.logits(features), targets, temperature, support, with_entropy)
+
+        return in_chunks(part, self.positions_at_once, features, targets, support)
+
+    def features(
+        self, packed: Packed, cache: KeyValues | None = None, first_row: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `logits` makes logits of, (K, .), and the values (K,); packed rows can leave keys and values in a cache."""
+        index = packed.keep if packs(self.lm) else packed.place[packed.keep]
+        with self.autocast(packed.ids):
+            features, hidden = self._compute(lambda module: run_rows(module, packed, packs(self.lm), cache, first_row))
+        return features.flatten(0, 1)[index], self.values(hidden.flatten(0, 1)[index])
+
+    def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
+        """The same behind one more token (b,) of each row of the cache, which takes it in."""
+        with self.autocast(tokens):
+            features, hidden = self._compute(
+                lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0]
+            )
+        cache.lengths = cache.lengths + 1
+        return features[0], self.values(hidden[0])
+
+    def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
+        """Features and last hidden states; they are the same where the logits are a matrix product of them."""
+        if self.has_plain_head:
+            hidden = output(self.lm.base_model)
+            return hidden, hidden
+        logits, states = self.with_hidden_states(output)
+        return logits, logits if states is None else states
+
+    def with_hidden_states(self, compute: Callable[[nn.Module], T]) -> tuple[T, Tensor | None]:
+        """What `compute` makes of the model, and the input of its output embedding, which the value head sees if there is one."""
+        if self.value_head is None:
+            return compute(self.lm), None
+        inputs: list[Tensor] = []
+        head = self.lm.get_output_embeddings()
+        with head.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
+            return compute(self.lm), inputs[0]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(K, V) in the precision that the model computes them in."""
+        if not self.has_plain_head:
+            return features
+        with self.autocast(features):
+            return self.lm.get_output_embeddings()(features)
+
+    def values(self, hidden: Tensor) -> Tensor | None:
+        return None if self.value_head is None else apply_value_head(self.value_head, hidden)
+
+    @functools.cached_property
+    def has_plain_head(self) -> bool:
+        """Whether the logits are the output embedding of the trunk's output, and nothing more; tried once."""
+        if not packs(self.lm):
+            return False
+        ids = torch.arange(3, device=self.lm.device).unsqueeze(0)
+        with torch.no_grad():
+            hidden = self.lm.base_model(input_ids=ids, use_cache=False)[0]
+            return torch.equal(self.lm.get_output_embeddings()(hidden), self.lm(input_ids=ids, use_cache=False).logits)
+
+    @property
+    def positions_at_once(self) -> int:
+        return max(1, LOGITS_AT_ONCE // self.lm.config.get_text_config().vocab_size)
+
+
+class Critic(nn.Module):
+    """The trunk of a causal LM with a value head: the separate critic of `use_share_model: false`."""
+
+    def __init__(self, lm: PreTrainedModel, use_amp: bool = False):
+        super().__init__()
+        self.trunk, self.use_amp = lm.base_model, use_amp
+        self.value_head = new_value_head(lm)
+
+    def forward(self, packed: Packed) -> Tensor:
+        """Values (K,) before each target of `packed`; at least float32."""
+        index = packed.keep if packs(self.trunk) else packed.place[packed.keep]
+        with torch.autocast(packed.ids.device.type, torch.bfloat16, enabled=self.use_amp):
+            hidden = run_rows(self.trunk, packed, packs(self.trunk))
+        return apply_value_head(self.value_head, hidden.flatten(0, 1)[index])
+
+
+def run_rows(
+    module: nn.Module, packed: Packed, packs: bool, cache: KeyValues | None = None, first_row: int = 0
+) -> Tensor:
+    """The first output of a model or trunk for each token: (1, N, .) of packed rows, (B, L, .) of rows padded on the right."""
+    if packs:
+        return run_packed(module, packed.ids, packed.positions, Prompting(packed, cache, first_row))[0]
+    empty = packed.ids.new_zeros(packed.num_rows * packed.width)
+    ids, positions, mask = (
+        empty.index_copy(0, packed.place, x).view(packed.num_rows, packed.width)
+        for x in (packed.ids, packed.positions, torch.ones_like(packed.ids))
+    )
+    return module(input_ids=ids, attention_mask=mask, use_cache=False, **accepted(module, position_ids=positions))[0]
+
+
+def in_chunks(
+    compute: Callable[..., tuple[Tensor, Tensor | None]], size: int, *inputs: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """`compute` of at most `size` rows of the inputs at a time; what it holds for the way back is one chunk."""
+    count = len(inputs[0]) if inputs[0] is not None else 0
+    if count <= size:
+        return compute(*inputs)
+    chunks = [[x if x is None else x[start : start + size] for x in inputs] for start in range(0, count, size)]
+    parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+    first, second = zip(*parts, strict=True)
+    return torch.cat(first), None if second[0] is None else torch.cat(second)
+
+
+def new_value_head(lm: PreTrainedModel) -> nn.Linear:
+    """A linear layer from the last hidden state to one number; it starts at zero, so that the first values are 0."""
+    head = nn.Linear(lm.get_output_embeddings().in_features, 1)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def apply_value_head(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """Values (K,) of hidden states (K, H), never in a lower precision than float32."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        return head(at_least_float32(hidden)).squeeze(-1)

@@ -1,0 +1,80 @@
+"""Log-probabilities and entropies of tokens from logits, with one buffer where autograd would keep six.
+
+K positions, V vocabulary, S kept tokens of a filter.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """float64 as it is, anything else as float32."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def predict(
+    logits: Tensor, targets: Tensor, temperature: float, support: Tensor | None, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities (K,) of `targets` (K,) under softmax(logits (K, V) / temperature), and that distribution's entropies.
+
+    With a `support` (K, S) of token ids, padded with -1, the distribution is that of the kept tokens alone.
+    """
+    if support is None:
+        logprobs, entropy = TokenPredictions.apply(logits, targets, temperature, with_entropy)
+        return logprobs, entropy if with_entropy else None
+    scaled = at_least_float32(logits) / temperature
+    kept = on_support(scaled, support)
+    whole = kept.logsumexp(dim=-1)
+    logprobs = scaled.gather(1, targets.unsqueeze(1)).squeeze(1) - whole
+    if not with_entropy:
+        return logprobs, None
+    probabilities = (kept - whole.unsqueeze(1)).exp()
+    return logprobs, whole - (probabilities * kept.masked_fill(probabilities == 0, 0.0)).sum(dim=-1)
+
+
+def on_support(logits: Tensor, support: Tensor) -> Tensor:
+    """The logits (..., S) of the kept tokens; -inf where the support is padded with -1."""
+    return logits.gather(-1, support.clamp(min=0)).masked_fill(support < 0, -torch.inf)
+
+
+class TokenPredictions(torch.autograd.Function):
+    """Log-probability and entropy of a softmax with their derivatives written out.
+
+    With p = softmax(z), z = logits / temperature and entropy H: d log p_i / d z_j = [i = j] - p_j, d H / d z_j =
+    -p_j (log p_j + H). Tokens of probability 0 add nothing to either, whatever their logits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> Any:
+        scaled = _scaled(logits, temperature)
+        whole = scaled.logsumexp(dim=-1)
+        logprobs = scaled.gather(1, targets.unsqueeze(1)).squeeze(1) - whole
+        entropy = torch.zeros_like(whole)
+        if with_entropy:
+            weighted = (scaled - whole.unsqueeze(1)).exp_().mul_(scaled)
+            entropy = whole - weighted.nan_to_num_(nan=0.0).sum(dim=-1)
+        ctx.temperature, ctx.with_entropy = temperature, with_entropy
+        ctx.save_for_backward(logits, targets, whole, entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_logprobs: Tensor, to_entropy: Tensor) -> Any:
+        logits, targets, whole, entropy = ctx.saved_tensors
+        scaled = _scaled(logits, ctx.temperature)
+        gradient = (scaled - whole.unsqueeze(1)).exp_()
+        if ctx.with_entropy:
+            slope = (scaled - (whole - entropy).unsqueeze(1)).mul_(to_entropy.unsqueeze(1))
+            gradient.mul_(slope.add_(to_logprobs.unsqueeze(1))).nan_to_num_(nan=0.0).neg_()
+        else:
+            gradient.mul_(-to_logprobs.unsqueeze(1))
+        gradient.scatter_add_(1, targets.unsqueeze(1), to_logprobs.unsqueeze(1))
+        return gradient.div_(ctx.temperature).to(logits.dtype), None, None, None
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    logits = at_least_float32(logits)
+    return logits if temperature == 1 else logits / temperature

@@ -1,0 +1,597 @@
+"""The memory forecast: counts against published numbers, formulas by hand, kept tensors of real models, a real run's memory."""
+
+import functools
+import json
+import logging
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import byte_tokenizer, gpt2, llama
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    LlamaConfig,
+    OPTConfig,
+    Qwen2Config,
+    RobertaConfig,
+)
+
+from rlhf_dialog import memory
+from rlhf_dialog.free_memory import free_on_host
+from rlhf_dialog.memory import Forecast, Part, Setting, forecast, human, read_sizes, remedies, setting_of, tell_forecast
+from rlhf_dialog.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
+from rlhf_dialog.models import load_causal_lm
+from rlhf_dialog.packing import pack
+from rlhf_dialog.policy import Policy, packs
+from rlhf_dialog.schema import Config
+
+GIB, MIB = 2**30, 2**20
+CPU = torch.device("cpu")
+OPT_1B = OPTConfig(
+    hidden_size=2048,
+    num_hidden_layers=24,
+    ffn_dim=8192,
+    num_attention_heads=32,
+    word_embed_proj_dim=2048,
+    max_position_embeddings=2048,
+    vocab_size=50272,
+)
+LLAMA_3_8B = LlamaConfig(
+    vocab_size=128256,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+)
+# a made-up model of one billion parameters whose numbers are easy to multiply
+BILLION = Sizes(
+    parameters=10**9,
+    trunk=9 * 10**8,
+    layers=10,
+    hidden=1000,
+    heads=10,
+    kv_heads=2,
+    head_dim=100,
+    vocab=10_000,
+    intermediate=4000,
+    positions=2048,
+    largest=10**8,
+    linears=(("q_proj", 1000, 1000), ("v_proj", 1000, 200)),
+)
+PLAIN = Setting(rows=8, microbatch=4, prompt=90, response=10)
+
+
+def parts(found: Forecast) -> dict[str, int]:
+    """Bytes by name, of device and host, summed over parts of one name."""
+    sums: dict[str, int] = {}
+    for part in found.parts:
+        sums[part.name] = sums.get(part.name, 0) + part.bytes
+    return sums
+
+
+def settings(**keys):
+    base = {"model_path": "tiny", "env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "Meteor"}}
+    return Config(**{**base, **keys})
+
+
+# -- counts of parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "trunk"),
+    [
+        (GPT2Config(), 124_439_808, 124_439_808),  # "124M parameters", model card of openai-community/gpt2; tied
+        (OPT_1B, 1_315_758_080, 1_315_758_080),  # facebook/opt-1.3b; tied
+        (LLAMA_3_8B, 8_030_261_248, 8_030_261_248 - 128256 * 4096),  # meta-llama/Meta-Llama-3-8B; not tied
+    ],
+    ids=["gpt2", "opt", "llama"],
+)
+def test_published_parameter_counts(config, parameters, trunk):
+    sizes = sizes_of(config)
+    assert (sizes.parameters, sizes.trunk) == (parameters, trunk)
+
+
+def test_shapes_of_known_models():
+    gpt, opt, lla = (sizes_of(config) for config in (GPT2Config(), OPT_1B, LLAMA_3_8B))
+    assert (gpt.layers, gpt.hidden, gpt.heads, gpt.kv_heads, gpt.head_dim) == (12, 768, 12, 12, 64)
+    assert (gpt.vocab, gpt.intermediate, gpt.positions, gpt.largest) == (50257, 3072, 1024, 50257 * 768)
+    assert (gpt.norm_floats, gpt.mlp_floats, gpt.explicit_attention) == (2, 2, False)
+    assert (lla.kv_heads, lla.head_dim, lla.intermediate, lla.norm_floats, lla.mlp_floats) == (8, 128, 14336, 3, 4)
+    assert (gpt.norm_readers, opt.norm_readers, lla.norm_readers) == (2, 4, 5)
+    assert (opt.intermediate, opt.mlp_floats) == (8192, 1)
+    assert len(gpt.linears) == 12 * 4
+    assert set(lla.linears) == {
+        ("q_proj", 4096, 4096),
+        ("k_proj", 4096, 1024),
+        ("v_proj", 4096, 1024),
+        ("o_proj", 4096, 4096),
+        ("gate_proj", 4096, 14336),
+        ("up_proj", 4096, 14336),
+        ("down_proj", 14336, 4096),
+    }
+    assert sizes_of(GPT2Config(n_inner=123)).intermediate == 123
+
+
+def test_lora_counts_that_peft_prints():
+    """r * (in + out): what peft's documentation shows for GPT-2 and what it prints for Llama-2-7B with its default targets."""
+    llama_2_7b = sizes_of(LlamaConfig())
+    assert lora_parameters(llama_2_7b, 8, ("q_proj", "v_proj")) == 4_194_304  # 0.0622 % of 6,742,609,920
+    assert llama_2_7b.parameters + 4_194_304 == 6_742_609_920
+    assert lora_parameters(sizes_of(GPT2Config()), 8, ("c_attn",)) == 294_912
+    assert lora_parameters(BILLION, 2) == 2 * (2000 + 1200)
+
+
+def test_lora_count_of_peft_itself():
+    peft = pytest.importorskip("peft")
+    lm = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
+    trained = sum(p.numel() for p in lm.parameters() if p.requires_grad)
+    assert lora_parameters(sizes_of(llama().config), 4) == trained
+
+
+def test_counting_is_quick_and_leaves_no_trace():
+    before, config = torch.get_rng_state(), GPT2Config()
+    sizes_of(config)
+    start = time.process_time()
+    sizes_of(config)
+    assert time.process_time() - start < 0.5
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# -- states of the optimizer
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_the_example_of_the_zero_paper(stage, gigabytes):
+    """arXiv 1910.02054, figure 1: 7.5 billion parameters in 16 bit on 64 GPUs; decimal gigabytes."""
+    model = replace(BILLION, parameters=7_500_000_000)
+    setting = replace(PLAIN, precision="half", world_size=64, zero_stage=stage)
+    found = parts(forecast(model, None, None, setting))
+    states = sum(found[f"{name} of the policy"] for name in ("weights", "gradients", "Adam's state"))
+    assert round(states / 1e9, 1) == gigabytes
+
+
+def test_fp32_by_hand():
+    found = parts(forecast(BILLION, None, None, PLAIN))
+    assert (
+        found["weights of the policy"] == found["gradients of the policy"] == found["weights of the reference"] == 4e9
+    )
+    assert found["Adam's state of the policy"] == 8e9
+    assert not any("critic" in name or "classifier" in name or "bf16" in name for name in found)
+    separate = parts(forecast(BILLION, None, None, replace(PLAIN, critic="separate")))
+    assert separate["weights of the critic"] == separate["gradients of the critic"] == 3.6e9  # the trunk
+    assert separate["Adam's state of the critic"] == 7.2e9
+    assert separate["activations"] == 2 * found["activations"]
+    half = replace(BILLION, parameters=5 * 10**8)
+    assert parts(forecast(BILLION, half, half, PLAIN))["weights of the reference"] == 2e9
+    assert parts(forecast(BILLION, half, half, replace(PLAIN, precision="half")))["weights of the classifier"] == 2e9
+
+
+@pytest.mark.parametrize(
+    ("stage", "weights", "gradients", "state"), [(1, 4e9, 4e9, 3e9), (2, 4e9, 1e9, 3e9), (3, 1e9, 1e9, 3e9)]
+)
+def test_zero_in_fp32_on_four_processes(stage, weights, gradients, state):
+    """12 bytes in the optimizer: DeepSpeed keeps its fp32 copy in fp32 too."""
+    setting = replace(PLAIN, world_size=4, zero_stage=stage)
+    found = parts(forecast(BILLION, None, None, setting))
+    assert found["weights of the policy"] == weights
+    assert found["gradients of the policy"] == gradients
+    assert found["Adam's state of the policy"] == state
+    assert found["weights of the reference"] == 4e9
+    assert ("parameters gathered for the rollout" in found) == (stage == 3)
+
+
+def test_offloading_moves_bytes_to_the_host():
+    setting = replace(PLAIN, zero_stage=2, world_size=4, offload_optimizer=True, precision="half")
+    found = forecast(BILLION, None, None, setting)
+    assert found.host_total == (12e9 + 4e9) / 4  # master copy, moments; gradients in fp32
+    assert not [part for part in found.standing("update") if "Adam" in part.name or "gradients" in part.name]
+    stage_1 = forecast(BILLION, None, None, replace(setting, zero_stage=1))
+    assert stage_1.host_total == 3e9
+    away = forecast(BILLION, None, None, replace(setting, zero_stage=3, offload_param=True))
+    assert away.host_total == (12e9 + 4e9 + 2e9) / 4
+    assert parts(away)["gathered parameters of the policy"] == 2e9
+    frozen = forecast(BILLION, None, None, replace(PLAIN, frozen_offload=True))
+    assert frozen.host_total == 4e9
+    on_device = {phase: [part.name for part in frozen.standing(phase)] for phase in ("scoring", "update")}
+    assert "reference on the device" in on_device["scoring"]
+    assert not any("reference" in name for name in on_device["update"])
+    partitioned = parts(forecast(BILLION, None, None, replace(PLAIN, frozen_stage=3, world_size=4)))
+    assert partitioned["weights of the reference"] == 1e9
+
+
+def test_stage_3_gathers_at_most_its_limit_but_all_for_the_rollout():
+    big, setting = replace(BILLION, parameters=8 * 10**9), replace(PLAIN, zero_stage=3, world_size=8)
+    assert parts(forecast(big, None, None, setting))["parameters gathered for the rollout"] == 4e9
+    gathered = parts(forecast(big, None, None, replace(setting, gather_for_generation=True)))
+    assert gathered["parameters gathered for the rollout"] == 32e9
+    assert gathered["gathered parameters of the policy"] == 4e9
+
+
+def test_lora_trains_little_and_needs_no_reference():
+    count = 8 * (2000 + 1200)
+    found = parts(forecast(BILLION, None, None, replace(PLAIN, lora_rank=8, critic="separate")))
+    assert found["weights of the policy"] == 4e9 + 4 * count
+    assert found["gradients of the policy"] == found["weights of the critic"] == 4 * count
+    assert found["Adam's state of the critic"] == 8 * count
+    assert "weights of the reference" not in found
+    assert "weights of the reference" in parts(
+        forecast(BILLION, None, None, replace(PLAIN, lora_rank=8, own_reference=True))
+    )
+
+
+# -- activations, cache, logits
+
+
+def test_cache_by_hand():
+    """8 rows x 100 tokens x 10 layers x 2 x 2 heads x 100 x 4 bytes."""
+    assert parts(forecast(BILLION, None, None, PLAIN))["cache of keys and values"] == 8 * 100 * 10 * 2 * 2 * 100 * 4
+    amp = parts(forecast(BILLION, None, None, replace(PLAIN, precision="amp")))
+    assert amp["cache of keys and values"] == 8 * 100 * 10 * 2 * 2 * 100 * 2
+    many = parts(forecast(BILLION, None, None, replace(PLAIN, rows=10_000)))
+    assert many["cache of keys and values"] == 128 * 100 * 10 * 2 * 2 * 100 * 4  # written in turns
+
+
+def test_logits_are_bounded_by_their_chunk():
+    wide = replace(PLAIN, logits_chunk=10**12)
+    assert parts(forecast(BILLION, None, None, wide))["logits"] == 2 * 4 * (4 * 11 * 10_000 * 4)  # scoring and update
+    assert parts(forecast(BILLION, None, None, replace(PLAIN, logits_chunk=1000)))["logits"] == 2 * 4 * 1000
+
+
+def test_bf16_copies_of_amp():
+    found = parts(forecast(BILLION, None, None, replace(PLAIN, precision="amp", critic="separate")))
+    copies = 2 * (1000 * 1000 + 1000 * 200 + 10_000 * 1000)
+    assert found["bf16 copies of weights"] == copies * (1 + 1 + 2)  # rollout, scoring, update of two trunks
+
+
+SMALL = {"vocab_size": 300, "bos_token_id": None, "eos_token_id": None}
+LLAMA = {"intermediate_size": 192, "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 128}
+KEPT_OF = {
+    "gpt2": GPT2Config(n_embd=64, n_layer=8, n_head=4, **SMALL),
+    "opt": OPTConfig(
+        hidden_size=64, ffn_dim=256, num_hidden_layers=8, num_attention_heads=4, word_embed_proj_dim=64, **SMALL
+    ),
+    "llama": LlamaConfig(hidden_size=64, num_key_value_heads=4, **LLAMA, **SMALL),
+    "qwen2-grouped": Qwen2Config(hidden_size=64, num_key_value_heads=2, **LLAMA, **SMALL),
+}
+
+
+def kept_by_autograd(lm, amp, packed, rows=4, prompt=40, response=10):
+    """Bytes of all tensors that a policy's forward keeps for its backward, without parameters and their bf16 copies."""
+    weights = {p.shape for p in lm.parameters()} | {p.shape[::-1] for p in lm.parameters()}
+    alive, sizes = [], {}  # alive: nobody may take the place of a freed tensor
+
+    def keep(x):
+        if x.shape not in weights:
+            alive.append(x)
+            sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    ids, real = torch.randint(3, 250, (rows, prompt + response)), torch.ones(rows, prompt + response, dtype=torch.bool)
+    batch = pack(ids[:, :prompt], real[:, :prompt], ids[:, prompt:], real[:, prompt:])
+    policy = Policy(lm, use_amp=amp)
+    assert packs(lm) == packed
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        output = policy.features(batch)
+    del output
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("name", KEPT_OF)
+def test_activations_of_real_models(name, amp, packed, tmp_path):
+    """Left out: the statistics of norms and attention, masks, the last norm. amp + packed: an explicit attention on a CPU."""
+    AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
+    lm = load_causal_lm(str(tmp_path), "model_path", packing=packed)
+    sizes = replace(sizes_of(KEPT_OF[name]), explicit_attention=amp and packed)
+    told = kept_bytes(sizes, 4 * 49, 49, float_bytes=2 if amp else 4, packed=packed)  # the last token is not read
+    assert 0.94 < told / kept_by_autograd(lm, amp, packed) < 1.05
+
+
+def test_activations_by_hand():
+    """2 x 2 x 1000 for norms, 4 x 1000 for attention, 2 x 4000 for the MLP: 16,000 floats for each of 10 layers."""
+    kept = functools.partial(kept_bytes, packed=False)
+    assert kept(BILLION, 7, 7) == 7 * 10 * 16_000 * 4
+    assert kept(BILLION, 7, 7, float_bytes=2) == 7 * 10 * (16_000 * 2 + 2 * 1000 * 2)
+    readers = replace(BILLION, norm_readers=5)
+    assert kept(readers, 7, 7, float_bytes=2) == 7 * 10 * (16_000 * 2 + 2 * 1000 * 2 + 3 * 1000 * 2)
+    assert kept(readers, 7, 7) == kept(BILLION, 7, 7)
+    explicit = replace(BILLION, explicit_attention=True)
+    assert kept(explicit, 21, 7) == 21 * 10 * (16_000 + 10 * 7) * 4  # 3 rows x 10 heads x 7 x 7 each
+    assert kept(BILLION, 7, 7, checkpointing=True) == 7 * (10 * 1000 + 16_000) * 4
+    assert (
+        kept_bytes(BILLION, 7, 7) == 7 * 10 * (16_000 + 2 * 1000 + 2 * 2 * 100) * 4
+    )  # packed: 2 heads of keys and values
+
+
+def test_passes_by_hand():
+    """4 of 8 rows of 100 tokens; 3 x 1000 for the stream and a norm and 2 x 4000 for an MLP stand while nothing is kept."""
+    found = parts(forecast(BILLION, None, None, replace(PLAIN, packing=False)))
+    assert found["activations without gradients"] == 4 * 100 * (3000 + 8000) * 4
+    assert found["activations of the prompts"] == 4 * 90 * (3000 + 8000) * 4
+    assert found["activations"] == 4 * 100 * 10 * 16_000 * 4
+    wider = replace(BILLION, intermediate=5000)
+    assert (
+        parts(forecast(BILLION, wider, None, PLAIN))["activations without gradients"] == 4 * 100 * (3000 + 10_000) * 4
+    )
+    amp = replace(PLAIN, precision="amp", packing=True)  # on a CPU with an explicit attention: 10 heads x 100
+    on_cpu, on_gpu = (
+        parts(forecast(BILLION, None, None, replace(amp, on_cuda=x)))["activations"] for x in (False, True)
+    )
+    assert on_cpu - on_gpu == 4 * 100 * 10 * 10 * 100 * 2
+
+
+def test_more_of_anything_needs_more():
+    base = forecast(BILLION, None, BILLION, replace(PLAIN, critic="separate"))
+    for key in ("rows", "microbatch", "prompt", "response", "classifier_batch", "top_k"):
+        setting = replace(PLAIN, critic="separate", **{key: 2 * (getattr(PLAIN, key) or 5)})
+        more = forecast(BILLION, None, BILLION, setting)
+        assert all(more.of(phase) >= base.of(phase) for phase in memory.PHASES), key
+        assert sum(map(more.of, memory.PHASES)) > sum(map(base.of, memory.PHASES)), key
+    assert forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True)).of("update") < base.of("update")
+
+
+def test_total_is_what_stands_always_and_the_largest_phase():
+    found = Forecast((Part("a", 10), Part("b", 5, ("rollout",)), Part("c", 3, ("update",)), Part("d", 4, ("update",))))
+    assert (found.total, found.peak, found.largest.name, found.host_total) == (17, "update", "a", 0)
+    away = Forecast((*found.parts, Part("e", 100, ("update",), on_host=True)))
+    assert (away.total, away.host_total) == (17, 100)
+
+
+def test_table():
+    text = forecast(BILLION, None, None, replace(PLAIN, zero_stage=1, offload_optimizer=True)).table()
+    first, always, *phases = text.splitlines()
+    assert first.startswith("memory forecast per process, without libraries: 11.")
+    assert first.endswith("GiB (in the update), and 11.18 GiB of host memory")
+    assert always == (
+        "  always 7.45 GiB: weights of the policy 3.73 GiB, Adam's state of the policy 11.18 GiB of host memory, "
+        "weights of the reference 3.73 GiB"
+    )
+    assert [line.split()[0] for line in phases] == ["rollout", "scoring", "update", "optimizer"]
+    assert "cache of keys and values 12.2 MiB" in phases[0]
+    assert (human(1.5 * GIB), human(12 * MIB)) == ("1.50 GiB", "12.0 MiB")
+
+
+# -- from the configuration
+
+
+def test_setting_of_a_configuration():
+    config = settings(
+        rollout_batch_size=10,
+        per_device_microbatch_size=3,
+        max_prompt_length=64,
+        max_new_tokens=12,
+        use_amp=True,
+        top_k=7,
+        reward_class={"id": "CompositeReward", "args": {"parts": [{"id": "Intent", "args": {"batch_size": 4}}]}},
+    )
+    found = setting_of(config, world_size=4)
+    assert (found.rows, found.microbatch, found.prompt, found.response, found.world_size) == (3, 3, 64, 12, 4)
+    assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
+    assert (found.classifier_batch, found.own_reference) == (4, False)
+    other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
+    assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
+    assert setting_of(settings(advantage_estimator="grpo")).critic == "none"
+    assert not setting_of(settings(ref_model="tiny")).own_reference
+    assert setting_of(settings(reward_class={"id": "X", "args": {"batch_size": "big"}})).classifier_batch == 32
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Folders with a config.json alone: policy, reference, classifier."""
+    gpt2().config.save_pretrained(tmp_path / "lm")
+    gpt2(n_layer=3).config.save_pretrained(tmp_path / "ref")
+    RobertaConfig(
+        vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=4
+    ).save_pretrained(tmp_path / "classifier")
+    return tmp_path
+
+
+def test_sizes_need_no_weights(folders):
+    path = str(folders / "classifier")
+    nested = {"parts": [{"id": "Meteor"}, {"id": "Intent", "args": {"intent_model": path}}]}
+    config = settings(model_path=str(folders / "lm"), reward_class={"id": "CompositeReward", "args": nested})
+    policy, reference, classifier = read_sizes(config)
+    assert policy.parameters == sum(p.numel() for p in gpt2().parameters())
+    assert reference is None
+    built = AutoModelForSequenceClassification.from_config(
+        RobertaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=4)
+    )
+    assert classifier.parameters == sum(p.numel() for p in built.parameters())
+    other = read_sizes(settings(model_path=str(folders / "lm"), ref_model=str(folders / "ref")))
+    assert (other[1].layers, other[2]) == (3, None)
+    unused = {"id": "NLPReward", "args": {"intent_model": "nowhere", "intent_coef": 0}}
+    assert read_sizes(settings(model_path=str(folders / "lm"), reward_class=unused))[2] is None
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{", '{"model_type": "martian"}', '{"model_type": "gpt2", "n_embd": "x"}', "[]"]
+)
+def test_a_config_that_cannot_be_read_is_left_to_what_loads_it(tmp_path, content, caplog):
+    if content:
+        (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        assert tell_forecast(settings(model_path=str(tmp_path)), CPU) is None
+    assert not [record for record in caplog.records if record.name.startswith("rlhf_dialog")]
+
+
+def test_no_code_of_a_model_runs_for_a_forecast(tmp_path):
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')", encoding="utf-8")
+    own = {"model_type": "martian", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
+    (tmp_path / "config.json").write_text(json.dumps(own), encoding="utf-8")
+    assert read_sizes(settings(model_path=str(tmp_path), trust_remote_code=True)) is None
+    assert not (tmp_path / "ran").exists()
+
+
+# -- what is told
+
+
+def told(folders, monkeypatch, caplog, free, **keys):
+    monkeypatch.setattr(memory, "free_on_host", lambda: free)
+    config = settings(model_path=str(folders / "lm"), **keys)
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        found = tell_forecast(config, CPU)
+    return found, [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_run_that_fits_prints_its_forecast_alone(folders, monkeypatch, caplog):
+    found, warnings = told(folders, monkeypatch, caplog, 10**12)
+    assert warnings == []
+    assert caplog.messages == [found.table()]
+    caplog.clear()
+    assert told(folders, monkeypatch, caplog, found.total)[1] == []
+    assert told(folders, monkeypatch, caplog, None)[1] == []
+
+
+def test_a_run_that_does_not_fit_is_warned(folders, monkeypatch, caplog):
+    found, warnings = told(folders, monkeypatch, caplog, 5 * MIB)
+    assert len(warnings) == 1
+    largest = f"{found.largest.name} {human(found.largest.bytes)}"
+    for words in (human(found.total), "in the update", "5.0 MiB are free on this machine", largest):
+        assert words in warnings[0]
+    assert "use_share_model: true (to" in warnings[0]
+    caplog.clear()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    found, warnings = told(folders, monkeypatch, caplog, 2 * found.total)
+    assert human(3 * found.total) in warnings[0]
+    assert "this machine for 3 processes" in warnings[0]
+
+
+def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
+    monkeypatch.setattr(memory, "free_on_gpu", lambda device: 5 * MIB)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    monkeypatch.setattr(memory, "free_on_host", lambda: 10**12)
+    found = tell_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert f"needs about {human(found.total)}" in warning
+    assert "are free on cuda:0" in warning
+    weights = 4 * sum(p.numel() for p in gpt2().parameters())
+    assert found.host_total == 2 * weights  # policy and reference come from the host's memory
+    caplog.clear()
+    monkeypatch.setattr(memory, "free_on_gpu", lambda device: 10**12)
+    monkeypatch.setattr(memory, "free_on_host", lambda: 5 * weights)
+    tell_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert f"needs about {human(6 * weights)}" in warning
+
+
+def test_remedies_are_forecasts_of_their_own():
+    setting = replace(PLAIN, critic="separate", rows=10**4)
+    found = remedies((BILLION, None, None), setting)
+    totals = {line.split(" (to ")[0]: line.split(" (to ")[1].rstrip(")") for line in found}
+    shared = forecast(BILLION, None, None, replace(setting, critic="shared"))
+    assert totals["use_share_model: true"] == human(shared.total)
+    assert found[0].startswith("use_share_model")
+    assert "rollout_batch_size: half as many" not in totals  # the peak is not there
+    assert not any("use_share_model" in line for line in remedies((BILLION, None, None), PLAIN))
+
+
+# -- what is free
+
+
+def write(folder: Path, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+
+
+def test_free_memory_of_the_machine_and_of_its_control_groups(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    assert free_on_host(proc, groups) is None
+    write(proc, meminfo="MemTotal: 900 kB\nMemFree: 1 kB\nMemAvailable:     500 kB\n")
+    assert free_on_host(proc, groups) == 500 * 1024
+    write(proc / "self", cgroup="0::/a/b\n")
+    write(groups / "a" / "b", memory__max="max\n", memory__current="10\n")
+    assert free_on_host(proc, groups) == 500 * 1024
+    write(
+        groups / "a", memory__max="300000\n", memory__current="100000\n", memory__stat="anon 5\ninactive_file 50000\n"
+    )
+    assert free_on_host(proc, groups) == 250_000  # a limit above, and pages of files
+    write(groups / "a" / "b", memory__max="1000\n", memory__current="5000\n")
+    assert free_on_host(proc, groups) == 0
+    write(proc / "self", cgroup="5:cpu:/a/b\n4:memory:/docker/c\n")
+    assert free_on_host(proc, groups) == 500 * 1024
+    limits = {
+        "memory__limit_in_bytes": "7000",
+        "memory__usage_in_bytes": "3000",
+        "memory__stat": "total_inactive_file 5",
+    }
+    write(groups / "memory", **limits)  # in a container the path of the host is not there
+    assert free_on_host(proc, groups) == 4005
+
+
+def test_free_memory_here():
+    found = free_on_host()
+    assert found is None or found > 0
+
+
+# -- a real run
+
+RUN = """
+import json, re, sys
+import torch
+torch.set_num_threads(1)
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.metrics import VecInfo
+from rlhf_dialog.models import load_models
+from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.models import load_causal_lm
+from rlhf_dialog.packing import pack
+from rlhf_dialog.policy import Policy, packs
+from rlhf_dialog.schema import Config
+from rlhf_dialog.trainer import PPOTrainer
+
+def step(config):
+    prompts = [Dialogue(["x" * 500], reference="y" * 20, meta={"index": i}) for i in range(8)]
+    trainer = PPOTrainer(config, load_models(config, torch.device("cpu")), prompts, LengthMatch(), VecInfo())
+    trainer.step()
+
+def peak():
+    status = open("/proc/self/status").read()  # ru_maxrss would begin with that of the process that started this one
+    return int(re.search(r"VmHWM:\\s+(\\d+)", status)[1]) * 1024
+
+warm, real = (Config(**keys) for keys in json.loads(sys.argv[1]))
+step(warm)  # libraries load what they need
+before = peak()
+step(real)
+print(peak() - before)
+"""
+"""A run is measured in a process of its own, because the largest memory of a process never falls."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process from Linux")
+@pytest.mark.parametrize(
+    ("shape", "keys", "of_weights"),
+    [
+        ({"n_embd": 512, "n_layer": 8, "n_head": 8}, {"max_prompt_length": 20, "use_share_model": True}, 0.8),
+        ({"n_embd": 192, "n_layer": 6, "n_head": 6}, {"max_prompt_length": 230, "per_device_microbatch_size": 8}, 0.3),
+    ],
+    ids=["weights", "activations"],
+)
+def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_weights):
+    """Within a quarter of the peak of a real trainer's step.
+
+    Measured: 0.99 to 1.00 where weights are most of it, 0.87 to 0.92 where activations are: the allocator keeps holes.
+    """
+    for name, lm in (("warm", gpt2()), ("real", gpt2(**shape))):
+        lm.generation_config.eos_token_id = None  # every response has its full length
+        lm.save_pretrained(tmp_path / name)
+        byte_tokenizer().save_pretrained(tmp_path / name)
+    few = {"rollout_batch_size": 8, "num_mini_batch": 1, "ppo_epoch": 2, "max_new_tokens": 12}
+    configs = [settings(model_path=str(tmp_path / name), **few, **keys) for name in ("warm", "real")]
+    told = forecast(*read_sizes(configs[1]), setting_of(configs[1]))
+    always = sum(part.bytes for part in told.parts if not part.phases or "gradients" in part.name)
+    assert abs(always / told.total - of_weights) < 0.1  # the run is what its name says
+    program = [sys.executable, "-c", RUN, json.dumps([config.model_dump() for config in configs])]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    measured = int(ran.stdout)
+    print(f"forecast {human(told.total)}, measured {human(measured)}: {told.total / measured:.2f}")
+    assert 0.75 < told.total / measured < 1.25
