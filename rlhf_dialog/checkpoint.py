@@ -14,13 +14,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.lora import merged_state
 from rlhf_dialog.models import Policy
+from rlhf_dialog.module_files import load_module, save_module
 from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
@@ -47,7 +49,7 @@ def save_checkpoint(
     name = f"iter_{state['iteration']:06d}"
     with written_whole(folder / name) as target:
         for key, module in modules.items():
-            save_model(module, str(target / f"{key}.safetensors"))
+            save_module(module, target / f"{key}.safetensors")
         scalars = {}
         for key, optimizer in optimizers.items():
             tensors, scalars[key] = _split(optimizer.state_dict())
@@ -131,7 +133,7 @@ def load_checkpoint(
         if saved != ours:
             raise UserError(f"{source}: was saved with optimizers of {sorted(saved)}, this run has {sorted(ours)}")
         for key, module in modules.items():
-            load_model(module, str(source / f"{key}.safetensors"), device=str(device))
+            load_module(module, source / f"{key}.safetensors", device)
         for key, optimizer in optimizers.items():
             tensors = load_file(source / f"{key}_optimizer.safetensors")
             groups = [
@@ -161,7 +163,7 @@ def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.devi
             fresh.append(key)
             continue
         with damage_told(source):
-            missing, unexpected = load_model(module, str(path), strict=False, device=str(device))
+            missing, unexpected = load_module(module, path, device, strict=False)
             heads = {name for name in (*missing, *unexpected) if name.startswith("value_head.")}
             if wrong := sorted({*missing, *unexpected} - heads):
                 raise ValueError(f"{key} differs in {', '.join(wrong[:3])}")
@@ -207,7 +209,8 @@ def _pointed(pointer: Path) -> Path:
 def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
     """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, the value head and our settings beside it."""
     with written_whole(folder) as target:
-        policy.lm.save_pretrained(target)
+        merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
+        policy.lm.save_pretrained(target, state_dict=merged)
         tokenizer.save_pretrained(target)
         if policy.value_head is not None:
             save_model(policy.value_head, str(target / "value_head.safetensors"))

@@ -1,12 +1,22 @@
 """What every run checks of itself: each function raises RunStopped, before any step that the fault would spoil."""
 
+import logging
+import math
+
 from torch import Tensor
 
 from rlhf_dialog import ppo
+from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.rollout import Rollout, prompt_names
 
+logger = logging.getLogger(__name__)
 STANDS = "the last checkpoint stands"
+
+
+def all_finite(numbers: dict[str, float]) -> bool:
+    """Whether no value is NaN or inf."""
+    return all(map(math.isfinite, numbers.values()))
 
 
 def check_numbers(rollout: Rollout, iteration: int) -> None:
@@ -43,3 +53,17 @@ def check_ratio(log_ratio: Tensor, mask: Tensor, iteration: int, use_amp: bool) 
             f"iteration {iteration}: the ratio of new to old probabilities is not 1 on the first minibatch (largest "
             f"|log ratio| {largest:.3g}, mean {mean:.3g}); sampling and update do not compute the same log-probabilities"
         )
+
+
+def tell_skipped(
+    totals: dict[str, float], dialogues: list[Dialogue], in_the_loss: bool, iteration: int, in_a_row: int, limit: int
+) -> None:
+    """Name an optimizer step that was not made, because a total is not finite. Raises RunStopped at the `limit`-th in a row."""
+    bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
+    text = (
+        f"iteration {iteration}: a number of the update is not finite ({bad}); prompts of the "
+        f"{'microbatch with it' if in_the_loss else 'minibatch'}: {prompt_names(dialogues)}; the optimizer step is skipped"
+    )
+    if in_a_row >= limit:
+        raise RunStopped(f"{text}, {in_a_row} in a row (max_skipped_steps): the run stops; {STANDS}")
+    logger.warning("%s, %d in a row", text, in_a_row)

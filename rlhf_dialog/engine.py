@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rlhf_dialog.lora import trained
 from rlhf_dialog.world import World
 
 
@@ -23,12 +24,18 @@ class Engine:
     first backward, and with three ranks or more another layout rounds differently, so that a resumed run would differ.
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, world: World):
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, world: World, fp16: bool = False):
         self.module = module  # ours: for generation, evaluation and checkpoints
+        self.trained = trained(module)  # of a base that is shared (LoRA) only what is the module's own
+        device = next(module.parameters()).device.type
+        self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
         self.optimizer, self.world = optimizer, world
         self.model: nn.Module = module  # what the update calls in its place
         self.ddp: DistributedDataParallel | None = None
         if world.size > 1:
+            if getattr(module, "adapter", None) is not None:  # the rest belongs to nobody or to another engine
+                others = [n for n, _ in module.named_parameters(remove_duplicate=False) if n not in self.trained]
+                DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, others)
             with warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", ".*broadcast_buffers", FutureWarning
@@ -46,17 +53,35 @@ class Engine:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of this rank's share of the loss. DDP averages over the ranks, where a sum is wanted."""
-        (loss if self.world.size == 1 else loss * self.world.size).backward()
+        shared = loss if self.world.size == 1 else loss * self.world.size
+        (shared if self.scaler is None else self.scaler.scale(shared)).backward()
 
     def clip(self, limit: float) -> float:
         """The norm of the gradient before it was scaled down to `limit`; one within it is not touched."""
-        norm = nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None])
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.get_total_norm([p.grad for p in self.trained.values() if p.grad is not None])
         if not norm <= limit:
-            nn.utils.clip_grads_with_norm_(self.module.parameters(), limit, norm)
+            nn.utils.clip_grads_with_norm_(self.trained.values(), limit, norm)
         return norm.item()
 
     def step(self) -> None:
-        self.optimizer.step()
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def lower_scale(self) -> bool:
+        """In place of a step: whether only the scale of the losses was too large for fp16; it is halved then.
+
+        A gradient that is not finite at a scale of 1 has another fault.
+        """
+        if self.scaler is None:
+            return False
+        before = self.scaler.get_scale()
+        self.scaler.update()
+        return before > 1 and self.scaler.get_scale() < before
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

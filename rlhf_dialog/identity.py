@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.lora import base_parameters
 from rlhf_dialog.models import Models
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config, PPOKeys, RewardKeys, batch_plan
@@ -20,6 +21,7 @@ SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
     *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator"),
     *("max_new_tokens", "temperature", "top_k", "top_p"),
+    *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")  # compared as their result
 FREE_KEYS = ("per_device_microbatch_size",)
@@ -55,7 +57,7 @@ def essential(args: Any) -> Any:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings that change the numbers of a run, but may be other ones at `--resume`."""
-    names = [*PPOKeys.model_fields, *RewardKeys.model_fields, "use_amp"]
+    names = [*PPOKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
         kept += ["total_time_steps", "max_iterations"]
@@ -122,6 +124,8 @@ def _excerpt(value: Any) -> str:
 def model_fingerprint(lm: PreTrainedModel) -> str:
     """Class, size, and a hash of the configuration, the parameters' names and shapes and a sample of their numbers.
 
+    Of a model with adapters it is that of the model without them.
+
     >>> model_fingerprint(lm)
     'GPT2LMHeadModel, 124439808 parameters, 5f0c7f0a3c1f9d8e'
     """
@@ -130,12 +134,14 @@ def model_fingerprint(lm: PreTrainedModel) -> str:
     for name in ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"):
         config.pop(name, None)
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, parameter in lm.named_parameters():
+    count = 0
+    for name, parameter in base_parameters(lm):
+        count += parameter.numel()
         flat = parameter.detach().reshape(-1)
         chosen = torch.linspace(0, flat.numel() - 1, min(SAMPLES, flat.numel()), dtype=torch.float64).long()
         digest.update(f"{name} {tuple(parameter.shape)} ".encode())
         digest.update(flat[chosen.to(flat.device)].float().cpu().numpy().tobytes())
-    return f"{type(lm).__name__}, {lm.num_parameters()} parameters, {digest.hexdigest()[:16]}"
+    return f"{type(lm).__name__}, {count} parameters, {digest.hexdigest()[:16]}"
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from rlhf_dialog.free_memory import free_on_gpu, free_on_host
 from rlhf_dialog.hub import load_pretrained
-from rlhf_dialog.model_sizes import Sizes, kept_bytes, live_bytes, lora_parameters, sizes_of
+from rlhf_dialog.model_sizes import Sizes, kept_bytes, last_name, live_bytes, lora_parameters, sizes_of
 from rlhf_dialog.schema import Config, batch_plan
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,9 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
         critic=critic if config.advantage_estimator == "gae" else "none",
         own_reference=config.ref_model not in (None, config.model_path),
         precision="amp" if config.use_amp else "fp32",
+        lora_rank=config.lora_r if config.use_lora else 0,
+        lora_targets=tuple(last_name(target) for target in config.lora_target_modules or ()),
+        activation_checkpointing=config.activation_checkpointing,
         top_k=config.top_k,
         filtered=config.top_k > 0 or config.top_p < 1,
         classifier_batch=batch if isinstance(batch, int) else 32,
@@ -344,6 +347,8 @@ def remedies(sizes: tuple[Sizes, Sizes | None, Sizes | None], setting: Setting) 
     variants = {
         "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
         "use_amp: true": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
+        "use_lora: true": replace(setting, lora_rank=setting.lora_rank or 16),
+        "activation_checkpointing: true": replace(setting, activation_checkpointing=True),
         "per_device_microbatch_size: 1": replace(setting, microbatch=1),
         f"max_prompt_length: {setting.prompt // 2}": replace(setting, prompt=setting.prompt // 2),
         f"max_new_tokens: {setting.response // 2}": replace(setting, response=setting.response // 2),

@@ -7,6 +7,7 @@ import copy
 import logging
 import math
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
+from rlhf_dialog.lora import add_adapters, trained
 from rlhf_dialog.packing import ATTENTION, can_pack
-from rlhf_dialog.policy import Critic, Policy, packs
+from rlhf_dialog.policy import Critic, DisabledAdapter, Policy, packs
+from rlhf_dialog.recompute import recompute_layers
 from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
@@ -191,19 +194,62 @@ def load_models(config: Config, device: torch.device) -> Models:
     lm = load_causal_lm(config.model_path, "model_path", **options)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
-    uses_critic = config.advantage_estimator == "gae"
-    policy = Policy(lm, with_value_head=uses_critic and config.use_share_model, use_amp=config.use_amp)
-    critic = None
-    if uses_critic and not config.use_share_model:
-        critic = Critic(copy.deepcopy(lm), config.use_amp).to(device)
+    ref_lm = _load_reference(config, lm, options)
+    amp = {"use_amp": config.use_amp, "amp_dtype": amp_dtype(config, device)}
+    policy, critic = build_trained(config, lm, amp)
+    ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
+    return Models(
+        policy.to(device).eval(), critic and critic.to(device).eval(), ref_policy.to(device).eval(), tokenizer
+    )
+
+
+def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]) -> PreTrainedModel | None:
+    """The model of the reference; None where it is the policy without its adapter."""
+    if config.use_lora and config.ref_model in (None, config.model_path):
+        return None
     ref_lm = load_causal_lm(config.ref_model, "ref_model", **options) if config.ref_model else copy.deepcopy(lm)
+    if config.use_lora:
+        logger.warning(
+            "ref_model: '%s' is not model_path, so a second model is held for the reference", config.ref_model
+        )
     if ref_lm.get_output_embeddings().out_features != lm.get_output_embeddings().out_features:
         raise UserError(
             f"ref_model: '{config.ref_model}' has another vocabulary size than model_path '{config.model_path}'; "
             "use a reference of the same family"
         )
-    ref_policy = Policy(ref_lm, use_amp=config.use_amp).requires_grad_(False)
-    return Models(policy.to(device).eval(), critic and critic.eval(), ref_policy.to(device).eval(), tokenizer)
+    return ref_lm
+
+
+def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> tuple[Policy, Critic | None]:
+    """The policy, and the separate critic if there is one: a copy of the trunk, or with LoRA an adapter on the same one."""
+    uses_critic = config.advantage_estimator == "gae"
+    separate = uses_critic and not config.use_share_model
+    critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
+    own: tuple[str | None, str | None] = (None, None)
+    if config.use_lora:
+        adapters = ["policy", "critic"] if separate else ["policy"]
+        add_adapters(lm, adapters, config.lora_r, config.lora_alpha, config.lora_target_modules, config.seed)
+        own = ("policy", "critic")
+    if config.activation_checkpointing:
+        for trunk in {id(one): one.base_model for one in (lm, critic_lm)}.values():
+            recompute_layers(trunk)
+    policy = Policy(lm, with_value_head=uses_critic and not separate, adapter=own[0], **amp)
+    return policy, Critic(critic_lm, adapter=own[1], **amp) if separate else None
+
+
+def amp_dtype(config: Config, device: torch.device) -> torch.dtype:
+    """What `use_amp` computes in. Raises UserError where this torch has no such autocast for the device."""
+    dtype = torch.float16 if config.amp_dtype == "fp16" else torch.bfloat16
+    if config.use_amp:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.autocast(device.type, dtype):
+                works = torch.is_autocast_enabled(device.type)
+        if not works:
+            raise UserError(
+                f"amp_dtype: this torch has no {config.amp_dtype} on {device.type}; use bf16, or use_amp: false"
+            )
+    return dtype
 
 
 def check_length(lm: PreTrainedModel, config: Config) -> None:
@@ -218,5 +264,5 @@ def check_length(lm: PreTrainedModel, config: Config) -> None:
 
 
 def trained_parameters(models: Iterable[nn.Module]) -> int:
-    """The number of parameters that get a gradient."""
-    return sum(p.numel() for model in models for p in model.parameters() if p.requires_grad)
+    """The number of parameters that an optimizer moves."""
+    return sum(p.numel() for model in models for p in trained(model).values())

@@ -6,6 +6,7 @@ N packed tokens, K of them predict a response token, V vocabulary, S kept tokens
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rlhf_dialog.lora import selected
 from rlhf_dialog.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
 from rlhf_dialog.predictions import at_least_float32, predict
 
@@ -34,14 +36,22 @@ def packs(lm: nn.Module) -> bool:
 class Policy(nn.Module):
     """A causal LM, with a value head on its last hidden state when the trunk is shared with the critic."""
 
-    def __init__(self, lm: PreTrainedModel, with_value_head: bool = False, use_amp: bool = False):
+    def __init__(
+        self,
+        lm: PreTrainedModel,
+        with_value_head: bool = False,
+        use_amp: bool = False,
+        amp_dtype: torch.dtype = torch.bfloat16,
+        adapter: str | None = None,
+    ):
         super().__init__()
-        self.lm, self.use_amp = lm, use_amp
+        self.lm, self.use_amp, self.amp_dtype = lm, use_amp, amp_dtype
+        self.adapter = adapter  # of LoRA: what is trained; the model has it selected
         self.value_head = new_value_head(lm) if with_value_head else None
 
     def autocast(self, like: Tensor) -> torch.autocast:
-        """bfloat16 under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
-        return torch.autocast(like.device.type, torch.bfloat16, enabled=self.use_amp)
+        """16 bit under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
+        return torch.autocast(like.device.type, self.amp_dtype, enabled=self.use_amp)
 
     def forward(
         self, packed: Packed, temperature: float, support: Tensor | None = None, with_entropy: bool = True
@@ -124,18 +134,37 @@ class Policy(nn.Module):
         return max(1, LOGITS_AT_ONCE // self.lm.config.get_text_config().vocab_size)
 
 
-class Critic(nn.Module):
-    """The trunk of a causal LM with a value head: the separate critic of `use_share_model: false`."""
+class DisabledAdapter(Policy):
+    """The reference of a policy with LoRA: the same modules without their adapter, and without gradients."""
 
-    def __init__(self, lm: PreTrainedModel, use_amp: bool = False):
+    def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
+        with torch.no_grad(), selected(self.lm, None):
+            return super()._compute(output)
+
+
+class Critic(nn.Module):
+    """The trunk of a causal LM with a value head: the separate critic of `use_share_model: false`.
+
+    With LoRA the trunk is that of the policy, and `adapter` the critic's own adapter on it.
+    """
+
+    def __init__(
+        self,
+        lm: PreTrainedModel,
+        use_amp: bool = False,
+        amp_dtype: torch.dtype = torch.bfloat16,
+        adapter: str | None = None,
+    ):
         super().__init__()
-        self.trunk, self.use_amp = lm.base_model, use_amp
+        self.trunk, self.use_amp, self.amp_dtype = lm.base_model, use_amp, amp_dtype
+        self.adapter = adapter
         self.value_head = new_value_head(lm)
 
     def forward(self, packed: Packed) -> Tensor:
         """Values (K,) before each target of `packed`; at least float32."""
         index = packed.keep if packs(self.trunk) else packed.place[packed.keep]
-        with torch.autocast(packed.ids.device.type, torch.bfloat16, enabled=self.use_amp):
+        own = nullcontext() if self.adapter is None else selected(self.trunk, self.adapter)
+        with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), own:
             hidden = run_rows(self.trunk, packed, packs(self.trunk))
         return apply_value_head(self.value_head, hidden.flatten(0, 1)[index])
 

@@ -23,6 +23,7 @@ from rlhf_dialog.checkpoint import (
     world_size_of,
 )
 from rlhf_dialog.config import dump_yaml
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
@@ -112,13 +113,21 @@ class RunState:
         """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
         with self.world.in_step():
             source, state = read_state(run / "checkpoints")
+            found = identity.differences(self.identity, state.get("identity"))
+            self._refuse_foreign_adapter(source, found)
             fresh = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
         anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
         logger.info("weights of %s; %s begin anew", source, anew)
-        if found := identity.differences(self.identity, state.get("identity")):
+        if found:
             logger.info("other than in that run: %s", "; ".join(found))
         self.save(best=False)
+
+    def _refuse_foreign_adapter(self, source: Path, found: list[str]) -> None:
+        """An adapter is a change of the model that it was trained on, at its scale. Raises UserError for another one."""
+        wrong = [one for one in found if one.startswith(("model_path:", "lora_"))]
+        if self.config.use_lora and wrong:
+            raise UserError("\n  ".join([f"{source}: its adapter belongs to another model than this run's:", *wrong]))
 
     def save(self, best: bool) -> None:
         """Write the checkpoint of this iteration; after the best one so far also its agent. All ranks call it."""

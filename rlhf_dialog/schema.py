@@ -100,7 +100,10 @@ class RunKeys(Settings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     disable_cuda: bool = Field(False, description="the same as device: cpu")
-    use_amp: bool = Field(False, description="bfloat16 autocast in rollout, scoring and update")
+    use_amp: bool = Field(False, description="16-bit autocast in rollout, scoring and update; weights stay in float32")
+    amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
+        "auto", description="of use_amp; auto: bf16; fp16 scales the losses, for GPUs without bf16"
+    )
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
     use_wandb: bool = Field(False, description="log to wandb; offline when there is no key")
     disable_wandb: bool = Field(False, description="true wins over use_wandb")
@@ -124,6 +127,25 @@ class ModelKeys(Settings):
     trust_remote_code: bool = Field(False, description="let a model folder run its own code")
     allow_pickle_weights: bool = Field(
         False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
+
+
+class MemoryKeys(Settings):
+    """Less memory"""
+
+    use_lora: bool = Field(
+        False, description="train small adapters on the frozen model_path, which is the reference too; needs peft"
+    )
+    lora_r: int = Field(16, ge=1, description="rank of the adapters")
+    lora_alpha: float = Field(32.0, gt=0, description="an adapter's change is scaled by lora_alpha / lora_r")
+    lora_target_modules: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="linear layers with an adapter, by the ends of their names; default: all of the trunk",
+    )
+    activation_checkpointing: bool = Field(
+        False,
+        description="keep only the input of each layer and compute it again on the way back: less memory, more time",
     )
 
 
@@ -234,7 +256,7 @@ class DeepSpeedKeys(Settings):
     local_rank: int = Field(-1, description="set by launchers")
 
 
-class Config(RunKeys, ModelKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys):
+class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys):
     """The configuration of train_ppo.py"""
 
     env: EnvConfig = Field(description="what the prompts are made of")
@@ -263,6 +285,10 @@ class Config(RunKeys, ModelKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, De
     def responses_per_prompt(self) -> int:
         default = 4 if self.advantage_estimator in ("grpo", "rloo") else 1
         return self.num_responses_per_prompt or default
+
+    @property
+    def uses_fp16(self) -> bool:
+        return self.use_amp and self.amp_dtype == "fp16"
 
 
 @dataclass(frozen=True)

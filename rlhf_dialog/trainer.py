@@ -12,19 +12,20 @@ from torch import Tensor, nn
 
 from rlhf_dialog import ppo
 from rlhf_dialog.chat_template import prompt_encoder
-from rlhf_dialog.checks import STANDS, check_numbers, check_ratio, check_start
+from rlhf_dialog.checks import STANDS, all_finite, check_numbers, check_ratio, check_start, tell_skipped
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values
+from rlhf_dialog.lora import trained
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models import Models
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import ScoringRules
-from rlhf_dialog.rollout import Rollout, collect, prompt_names, without_unscored
+from rlhf_dialog.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.schema import Config, batch_plan
 from rlhf_dialog.summary import Metrics, filter_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.world import World
@@ -63,7 +64,7 @@ class PPOTrainer:
         if models.critic is not None:
             self.engines["critic"] = self._engine(models.critic, config.critic_lr)
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
-        self.skipped_in_a_row, self.settled = 0, False
+        self.skipped_in_a_row, self.overflows, self.settled = 0, 0, False
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
         self.clock = Clock(models.policy.lm.device)
@@ -71,7 +72,8 @@ class PPOTrainer:
 
     def _engine(self, module: nn.Module, lr: float) -> Engine:
         options = {"lr": lr, "eps": self.config.opti_eps, "weight_decay": self.config.weight_decay}
-        return Engine(module, torch.optim.AdamW(module.parameters(), fused=True, **options), self.world)  # type: ignore[arg-type]
+        optimizer = torch.optim.AdamW(trained(module).values(), fused=True, **options)  # type: ignore[arg-type]
+        return Engine(module, optimizer, self.world, self.config.uses_fp16)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -199,13 +201,15 @@ class PPOTrainer:
         sizes = minibatch_sizes(counts, min(self.plan.num_minibatches, sum(counts)))[self.world.rank]
         steps: list[Metrics] = []
         good: list[Metrics] = []
+        self.overflows = 0
         for _ in range(self.config.ppo_epoch):
             order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
             for rows in order.split(sizes):
                 steps.append(self._minibatch(rollout, rows, first=not good))
                 good += steps[-1:] if all_finite(steps[-1]) else []
         means = {name: sum(step[name] for step in good) / len(good) if good else math.nan for name in steps[0]}
-        return means | {"ppo/skipped_steps": len(steps) - len(good)}
+        overflows = {"ppo/overflow_steps": self.overflows} if self.config.uses_fp16 else {}
+        return means | {"ppo/skipped_steps": len(steps) - len(good), **overflows}
 
     def _settle(self, rollout: Rollout) -> None:
         """Once in the life of the process: the first microbatch of several ranks, which changes nothing (see `Engine`)."""
@@ -229,7 +233,8 @@ class PPOTrainer:
     def _minibatch(self, rollout: Rollout, rows: Tensor, first: bool) -> Metrics:
         """One optimizer step; its microbatches add up to the same gradient whatever their size, and whichever ranks they lie on.
 
-        Without a step when one of the returned statistics is not finite.
+        Without a step when one of the returned statistics is not finite; it counts for `max_skipped_steps` unless only the scale
+        of fp16's losses was too large, as it is at the start.
         """
         num_tokens = self.world.sum(rollout.response_mask[rows].sum())
         totals: Metrics = {}
@@ -243,13 +248,18 @@ class PPOTrainer:
                 totals[name] = totals.get(name, 0.0) + value
         totals = dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True))
         with self.clock.measured("optimizer"):
+            losses_are_finite = all_finite(totals)
             totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
+            overflowed = False
             if all_finite(totals):
                 self.skipped_in_a_row = 0
                 for engine in self.engines.values():
                     engine.step()
+            else:
+                overflowed = any([engine.lower_scale() for engine in self.engines.values()]) and losses_are_finite
             self._drop_gradients()
-        if not all_finite(totals):
+        self.overflows += overflowed
+        if not all_finite(totals) and not overflowed:
             self._skip(rollout, totals, rows.tolist(), suspects)
         return totals
 
@@ -271,20 +281,9 @@ class PPOTrainer:
         """Tell of a step that was not made, with the prompts of the microbatches on any rank that show the bad number."""
         told = self.world.gather(tuple([rollout.dialogues[i] for i in some] for some in (suspects, rows)))
         guilty, all_of_it = ([d for one in told for d in one[i]] for i in (0, 1))
-        self._count_skipped(totals, guilty or all_of_it, bool(guilty))
-
-    def _count_skipped(self, totals: Metrics, dialogues: list[Dialogue], in_the_loss: bool) -> None:
-        """Name a step that was not made. Raises RunStopped at the `max_skipped_steps`-th in a row."""
         self.skipped_in_a_row += 1
-        bad = ", ".join(f"{name} {value}" for name, value in totals.items() if not math.isfinite(value))
-        where = "microbatch with it" if in_the_loss else "minibatch"
-        text = (
-            f"iteration {self.iteration + 1}: a number of the update is not finite ({bad}); prompts of the {where}: "
-            f"{prompt_names(dialogues)}; the optimizer step is skipped"
-        )
-        if self.skipped_in_a_row >= self.config.max_skipped_steps:
-            raise RunStopped(f"{text}, {self.skipped_in_a_row} in a row (max_skipped_steps): the run stops; {STANDS}")
-        logger.warning("%s, %d in a row", text, self.skipped_in_a_row)
+        limits = (self.iteration + 1, self.skipped_in_a_row, self.config.max_skipped_steps)
+        tell_skipped(totals, guilty or all_of_it, bool(guilty), *limits)
 
     def _losses(
         self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, first: bool
@@ -380,6 +379,7 @@ class PPOTrainer:
             "sampler": self.sampler.state_dict(),
             "kl_controller": self.kl.state_dict(),
             "value_normalizer": self.value_norm.state_dict() if self.value_norm else None,
+            "scalers": {name: engine.scaler.state_dict() for name, engine in self.engines.items() if engine.scaler},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -392,8 +392,6 @@ class PPOTrainer:
         self.kl.load_state_dict(state["kl_controller"])
         if self.value_norm:
             self.value_norm.load_state_dict(state["value_normalizer"])
-
-
-def all_finite(metrics: Metrics) -> bool:
-    """Whether no value is NaN or inf."""
-    return all(map(math.isfinite, metrics.values()))
+        for name, engine in self.engines.items():
+            if engine.scaler and name in state.get("scalers", {}):
+                engine.scaler.load_state_dict(state["scalers"][name])

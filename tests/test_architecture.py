@@ -18,7 +18,8 @@ config
 cli hub supervised model_sizes free_memory
 sources
 metrics
-rewards prompts packing
+rewards prompts packing lora
+recompute module_files
 policy
 decoding
 models

@@ -1,0 +1,150 @@
+"""LoRA: small trained adapters beside the frozen linear layers of a model; with none selected the model is its own reference.
+
+arXiv 2106.09685, section 4.1: a linear layer computes W x + B A x * alpha / r, where A (r, in) starts random and B (out, r) at
+zero, so that an adapter starts as no change. peft makes the layers, into the model itself, which stays a model of
+transformers. Several adapters can stand on one frozen base: that of the policy, which is selected whenever nobody says otherwise,
+and that of a separate critic.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from rlhf_dialog.cpu_linear import FASTER, use_onednn
+from rlhf_dialog.errors import UserError
+
+OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
+
+
+def add_adapters(
+    lm: PreTrainedModel, adapters: Sequence[str], r: int, alpha: float, targets: Sequence[str] | None, seed: int
+) -> None:
+    """Freeze the model and put adapters beside its linear layers; the first one is selected.
+
+    `targets` are the layers' names or the ends of them (`q_proj`); None: every linear layer of the trunk. The random halves are
+    those of the seed, the same in every process, and no other random number is drawn for them. Raises UserError without peft,
+    and for a name that no layer has.
+    """
+    names = target_names(lm, targets)
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError("use_lora: needs peft: pip install 'rlhf-dialog[peft]', or pip install peft") from error
+    by_layout: dict[bool, list[str]] = {}  # a Conv1D has its weight as (in, out)
+    for name in names:
+        by_layout.setdefault(isinstance(lm.get_submodule(name), Conv1D), []).append(name)
+    lm.requires_grad_(False)
+    onednn = any(type(module) in FASTER.values() for module in lm.modules())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for adapter in adapters:
+            for transposed, some in by_layout.items():
+                config = LoraConfig(r=r, lora_alpha=alpha, target_modules=some, fan_in_fan_out=transposed)  # type: ignore[arg-type]
+                with _peft_warnings_off():
+                    inject_adapter_in_model(config, lm, adapter)
+    use_onednn(lm, onednn)
+    lm.eval()
+    _select(lora_layers(lm), [adapters[0]] * len(names))
+
+
+def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:
+    """The full names of the linear layers of the trunk that `targets` mean. Raises UserError when one of them means none."""
+    trunk = {id(module) for module in lm.base_model.modules()}
+    linear = [n for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and id(m) in trunk]
+    if targets is None:
+        return linear
+    found: set[str] = set()
+    for target in targets:
+        chosen = {name for name in linear if name == target or name.endswith(f".{target}")}
+        if not chosen:
+            known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linear}))
+            raise UserError(
+                f"lora_target_modules: '{target}' is no linear layer of the trunk of {type(lm).__name__}; it has {known}"
+            )
+        found |= chosen
+    return [name for name in linear if name in found]
+
+
+@contextmanager
+def _peft_warnings_off() -> Iterator[None]:
+    """peft warns of a second adapter on the same model, which is what we want."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")
+        yield
+
+
+def lora_layers(module: nn.Module) -> list[Any]:
+    """The layers with adapters below a module; no peft is needed to find that there are none."""
+    return [child for child in module.modules() if hasattr(child, "lora_A")]
+
+
+def selection(layer: Any) -> str | None:
+    """The adapter that a layer computes with; None: with none."""
+    return None if layer.disable_adapters else layer.active_adapters[0]
+
+
+@contextmanager
+def selected(module: nn.Module, adapter: str | None) -> Iterator[None]:
+    """In the block the layers below `module` compute with this adapter; None: as the frozen base."""
+    layers = lora_layers(module)
+    before = [selection(layer) for layer in layers]
+    if all(one == adapter for one in before):
+        yield
+        return
+    _select(layers, [adapter] * len(layers))
+    try:
+        yield
+    finally:
+        _select(layers, before)
+
+
+def _select(layers: Iterable[Any], adapters: Iterable[str | None]) -> None:
+    """peft takes requires_grad away from what it does not select, and autograd drops a gradient that arrives at such a
+    parameter without a word; so all get it back."""
+    for layer, adapter in zip(layers, adapters, strict=True):
+        layer.enable_adapters(adapter is not None)
+        if adapter is not None:
+            layer.set_adapter(adapter)
+        for name, parameter in layer.named_parameters():
+            if OF_ADAPTER.search(f".{name}"):
+                parameter.requires_grad_(True)
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that the module's own optimizer moves, by name: with LoRA (`module.adapter`) its adapter and its head."""
+    adapter = getattr(module, "adapter", None)
+    found = {}
+    for name, parameter in module.named_parameters():
+        owner = OF_ADAPTER.search(name)
+        if parameter.requires_grad and (owner is None or owner[1] == adapter):
+            found[name] = parameter
+    return found
+
+
+def base_parameters(lm: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the model as it was before it got adapters, with the names that they had."""
+    for name, parameter in lm.named_parameters():
+        if not OF_ADAPTER.search(name):
+            yield _plain(name), parameter
+
+
+def _plain(name: str) -> str:
+    return name.replace(".base_layer.", ".")
+
+
+@torch.no_grad()
+def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
+    """The weights of the model with W + B A * alpha / r in the place of each W that has an adapter; the model stays as it is."""
+    state = {_plain(name): x for name, x in lm.state_dict().items() if not OF_ADAPTER.search(name)}
+    for name, layer in lm.named_modules():
+        if hasattr(layer, "lora_A"):
+            state[f"{name}.weight"] = (layer.base_layer.weight + layer.get_delta_weight(adapter)).cpu()
+    return state
