@@ -2,6 +2,7 @@
 # make test         install with the test tools, then the default tests
 # make test-all     every test: the slow ones, those of several processes, and after make quickstart those of its run
 # make lint         ruff and mypy
+# make docs        the generated parts of docs/CONFIG.md and docs/SCALING.md
 # make bench        the speed of training on made-up prompts (offline, about a minute)
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,6 +31,7 @@ bench: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py
+	$(BIN)/python scripts/write_scaling_docs.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

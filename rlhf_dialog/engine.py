@@ -29,6 +29,7 @@ class Engine:
         self.trained = trained(module)  # of a base that is shared (LoRA) only what is the module's own
         device = next(module.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
+        self.lowered: str | None = None  # what happened to that scale in place of the newest step
         self.optimizer, self.world = optimizer, world
         self.model: nn.Module = module  # what the update calls in its place
         self.ddp: DistributedDataParallel | None = None
@@ -58,6 +59,7 @@ class Engine:
 
     def clip(self, limit: float) -> float:
         """The norm of the gradient before it was scaled down to `limit`; one within it is not touched."""
+        self.lowered = None
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         norm = nn.utils.get_total_norm([p.grad for p in self.trained.values() if p.grad is not None])
@@ -72,16 +74,17 @@ class Engine:
             self.scaler.step(self.optimizer)
             self.scaler.update()
 
-    def lower_scale(self) -> bool:
-        """In place of a step: whether only the scale of the losses was too large for fp16; it is halved then.
+    def lower_scale(self) -> None:
+        """In place of a step: halve the scale of the losses if it was too large for fp16, and say so in `lowered`.
 
         A gradient that is not finite at a scale of 1 has another fault.
         """
         if self.scaler is None:
-            return False
+            return
         before = self.scaler.get_scale()
         self.scaler.update()
-        return before > 1 and self.scaler.get_scale() < before
+        if before > 1 and self.scaler.get_scale() < before:
+            self.lowered = f"the scale of fp16 losses falls to {self.scaler.get_scale():g}"
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -184,7 +184,8 @@ def forecast(policy: Sizes, reference: Sizes | None, classifier: Sizes | None, s
         live = live_bytes(classifier, setting.classifier_batch * length, length)
         parts.append(Part("activations of the classifier", live, ("reward",)))
     if setting.on_cuda:
-        both = 4 * (policy.parameters + max(policy.parameters, reference.parameters))
+        second = max(policy.parameters, reference.parameters) if setting.holds_reference else 0
+        both = 4 * (policy.parameters + second)
         parts.append(Part("models on their way to the device", both, ("loading",), on_host=True))
     parts += _rollout(policy, setting) + _scoring(policy, reference, setting) + _update(policy, setting)
     return Forecast(tuple(part for part in parts if part.bytes))
@@ -311,7 +312,8 @@ def tell_forecast(config: Config, device: torch.device, setting: Setting | None 
 
     Several processes of one machine share its memory, but have a GPU each.
     """
-    setting = setting or setting_of(config, on_cuda=device.type == "cuda")
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    setting = setting or setting_of(config, world_size, on_cuda=device.type == "cuda")
     sizes = read_sizes(config)
     if sizes is None:
         return None

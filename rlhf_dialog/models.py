@@ -195,7 +195,7 @@ def load_models(config: Config, device: torch.device) -> Models:
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
     ref_lm = _load_reference(config, lm, options)
-    amp = {"use_amp": config.use_amp, "amp_dtype": amp_dtype(config, device)}
+    amp: dict[str, Any] = {"use_amp": config.use_amp, "amp_dtype": amp_dtype(config, device)}
     policy, critic = build_trained(config, lm, amp)
     ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
     return Models(

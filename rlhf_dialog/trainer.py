@@ -250,16 +250,16 @@ class PPOTrainer:
         with self.clock.measured("optimizer"):
             losses_are_finite = all_finite(totals)
             totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
-            overflowed = False
             if all_finite(totals):
                 self.skipped_in_a_row = 0
-                for engine in self.engines.values():
-                    engine.step()
-            else:
-                overflowed = any([engine.lower_scale() for engine in self.engines.values()]) and losses_are_finite
+            for engine in self.engines.values():
+                engine.step() if all_finite(totals) else engine.lower_scale()
             self._drop_gradients()
-        self.overflows += overflowed
-        if not all_finite(totals) and not overflowed:
+        lowered = [engine.lowered for engine in self.engines.values() if engine.lowered and losses_are_finite]
+        self.overflows += bool(lowered)
+        if lowered:
+            logger.info("iteration %d: a step is skipped: %s", self.iteration + 1, "; ".join(lowered))
+        elif not all_finite(totals):
             self._skip(rollout, totals, rows.tolist(), suspects)
         return totals
 

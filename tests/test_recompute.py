@@ -87,6 +87,22 @@ def test_less_is_kept(make):
         assert kept(lambda: evaluate(policy, *EPISODES, 1.0).logprobs.sum())[1] == 0
 
 
+@pytest.mark.parametrize("amp", [False, True])
+def test_adapters_keep_no_more_than_the_forecast_counts(tmp_path, amp):
+    """model_sizes.kept_bytes counts no adapter: their own vectors are small, and the inputs are kept once either way."""
+    path = save(tmp_path, gpt2(n_layer=6, n_embd=64))
+    ids, mask = torch.arange(240).view(4, 60), torch.ones(4, 60, dtype=torch.bool)
+    sizes = {}
+    for lora in (False, True):
+        models = load_models(settings(model_path=path, use_lora=lora, lora_r=2, use_amp=amp), CPU)
+        weights = {p.untyped_storage().data_ptr() for p in models.policy.parameters()}
+        assert weights
+        sizes[lora] = kept(lambda m=models: evaluate(m.policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum())[
+            1
+        ]
+    assert sizes[True] < 1.05 * sizes[False]
+
+
 @pytest.mark.parametrize("share", [True, False])
 def test_a_run_is_the_same(monkeypatch, tmp_path, share):
     path = save(tmp_path, gpt2(initializer_range=0.3))

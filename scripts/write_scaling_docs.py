@@ -1,0 +1,144 @@
+"""Write the memory tables of docs/SCALING.md, by the function that a run forecasts with.
+
+python scripts/write_scaling_docs.py [--check]
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import GPT2Config, LlamaConfig, OPTConfig, RobertaConfig
+
+from rlhf_dialog.memory import Forecast, Setting, forecast
+from rlhf_dialog.model_sizes import Sizes, lora_parameters, sizes_of
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "SCALING.md"
+BEGIN, END = "<!-- written by scripts/write_scaling_docs.py -->\n", "<!-- end of what is written -->\n"
+OPT: dict[str, Any] = {"hidden_size": 2048, "num_hidden_layers": 24, "ffn_dim": 8192, "num_attention_heads": 32}
+LLAMA: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+MODELS = {
+    "GPT-2": GPT2Config(),
+    "OPT-1.3B": OPTConfig(vocab_size=50272, max_position_embeddings=2048, word_embed_proj_dim=2048, **OPT),
+    "Llama 3 8B": LlamaConfig(num_attention_heads=32, num_key_value_heads=8, **LLAMA),
+}
+RANK = 16  # the default of lora_r
+GPUS = (1, 8)
+# what nlp_ppo.yaml sets, per GPU: 256 responses are shared out over the GPUs
+SETTING = Setting(
+    rows=256, microbatch=16, prompt=128, response=20, critic="shared", precision="amp", on_cuda=True, packing=True
+)
+STAGES: dict[str, dict[str, Any]] = {
+    "0": {"zero_stage": 0},
+    "1": {"zero_stage": 1},
+    "2": {"zero_stage": 2},
+    "2, offload": {"zero_stage": 2, "offload_optimizer": True},
+    "3": {"zero_stage": 3, "frozen_stage": 3},
+    "3, offload": {
+        "zero_stage": 3,
+        "offload_optimizer": True,
+        "offload_param": True,
+        "frozen_stage": 3,
+        "frozen_offload": True,
+    },
+}
+COLUMNS = ("stage", "GPUs", "weights", "gradients", "Adam", "reference", "the rest at the peak", "**GPU**", "host")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
+
+
+def written() -> str:
+    """The generated section: for each model what is trained, and a table with and without LoRA."""
+    parts = []
+    for name, config in MODELS.items():
+        sizes = sizes_of(config)
+        lora = lora_parameters(sizes, RANK)
+        parts.append(
+            f"### {name}: {sizes.parameters / 1e6:,.0f} million parameters, with LoRA {lora / 1e6:,.1f} of them trained"
+        )
+        for title, rank in (("All parameters", 0), (f"LoRA of rank {RANK}", RANK)):
+            parts += [f"{title}:", "\n".join([HEAD, *rows(sizes, rank)])]
+        parts.append(other_choices(sizes))
+    return "\n\n".join([*parts, classifier()]) + "\n"
+
+
+def setting_for(stage: str, gpus: int, rank: int) -> Setting:
+    return replace(SETTING, rows=SETTING.rows // gpus, world_size=gpus, lora_rank=rank, **STAGES[stage])
+
+
+def rows(sizes: Sizes, rank: int) -> Iterator[str]:
+    for stage in STAGES:
+        for gpus in GPUS:
+            found = forecast(sizes, None, None, setting_for(stage, gpus, rank))
+            cells = [stage, str(gpus), *map(gib, columns(found)), f"**{gib(found.total)}**", gib(found.host_total)]
+            yield f"| {' | '.join(cells)} |"
+
+
+def columns(found: Forecast) -> list[int]:
+    """Bytes on the GPU at the peak: the policy's weights, gradients and optimizer, the reference, and everything else."""
+    starts = (
+        ("weights of the policy",),
+        ("gradients of",),
+        ("Adam's state",),
+        ("weights of the reference", "reference on"),
+    )
+    standing = found.standing(found.peak)
+    named = [sum(part.bytes for part in standing if part.name.startswith(start)) for start in starts]
+    return [*named, found.total - sum(named)]
+
+
+def other_choices(sizes: Sizes) -> str:
+    """What single keys change on one GPU at stage 0."""
+    plain = setting_for("0", 1, 0)
+    critic = replace(plain, critic="separate")
+    recompute = replace(plain, activation_checkpointing=True)
+    variants = {
+        "`use_share_model: false`": critic,
+        "the same with LoRA": replace(critic, lora_rank=RANK),
+        "`use_amp: false`": replace(plain, precision="fp32"),
+        "`activation_checkpointing: true`": recompute,
+        "that with LoRA": replace(recompute, lora_rank=RANK),
+        "fp16 weights (`use_fp16`, stage 2)": replace(plain, precision="half", zero_stage=2),
+    }
+    told = [f"{name} {gib(forecast(sizes, None, None, variant).total)}" for name, variant in variants.items()]
+    return f"On one GPU without ZeRO, in place of {gib(forecast(sizes, None, None, plain).total)}: {'; '.join(told)}."
+
+
+def classifier() -> str:
+    """What the intent classifier adds, which stands beside everything else."""
+    sizes = sizes_of(RobertaConfig())
+    return f"An intent classifier of RoBERTa-base's size adds {gib(4 * sizes.parameters)} to every row, at stage 0."
+
+
+def gib(count: float) -> str:
+    """`0.46 GiB`, `12 GiB`; nothing is a dash."""
+    size = count / 2**30
+    return "-" if not count else f"{size:.0f} GiB" if size >= 10 else f"{size:.2f} GiB"
+
+
+def page(text: str) -> str:
+    """The page with the section in it."""
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n" + written() + "\n" + END + rest.split(END)[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
+    options = parser.parse_args()
+    current = PAGE.read_text(encoding="utf-8")
+    if options.check:
+        print(
+            "up to date"
+            if current == page(current)
+            else f"{PAGE.name} is old; run python scripts/write_scaling_docs.py"
+        )
+        return 0 if current == page(current) else 1
+    PAGE.write_text(page(current), encoding="utf-8")
+    print(f"written: {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
