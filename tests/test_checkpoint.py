@@ -221,7 +221,7 @@ def test_the_same_iteration_is_saved_again(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("No space left on device"), SafetensorError("I/O error")])
-@pytest.mark.parametrize("name", ["save_file", "save_model", "write_json"])
+@pytest.mark.parametrize("name", ["save_file", "save_module", "write_json"])
 def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch, name, error):
     trainer = build("shared trunk")
     steps(trainer, 1)

@@ -1,0 +1,102 @@
+"""Whole runs with the keys that save memory: through main(), with exact resume, and the saved agent."""
+
+import logging
+import shutil
+
+import pytest
+import tiny
+import torch
+from ranks import runs_in_ranks
+from safetensors.torch import load_file
+from test_agent import (  # noqa: F401  fixtures
+    rewards,
+    rows,
+    run,
+    same,
+    weights,
+    without_clocks,
+    world,
+)
+from transformers import AutoModelForCausalLM
+
+from rlhf_dialog import main
+
+LORA = ["--use_lora", "--lora_r", "3", "--use_share_model", "true"]
+KINDS = {
+    "lora": LORA,
+    "lora, critic, fewer targets": [
+        *LORA[:-1],
+        "false",
+        "--lora_target_modules",
+        "[c_attn]",
+        "--activation_checkpointing",
+    ],
+    "lora, fp16": [*LORA, "--use_amp", "--amp_dtype", "fp16"],
+    "checkpointing": ["--activation_checkpointing"],
+    "fp16": ["--use_amp", "--amp_dtype", "fp16"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):  # noqa: F811
+    words = [*KINDS[kind], "--save_interval", "1"]
+    assert run(*words, "--experiment_name", "whole", "--keep_checkpoints", "3") == 0
+    whole, part = tmp_path / "run_results/whole", tmp_path / "run_results/part"
+    shutil.copytree(whole, part)
+    (part / "checkpoints/latest").write_text("iter_000001", encoding="utf-8")
+    shutil.rmtree(part / "agent")
+    assert run(*words, "--experiment_name", "part", "--resume") == 0
+    assert without_clocks(part) == without_clocks(whole)
+    assert same(weights(part / "agent"), weights(whole / "agent"))
+    assert not same(weights(whole / "agent"), weights(world / "model"))
+    state = load_file(whole / "checkpoints/iter_000002/policy.safetensors")
+    if "lora" in kind:
+        assert all(".lora_" in name or name.startswith("value_head") for name in state)
+        assert set(weights(whole / "agent")) == set(weights(world / "model"))
+    agent = AutoModelForCausalLM.from_pretrained(whole / "agent")
+    assert not any(".lora_" in name for name, _ in agent.named_parameters())
+    assert abs(rows(whole)[0]["objective/kl_initial"]) < 1e-3
+
+
+def test_the_start_says_what_the_adapters_need(run, caplog):  # noqa: F811
+    with caplog.at_level(logging.INFO):
+        assert run(*LORA) == 0
+    forecast = next(message for message in caplog.messages if message.startswith("memory forecast"))
+    assert "weights of the reference" not in forecast
+    count = 3 * 2 * (32 + 96 + 32 + 32 + 32 + 128 + 128 + 32) + 33
+    assert f"{count / 1e6:.1f} million trained parameters" in caplog.text
+
+
+def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):  # noqa: F811
+    assert run(*LORA) == 0
+    tiny.gpt2(5).save_pretrained(tmp_path / "other")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "other")
+    again = [*LORA, "--resume_weights_only", "run_results/ppo"]
+    assert run(*again, "--experiment_name", "a", "--model_path", "./other") == 2
+    assert "its adapter belongs to another model than this run's:\n  model_path:" in capsys.readouterr().err
+    assert run(*again, "--experiment_name", "b", "--lora_alpha", "5") == 2
+    assert "lora_alpha: 5.0 here, 32.0 in the checkpoint" in capsys.readouterr().err
+    assert run(*again, "--experiment_name", "c", "--max_iterations", "1") == 0
+    assert rows(tmp_path / "run_results/c")[0]["objective/kl"] != pytest.approx(0, abs=1e-6)
+    assert run(*LORA[:2], "--lora_r", "5", "--resume") == 2
+    assert "lora_r: 5 here, 3 in the checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", ["lora, critic, fewer targets", "lora, fp16"])
+def test_two_ranks_resume_bit_for_bit(run, world, tmp_path, kind):  # noqa: F811
+    words = ["--config", "ppo.yaml", *KINDS[kind], "--save_interval", "1", "--experiment_name"]
+
+    def both(name, *more):
+        ended = runs_in_ranks(2, lambda _: main([*words, name, *more]), tmp_path)
+        assert [code for code, *_ in ended] == [0, 0], ended
+
+    both("whole", "--keep_checkpoints", "3")
+    whole, part = tmp_path / "run_results/whole", tmp_path / "run_results/part"
+    shutil.copytree(whole, part)
+    (part / "checkpoints/latest").write_text("iter_000001", encoding="utf-8")
+    both("part", "--resume")
+    assert without_clocks(part) == without_clocks(whole)
+    for name in ("policy", "critic") if "critic" in kind else ("policy",):
+        ours, theirs = (load_file(folder / f"checkpoints/iter_000002/{name}.safetensors") for folder in (part, whole))
+        assert all(torch.equal(ours[key], value) for key, value in theirs.items())
