@@ -7,6 +7,7 @@ and that of a separate critic.
 """
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,11 +32,10 @@ def add_adapters(
     those of the seed, the same in every process, and no other random number is drawn for them. Raises UserError without peft,
     and for a name that no layer has.
     """
+    check_peft()
+    from peft import LoraConfig, inject_adapter_in_model
+
     names = target_names(lm, targets)
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise UserError("use_lora: needs peft: pip install 'rlhf-dialog[peft]', or pip install peft") from error
     by_layout: dict[bool, list[str]] = {}  # a Conv1D has its weight as (in, out)
     for name in names:
         by_layout.setdefault(isinstance(lm.get_submodule(name), Conv1D), []).append(name)
@@ -55,9 +55,17 @@ def add_adapters(
     _select(lora_layers(lm), [adapters[0]] * len(names))
 
 
+def check_peft() -> None:
+    """Raises UserError where peft is not installed."""
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise UserError("use_lora: needs peft: pip install 'rlhf-dialog[peft]', or pip install peft") from error
+
+
 def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:
     """The full names of the linear layers of the trunk that `targets` mean. Raises UserError when one of them means none."""
-    trunk = {id(module) for module in lm.base_model.modules()}
+    trunk = {id(module) for module in lm.base_model.modules()} - {id(lm.get_output_embeddings())}
     linear = [n for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and id(m) in trunk]
     if targets is None:
         return linear
@@ -76,8 +84,6 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
 @contextmanager
 def _peft_warnings_off() -> Iterator[None]:
     """peft warns of a second adapter on the same model, which is what we want."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Already found a `peft_config`")
         yield

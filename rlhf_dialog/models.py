@@ -21,7 +21,7 @@ from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
-from rlhf_dialog.lora import add_adapters, trained
+from rlhf_dialog.lora import add_adapters, check_peft, trained
 from rlhf_dialog.packing import ATTENTION, can_pack
 from rlhf_dialog.policy import Critic, DisabledAdapter, Policy, packs
 from rlhf_dialog.recompute import recompute_layers
@@ -185,6 +185,8 @@ def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Con
 def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
+    if config.use_lora:
+        check_peft()  # before a large model is read
     if remote:
         tokenizer_path = config.env.args.tokenizer_path
         warn_of_remote_code(

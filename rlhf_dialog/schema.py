@@ -279,6 +279,11 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
                 f"rollout_batch_size: {self.rollout_batch_size} responses cannot be shared out as {n} per "
                 f"prompt; use a multiple of {n}"
             )
+        if self.use_deepspeed and (self.use_lora or self.uses_fp16):
+            key = "use_lora" if self.use_lora else "amp_dtype"
+            raise ValueError(
+                f"{key}: has not been tested with use_deepspeed; use torchrun or accelerate without DeepSpeed"
+            )
         return self
 
     @property

@@ -160,6 +160,7 @@ def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths, recompute):
     for name in ("policy", "critic"):
         found, expected = ({k: p.grad for k, p in trained(getattr(m, name)).items()} for m in (together, apart))
         assert set(found) == set(expected)
+        assert len(expected) == {"policy": 16, "critic": 18}[name]
         for key, gradient in expected.items():
             assert gradient.norm() > 0, key
             assert torch.allclose(found[key], gradient, rtol=1e-4, atol=1e-6), key
@@ -296,6 +297,13 @@ def test_targets(paths):
             UserError, match=f"lora_target_modules: '{wrong}' is no linear layer .* has down_proj, gate"
         ):
             add_adapters(lm, ["policy"], 2, 2.0, ["q_proj", wrong], 0)
+
+
+def test_not_with_deepspeed():
+    for keys in ({"use_lora": True}, {"use_amp": True, "amp_dtype": "fp16"}):
+        with pytest.raises(ValueError, match=f"{list(keys)[-1]}: has not been tested with use_deepspeed"):
+            settings(use_deepspeed=True, **keys)
+    assert settings(use_deepspeed=True, amp_dtype="fp16").use_deepspeed
 
 
 def test_without_peft_the_command_that_installs_it(paths, monkeypatch):
