@@ -135,10 +135,10 @@ class Policy(nn.Module):
 
 
 class DisabledAdapter(Policy):
-    """The reference of a policy with LoRA: the same modules without their adapter, and without gradients."""
+    """The reference of a policy with LoRA: the same modules without their adapter; what is left is frozen."""
 
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
-        with torch.no_grad(), selected(self.lm, None):
+        with selected(self.lm, None):
             return super()._compute(output)
 
 

@@ -341,7 +341,15 @@ def own_step(path, rollout, rows, world, share):
         own.num_generated, own.num_dropped = own.num_tokens, 0
         trainer._collect_own = lambda _: own
         found = one_step(trainer)
-        return found["gradients"] if world.size == 1 else (found["gradients"], len(found["moved"]))
+        if world.size == 1:
+            return found["gradients"]
+        exchanged = {
+            name: {key for key, _ in e.module.named_parameters() if key not in e.ddp.parameters_to_ignore}
+            for name, e in trainer.engines.items()
+        }
+        return found["gradients"], {
+            name: keys == set(trainer.engines[name].trained) for name, keys in exchanged.items()
+        }
     return trainer
 
 
@@ -354,5 +362,6 @@ def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
     rollout = first._collect_own(first._next_prompts())
     expected = own_step(paths["gpt2"], rollout, [list(range(6))], World(), share)
     assert {key for key in expected if "lora" not in key and "value_head" not in key} == set()
-    for found, _ in in_ranks(2, rank_step, paths["gpt2"], rollout, rows, share):
+    for found, only_its_own in in_ranks(2, rank_step, paths["gpt2"], rollout, rows, share):
+        assert only_its_own == ({"policy": True} if share else {"policy": True, "critic": True})
         assert distance(found, expected) < 1e-10
