@@ -50,8 +50,6 @@ def add_adapters(
                     inject_adapter_in_model(config, lm, adapter)
     use_onednn(lm, onednn)
     lm.eval()
-    for layer in lora_layers(lm):
-        layer.cast_input_dtype_enabled = False  # autocast does; to float32 and back it would keep another copy
     _select(lora_layers(lm), [adapters[0]] * len(names))
 
 
