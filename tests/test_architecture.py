@@ -11,18 +11,21 @@ import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
-errors interrupts
-registry dialogue ppo intervals
+errors interrupts clock
+registry dialogue ppo intervals predictions cpu_linear
 schema
 config
-cli hub supervised
+cli hub supervised model_sizes free_memory
 sources
 metrics
-rewards prompts models
+rewards prompts packing
+policy
+decoding
+models
 chat_template
 generation
 rollout
-checkpoint launch identity
+checkpoint launch identity memory
 tracking
 run_folder
 chat

@@ -291,7 +291,9 @@ def test_activations_of_real_models(name, amp, packed, tmp_path):
     AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
     lm = load_causal_lm(str(tmp_path), "model_path", packing=packed)
     sizes = replace(sizes_of(KEPT_OF[name]), explicit_attention=amp and packed)
-    told = kept_bytes(sizes, 8 * 40, 40, float_bytes=2 if amp else 4, packed=packed)  # the last of each row is not read; 320 needs no rounding
+    told = kept_bytes(
+        sizes, 8 * 40, 40, float_bytes=2 if amp else 4, packed=packed
+    )  # the last of each row is not read; 320 needs no rounding
     assert 0.94 < told / kept_by_autograd(lm, amp, packed) < 1.05
 
 

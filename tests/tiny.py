@@ -7,6 +7,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rlhf_dialog.packing import ATTENTION
+
 SEPARATOR = "<EOU>"
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -97,13 +99,19 @@ def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def packed(lm):
+    """The model with the attention that computes packed rows; called in the usual way it is the library's own."""
+    lm.set_attn_implementation(ATTENTION)
+    return lm
+
+
 def gpt2(seed: int = 0, **config: Any) -> GPT2LMHeadModel:
     """A random GPT-2 with 2 layers; its dropout stays at GPT-2's default 0.1 so that turning it off is tested."""
     tokenizer = byte_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
     ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(seed)
-    return GPT2LMHeadModel(GPT2Config(**{**sizes, **ids, **config}))
+    return packed(GPT2LMHeadModel(GPT2Config(**{**sizes, **ids, **config})))
 
 
 def llama(seed: int = 0, **config: Any) -> LlamaForCausalLM:
@@ -113,7 +121,7 @@ def llama(seed: int = 0, **config: Any) -> LlamaForCausalLM:
     layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
     ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**{**sizes, **layers, **ids, **config}))
+    return packed(LlamaForCausalLM(LlamaConfig(**{**sizes, **layers, **ids, **config})))
 
 
 def dialogues(count: int = len(TEMPLATES), start: int = 0) -> list[tuple[list[str], list[int]]]:
