@@ -19,7 +19,7 @@ _HOME = {
     "VecInfo": "metrics.base",
     "VecInfoFactory": "registry",
     "load_config": "config",
-    "main": "agent",
+    "main": "command",
 }
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"

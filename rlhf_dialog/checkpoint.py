@@ -5,13 +5,14 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
@@ -35,10 +36,12 @@ def save_checkpoint(
     modules: dict[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
     best: bool = False,
+    random_of_ranks: "Sequence[RandomStates]" = (),
 ) -> Path:
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
-    The newest `keep_checkpoints` and the best one stay, the others go. `state` is JSON with its "iteration".
+    The newest `keep_checkpoints` and the best one stay, the others go. `state` is JSON with its "iteration";
+    `random_of_ranks` the random states of every process, by default of this one alone.
     Raises UserError when the folder cannot be written; what was there stays whole.
     """
     name = f"iter_{state['iteration']:06d}"
@@ -49,12 +52,12 @@ def save_checkpoint(
         for key, optimizer in optimizers.items():
             tensors, scalars[key] = _split(optimizer.state_dict())
             save_file(tensors, target / f"{key}_optimizer.safetensors")
-        generators, python = _random_states()
+        generators, python = _merged(random_of_ranks or [random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
         write_json(
             target / "trainer.json",
-            {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, "random": python},
+            {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, **python},
         )
     try:
         replace_text(folder / "latest", name)
@@ -110,10 +113,16 @@ def damage_told(source: Path) -> Iterator[None]:
 
 
 def load_checkpoint(
-    folder: Path, modules: dict[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer], device: torch.device
+    folder: Path,
+    modules: dict[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    device: torch.device,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> dict[str, Any]:
-    """Restore modules, optimizers and random states from the newest checkpoint; returns the state as saved.
+    """Restore modules, optimizers and this rank's random states from the newest checkpoint; returns the state as saved.
 
+    Random states are left alone when so many processes are not those that saved it (`world_size_of`).
     Raises UserError when there is none, or when it does not fit.
     """
     source, state = read_state(folder)
@@ -130,8 +139,14 @@ def load_checkpoint(
                 for group, own in zip(state["optimizers"][key], optimizer.param_groups, strict=True)
             ]
             optimizer.load_state_dict(_join(tensors, groups))
-        _restore_random_states(load_file(source / "random.safetensors"), state["random"])
+        if world_size_of(state) == world_size:
+            _restore_random_states(*_of_rank(rank, load_file(source / "random.safetensors"), state))
     return state
+
+
+def world_size_of(state: dict[str, Any]) -> int:
+    """How many processes saved the checkpoint."""
+    return 1 + len(state.get("random_of_other_ranks", ()))
 
 
 def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.device) -> list[str]:
@@ -322,29 +337,58 @@ def _join(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str,
 @contextmanager
 def random_states_kept() -> Iterator[None]:
     """Whatever the block draws, the python, numpy, torch and CUDA generators go on afterwards as if it had not been there."""
-    generators, states = _random_states()
+    states = random_states()
     try:
         yield
     finally:
-        _restore_random_states(generators, states)
+        _restore_random_states(*states)
 
 
-def _random_states() -> tuple[dict[str, Tensor], dict[str, Any]]:
+RandomStates = tuple[dict[str, Tensor], dict[str, Any]]  # torch and CUDA; python and numpy as JSON
+
+
+def random_states() -> RandomStates:
+    """The states of all random generators of this process."""
     generators = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        generators |= {f"cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    generators |= {f"cuda.{i}": torch.cuda.get_rng_state(device) for i, device in enumerate(_cuda_devices())}
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     numpy_state = [str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
     return generators, {"python": [version, list(internal), gauss], "numpy": numpy_state}
 
 
+def _cuda_devices() -> list[int]:
+    """The CUDA devices of this process: with others beside it only its own."""
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.current_device()] if dist.is_initialized() else list(range(torch.cuda.device_count()))
+
+
 def _restore_random_states(generators: dict[str, Tensor], states: dict[str, Any]) -> None:
     torch.set_rng_state(generators["torch"])
-    if torch.cuda.is_available():
-        cuda = [generators[name] for name in sorted(generators) if name.startswith("cuda.")]
-        torch.cuda.set_rng_state_all(cuda)
+    devices = _cuda_devices()
+    for name in generators if devices else ():
+        if name.startswith("cuda."):
+            torch.cuda.set_rng_state(generators[name], devices[int(name.removeprefix("cuda."))])
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = states["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+
+
+def _merged(ranks: Sequence[RandomStates]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The states of all ranks as the tensors of one file and entries of the JSON; rank 0 has the names of a single process."""
+    generators = dict(ranks[0][0])
+    for rank, (own, _) in enumerate(ranks[1:], 1):
+        generators |= {f"rank{rank}.{name}": tensor for name, tensor in own.items()}
+    others = {"random_of_other_ranks": [python for _, python in ranks[1:]]} if len(ranks) > 1 else {}
+    return generators, {"random": ranks[0][1], **others}
+
+
+def _of_rank(rank: int, generators: dict[str, Tensor], state: dict[str, Any]) -> RandomStates:
+    """The states of one rank from what `_merged` made."""
+    if rank == 0:
+        return {name: x for name, x in generators.items() if not name.startswith("rank")}, state["random"]
+    prefix = f"rank{rank}."
+    own = {name.removeprefix(prefix): x for name, x in generators.items() if name.startswith(prefix)}
+    return own, state["random_of_other_ranks"][rank - 1]

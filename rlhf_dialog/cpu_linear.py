@@ -41,8 +41,10 @@ class OneDNN(torch.autograd.Function):
 
 
 def fits(x: Tensor) -> bool:
-    """Whether oneDNN computes it: float32 on a CPU, and no autocast that would make it bfloat16."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    """Whether oneDNN computes it: float32 on a CPU, not empty, and no autocast that would make it bfloat16."""
+    return (
+        x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
+    )
 
 
 class OneDNNLinear(nn.Linear):

@@ -14,6 +14,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import Models
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config, PPOKeys, RewardKeys, batch_plan
+from rlhf_dialog.world import World
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
@@ -67,11 +68,11 @@ def sha256_of(identity: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def differences(now: dict[str, Any], then: Any) -> list[str]:
+def differences(now: dict[str, Any], then: Any, here: str = "here", there: str = "in the checkpoint") -> list[str]:
     """`key: 'now' here, 'then' in the checkpoint` for every key that both know and that differs."""
     known = then if isinstance(then, dict) else {}
     return [
-        f"{key}: {_excerpt(value)} here, {_excerpt(known[key])} in the checkpoint"
+        f"{key}: {_excerpt(value)} {here}, {_excerpt(known[key])} {there}"
         for key, value in now.items()
         if key in known and known[key] != value
     ]
@@ -87,6 +88,15 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
             + "\nresume with what the checkpoint was made with, or start a new run with its weights: "
             f"--resume_weights_only {run} --experiment_name <a new name>"
         )
+
+
+def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:
+    """Raises UserError when a process of the run read another model, other data or other settings than rank 0."""
+    deciding = {*PPOKeys.model_fields, "total_time_steps", "max_iterations", "save_interval", "eval_interval"}
+    told = world.gather(config.model_dump(include=deciding) | identity)
+    for rank, other in enumerate(told):
+        if found := differences(told[0], other, "on rank 0", f"on rank {rank}"):
+            raise UserError("\n  ".join([f"rank {rank} would train something else than rank 0:", *found]))
 
 
 def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -19,11 +20,11 @@ class Interrupts:
     The first signal lets the iteration end, if the rest of it should fit into `grace_seconds` (the last one took as long as it
     took; before that nothing is known): then `asked` is true, and `iteration_ended` leaves once it is saved. Where it does not
     fit, and when it turns out to take longer, KeyboardInterrupt or SystemExit is raised wherever the program is. A second signal
-    ends the process without any unwinding: what is left then is what a kill leaves.
+    ends the process without any unwinding: what is left then is what a kill leaves. Only one of several processes `speaks`.
     """
 
-    def __init__(self, grace_seconds: float):
-        self.grace_seconds = grace_seconds
+    def __init__(self, grace_seconds: float, speaks: bool = True):
+        self.grace_seconds, self.speaks = grace_seconds, speaks
         self.signum: int | None = None
         self._asked_at = 0.0
         self._last: float | None = None
@@ -49,12 +50,22 @@ class Interrupts:
         """Whether a signal wants the run to end after this iteration."""
         return self.signum is not None
 
+    def agree(self, signals: Sequence[int | None]) -> bool:
+        """Whether a signal that any process has had by now (`signals`, one for each) ends the run after this iteration.
+
+        A signal that comes later than this question waits for the next one, so that all processes end together.
+        """
+        found = [signum for signum in signals if signum is not None]
+        if found and self.signum is None:
+            self.signum, self._asked_at = max(found), time.monotonic()
+        return bool(found)
+
     def iteration_ended(self, iteration: int, saved: bool) -> None:
         """The iteration is logged; `saved` says whether it has a checkpoint. Raises the end of the run if it was asked for."""
         if self.signum is not None and saved:
             self._disarm()
             logger.info("saved after iteration %d; continue with --resume", iteration)
-            _leave(self.signum)
+            leave(self.signum)
         now = time.monotonic()
         self._last, self._started = now - self._started, now
 
@@ -64,10 +75,10 @@ class Interrupts:
             self.signum, self._asked_at = signum, now
             self._first(now)
         elif self._overdue(now):
-            _say("the iteration takes longer than expected: leaving at once; the last checkpoint stands")
-            _leave(self.signum)
+            self._say("the iteration takes longer than expected: leaving at once; the last checkpoint stands")
+            leave(self.signum)
         elif now - self._asked_at > TWICE:
-            _say(f"{signal.Signals(signum).name} again: leaving without tidying up; the last checkpoint stands")
+            self._say(f"{signal.Signals(signum).name} again: leaving without tidying up; the last checkpoint stands")
             os._exit(128 + signum)
 
     def _first(self, now: float) -> None:
@@ -77,9 +88,9 @@ class Interrupts:
         rest = None if self._last is None else max(self._last - (now - self._started), 0.0)
         if rest is None or rest > self.grace_seconds:
             why = "this is the first iteration" if rest is None else f"the iteration needs about {rest:.0f} s more"
-            _say(f"{name}: leaving at once, because {why}; the last checkpoint stands")
-            _leave(signum)
-        _say(f"{name}: finishing the iteration, about {rest:.0f} s; once more to leave at once")
+            self._say(f"{name}: leaving at once, because {why}; the last checkpoint stands")
+            leave(signum)
+        self._say(f"{name}: finishing the iteration, about {rest:.0f} s; once more to leave at once")
         self._backstop = threading.Timer(self.grace_seconds, signal.pthread_kill, (threading.get_ident(), signum))
         self._backstop.daemon = True
         self._backstop.start()
@@ -91,17 +102,17 @@ class Interrupts:
             self._disarm()
         return rang
 
+    def _say(self, text: str) -> None:
+        """A line on stderr past Python's buffers, which may be busy with the line that the signal interrupted."""
+        if self.speaks:
+            os.write(2, f"{text}\n".encode())
+
     def _disarm(self) -> None:
         if self._backstop:
             self._backstop.cancel()
             self._backstop = None
 
 
-def _leave(signum: int) -> NoReturn:
+def leave(signum: int) -> NoReturn:
     """What Ctrl-C and `sys.exit` raise: nothing that catches Exception can swallow it."""
     raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
-
-
-def _say(text: str) -> None:
-    """A line on stderr past Python's buffers, which may be busy with the line that the signal interrupted."""
-    os.write(2, f"{text}\n".encode())

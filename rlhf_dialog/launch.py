@@ -1,16 +1,33 @@
-"""Where a run runs: its device, its random seeds, and how many processes there are."""
+"""Where a run runs: its device, its random seeds, and the processes that a launcher started for it."""
 
+import gc
+import io
 import logging
 import os
 import random
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
+from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)
+LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may validate, or wait for a reward
+TELLING = 20.0  # seconds that the other ranks give rank 0 to say what has happened, before they say it
+HEARING = 3.0  # seconds that rank 0 gives them to notice that it has
+_meeting: dict[str, Any] = {}  # "store": where the processes met, once they did
 
 
 def rank() -> int:
@@ -18,17 +35,132 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def check_processes(config: Config) -> None:
-    """Raises UserError for several processes or DeepSpeed: two ranks would draw the same prompts unseen."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if world_size > 1:
+def start(config: Config) -> World:
+    """The world of this process: alone, or with the others of torchrun or accelerate launch (gloo on CPU, nccl on CUDA).
+
+    A second call gives the same world. Raises UserError for what cannot be.
+    """
+    check_processes(config)
+    set_threads(config)
+    device = pick_device(config)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return World(device=device)
+    local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
+    if device.type == "cuda":
+        device = _own_device(local_rank)
+    if not dist.is_initialized():
+        _meet("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+
+
+def _own_device(local_rank: int) -> torch.device:
+    if local_rank >= torch.cuda.device_count():
         raise UserError(
-            f"{world_size} processes were started, but this version trains with one; "
-            "start it with python, or with --num_processes 1"
+            f"process {local_rank} of this machine has no CUDA device: it has {torch.cuda.device_count()}; start one process for "
+            "each of them, or use device: cpu"
         )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _meet(backend: str) -> None:
+    """All processes wait here for each other. Raises UserError when the launcher did not say where."""
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UserError(
+            f"WORLD_SIZE says {os.environ['WORLD_SIZE']} processes, but {', '.join(missing)} is not set; start them with "
+            "torchrun or accelerate launch"
+        )
+    store, number, size = next(rendezvous("env://", timeout=LONGEST_WAIT))
+    dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=LONGEST_WAIT)
+    _meeting["store"] = dist.PrefixStore("rlhf_dialog", store)
+
+
+def with_one_voice(run: Callable[[], int]) -> int:
+    """Call `run`, which returns an exit code; of all processes only rank 0 prints.
+
+    Launchers end the other processes as soon as one has ended, so those with an error wait until rank 0 has told it. What
+    rank 0 cannot know, because it happened elsewhere and was no common end (`World.in_step`), its own process tells.
+    """
+    code, leaving = 1, None
+    try:
+        code = run() if rank() == 0 else _run_silently(run)
+    except (SystemExit, KeyboardInterrupt) as end:
+        leaving = type(end)(*end.args)  # without the frames that hold the models
+    except Exception:
+        if "store" not in _meeting:
+            raise
+        sys.stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
+    if rank() == 0 and code and leaving is None:
+        _let_the_others_know()
+    _part()
+    if leaving is not None:
+        raise leaving
+    return code
+
+
+def _part() -> None:
+    """Leave the other processes. What exchanged gradients goes first: the group must not end inside of its destructor."""
+    _meeting.clear()
+    if dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def _let_the_others_know() -> None:
+    """Rank 0 has told why the run ends; it stays until they know, since the place where they met may end with it."""
+    store, end = _meeting.get("store"), time.monotonic() + HEARING
+    with suppress(RuntimeError):
+        if store is not None:
+            store.set("told", "yes")
+            while store.add("heard", 0) < dist.get_world_size() - 1 and time.monotonic() < end:
+                time.sleep(0.05)
+
+
+def _run_silently(run: Callable[[], int]) -> int:
+    heard, stderr = _LastWrites(), sys.stderr
+    try:
+        with redirect_stdout(_LastWrites()), redirect_stderr(heard):
+            code = run()
+    except Exception:
+        stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
+        stderr.flush()
+        return 1
+    if 0 < code < 128 and not _told_by_rank_0():
+        stderr.write(f"rank {rank()}: {heard.writes[-1] if heard.writes else code}")
+        stderr.flush()
+    return code
+
+
+def _told_by_rank_0() -> bool:
+    """Wait until rank 0 has said why the run ends; False when it does not, or is gone."""
+    store, end = _meeting.get("store"), time.monotonic() + TELLING
+    with suppress(RuntimeError):
+        while time.monotonic() < end:
+            if store is not None and store.check(["told"]):
+                store.add("heard", 1)
+                return True
+            time.sleep(0.1)
+    return False
+
+
+class _LastWrites(io.TextIOBase):
+    """A stream that forgets all but its last writes."""
+
+    def __init__(self) -> None:
+        self.writes: deque[str] = deque(maxlen=20)
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return len(text)
+
+
+def check_processes(config: Config) -> None:
+    """Raises UserError for DeepSpeed."""
     if config.use_deepspeed:
         raise UserError(
-            "use_deepspeed: true, but this version trains with one process and no engine; set use_deepspeed: false"
+            "use_deepspeed: true, but this version trains without an engine of DeepSpeed; set use_deepspeed: false"
         )
 
 
@@ -42,10 +174,21 @@ def pick_device(config: Config) -> torch.device:
     return torch.device("cuda" if available and config.device != "cpu" and not config.disable_cuda else "cpu")
 
 
-def seed_everything(seed: int) -> None:
+def seed_everything(seed: int, *path: int) -> None:
+    """Seed python, numpy and torch; with a path (a rank, an iteration) by a number that is made of all of them."""
+    if path:
+        seed = int(np.random.SeedSequence([seed, *path]).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def seed_rank(seed: int, world: World, *path: int) -> None:
+    """Every rank draws numbers of its own; without a path rank 0 those of a single process."""
+    if world.is_main and not path:
+        seed_everything(seed)
+    else:
+        seed_everything(seed, world.rank, *path)
 
 
 def set_threads(config: Config) -> None:

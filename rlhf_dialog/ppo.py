@@ -5,12 +5,23 @@ behaves as if its tokens were deleted. Values behind the mask may be inf or nan,
 
 Departures from the papers: advantages are whitened once over the whole rollout, and every estimator carries the KL penalty
 in the token rewards (GRPO puts a k3 estimate into the loss instead).
+
+Where a formula takes `total`, the episodes may be shared out over several processes: `total` adds a tensor up over all of them,
+and the result is that of all episodes together.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+Total = Callable[[Tensor], Tensor]
+
+
+def alone(x: Tensor) -> Tensor:
+    """The `total` of a single process."""
+    return x
 
 
 def masked(x: Tensor, mask: Tensor) -> Tensor:
@@ -18,9 +29,25 @@ def masked(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, torch.zeros_like(x))
 
 
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
     """Mean over the True positions, a scalar; 0 when there is none."""
-    return masked(x, mask).sum() / mask.sum().clamp(min=1)
+    return total(masked(x, mask).sum()) / total(mask.sum()).clamp(min=1)
+
+
+def mean(x: Tensor, total: Total = alone) -> Tensor:
+    """Mean of all elements, a scalar."""
+    return masked_mean(x, torch.ones_like(x, dtype=torch.bool), total)
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
+    """The share of the variance of the returns that the values explain, a scalar: 1 is all, 0 what a constant does."""
+    errors, wanted = (_variance(x, mask, total) for x in (returns - values, returns))
+    return 1 - errors / wanted
+
+
+def _variance(x: Tensor, mask: Tensor, total: Total) -> Tensor:
+    """Population variance of the True positions."""
+    return masked_mean((x - masked_mean(x, mask, total)) ** 2, mask, total)
 
 
 def last_token(mask: Tensor) -> Tensor:
@@ -84,11 +111,9 @@ def group_advantages(rewards: Tensor, response_mask: Tensor, num_responses_per_p
     return masked((distance * scale).view(-1, 1).expand_as(rewards), response_mask)
 
 
-def whiten(x: Tensor, mask: Tensor) -> Tensor:
+def whiten(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
     """Shift and scale the True positions to mean 0 and variance 1 (population variance); 0 on False positions."""
-    mean = masked_mean(x, mask)
-    variance = masked_mean((x - mean) ** 2, mask)
-    return masked((x - mean) * torch.rsqrt(variance + 1e-8), mask)
+    return masked((x - masked_mean(x, mask, total)) * torch.rsqrt(_variance(x, mask, total) + 1e-8), mask)
 
 
 def policy_loss(
@@ -176,11 +201,11 @@ class ValueNormalizer:
         self.beta, self.min_variance = beta, min_variance
         self.mean_sum, self.square_sum, self.weight = 0.0, 0.0, 0.0
 
-    def update(self, returns: Tensor, mask: Tensor) -> None:
+    def update(self, returns: Tensor, mask: Tensor, total: Total = alone) -> None:
         """Take in the returns (B, T) of one rollout."""
         step = 1 - self.beta
-        self.mean_sum = self.beta * self.mean_sum + step * masked_mean(returns, mask).item()
-        self.square_sum = self.beta * self.square_sum + step * masked_mean(returns**2, mask).item()
+        self.mean_sum = self.beta * self.mean_sum + step * masked_mean(returns, mask, total).item()
+        self.square_sum = self.beta * self.square_sum + step * masked_mean(returns**2, mask, total).item()
         self.weight = self.beta * self.weight + step
 
     @property

@@ -15,7 +15,17 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config, main
+from rlhf_dialog import (
+    ChatAgent,
+    Config,
+    PPOAgent,
+    RewardFactory,
+    UserError,
+    VecInfoFactory,
+    launch,
+    load_config,
+    main,
+)
 
 ROOT = Path(__file__).parents[1]
 STANDARD = {
@@ -935,16 +945,21 @@ def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
     assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
 
 
-def test_several_processes_are_refused_and_only_one_speaks(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_only_when_rank_0_is_silent(
+    run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(launch, "TELLING", 0.2)
+    monkeypatch.setenv("WORLD_SIZE", "2")  # without the place to meet that a launcher gives
     said = []
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
         assert run("--local_rank=" + rank) == 2
         said.append(capsys.readouterr())
-    assert "2 processes" in said[0].err
+    assert "2 processes, but MASTER_ADDR, MASTER_PORT is not set" in said[0].err
     assert said[0].err.count("error: ") == 1
-    assert (said[1].out, said[1].err) == ("", "")
+    assert said[1].err == "rank 1: " + said[0].err[said[0].err.index("error: ") :]
+    assert run("--help") == 0
+    assert capsys.readouterr() == ("", "")
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
 
 

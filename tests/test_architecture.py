@@ -11,7 +11,7 @@ import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
-errors interrupts clock
+errors interrupts clock allocator
 registry dialogue ppo intervals predictions cpu_linear
 schema
 config
@@ -25,15 +25,20 @@ models
 chat_template
 generation
 rollout
-checkpoint launch identity memory
+world
+launch
+checkpoint identity engine memory
 tracking
 run_folder
 chat
 evaluate
 report
+minibatches checks summary
 trainer
 validation
+run_state
 agent
+command
 """
 ORDER = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

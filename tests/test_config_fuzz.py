@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_configs import CONFIGS, ROOT, SCRIPTS, load_script
 
 from rlhf_dialog import UserError, load_config
-from rlhf_dialog.agent import TRAIN_FLAGS
+from rlhf_dialog.command import TRAIN_FLAGS
 from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments
 from rlhf_dialog.schema import Config, Settings, batch_plan
 

@@ -9,6 +9,7 @@ import torch
 from rlhf_dialog import launch
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
+from rlhf_dialog.world import World
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
 
@@ -48,21 +49,25 @@ def test_a_device_that_cannot_be(monkeypatch, keys, available, words):
 
 def test_one_process_trains(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    launch.check_processes(config())
+    assert launch.start(config(device="cpu")) == World()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    launch.check_processes(config())
+    assert launch.start(config(device="cpu")) == World()
     assert launch.rank() == 0
 
 
-def test_several_processes_and_engines_are_refused(monkeypatch):
+def test_an_engine_of_deepspeed_is_refused():
+    with pytest.raises(UserError, match="use_deepspeed: true"):
+        launch.start(config(use_deepspeed=True))
+
+
+def test_processes_that_do_not_know_where_to_meet(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "2")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
     assert launch.rank() == 2
-    with pytest.raises(UserError, match="3 processes"):
-        launch.check_processes(config())
-    monkeypatch.delenv("WORLD_SIZE")
-    with pytest.raises(UserError, match="use_deepspeed: true"):
-        launch.check_processes(config(use_deepspeed=True))
+    with pytest.raises(UserError, match=r"3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
+        launch.start(config())
 
 
 def draws() -> tuple:

@@ -1,0 +1,63 @@
+"""The command line of train_ppo.py: its words become a configuration and flags, and those a run."""
+
+import logging
+import sys
+
+from rlhf_dialog import launch, run_folder
+from rlhf_dialog.agent import PPOAgent
+from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, set_up_logging, show_help
+from rlhf_dialog.config import dump_yaml, find_config, load_config, parse_arguments
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.schema import Config
+
+logger = logging.getLogger(__name__)
+TRAIN_FLAGS = FLAGS | {
+    "overwrite": "replace the run that the run folder holds; on a terminal you are asked to type the folder's name",
+    "resume": "continue the run that the run folder holds from its newest checkpoint",
+    "smoke": "pass two prompts through every stage, from the data to a reply of the saved agent, and leave nothing behind",
+}
+USAGE = """Train a dialog model with PPO. Metrics, checkpoints and the trained agent go to <run_dir>/<experiment_name>.
+
+usage: python train_ppo.py --config FILE [--key value] [--a.b value]
+       e.g. python train_ppo.py --config nlp_ppo.yaml --lr 1e-5 --reward_class.args.intent_coef 0.3
+  --config FILE   YAML: as given, else configs/FILE, else beside the script
+  --resume_weights_only RUN_FOLDER
+                  a new run, in a folder of its own, that begins with the weights of that run's newest checkpoint; optimizer,
+                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line of train_ppo.py; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    words = sys.argv[1:] if argv is None else argv
+    set_up_logging()
+    exit_on_sigterm()
+    return launch.with_one_voice(lambda: exit_code_of(lambda: _main(words), debug="--debug" in words))
+
+
+def _main(words: list[str]) -> None:
+    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS)
+    if "help" in flags:
+        usage = f"{USAGE}\n{flag_lines(TRAIN_FLAGS)}"
+        show_help(Config, usage)
+        return
+    if name is None:
+        raise UserError("--config is missing: python train_ppo.py --config nlp_ppo.yaml")
+    path = find_config(name)
+    logger.info("config: %s", path)
+    weights = overrides.pop("resume_weights_only", None)
+    if weights is True or weights == "":
+        raise UserError("--resume_weights_only: name the folder of the run whose weights the new one begins with")
+    config = load_config(path, overrides)
+    if "print_config" in flags:
+        sys.stdout.write(dump_yaml(config))
+        return
+    agent = PPOAgent(
+        config, overwrite="overwrite" in flags, resume="resume" in flags, weights_from=weights and str(weights)
+    )
+    if "smoke" not in flags:
+        if agent.overwrite and not agent.resume:
+            launch.start(config).first(lambda: run_folder.confirm_overwrite(agent.run_folder))
+        agent.train()
+        return
+    seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in agent.smoke().items())
+    logger.info("smoke test passed with 2 prompts: %s", seconds)

@@ -1,0 +1,70 @@
+"""Which responses each optimizer step sees on each rank, so that all ranks make the same steps. B episodes, T response tokens."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.generation import Microbatch, microbatches
+from rlhf_dialog.rollout import Rollout
+
+
+def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:
+    """How many of each rank's responses go into each minibatch: one list for each rank.
+
+    The responses of all ranks are dealt out one by one, so that neither the minibatches nor any rank's parts of them differ
+    by more than one response. One rank alone has the sizes of `Tensor.tensor_split`.
+
+    >>> minibatch_sizes([3, 2], 4)
+    [[1, 1, 1, 0], [1, 0, 0, 1]]
+    """
+    sizes, dealt = [], 0
+    for count in num_responses:
+        own = [0] * num_minibatches
+        for place in range(dealt, dealt + count):
+            own[place % num_minibatches] += 1
+        sizes.append(own)
+        dealt += count
+    return sizes
+
+
+def parts_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[tuple[Rollout, Microbatch]]:
+    """The microbatches of the rows, and as many blank ones as the rank with the most rows (`num_rows`) has more."""
+    parts = [(rollout, part) for part in _microbatches(rollout, rows, size)]
+    missing = math.ceil(num_rows / size) - len(parts)
+    if missing > 0:
+        parts += [blank_part(rollout)] * missing
+    return parts
+
+
+def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
+    return list(microbatches(rollout.prompt_mask, rollout.response_mask, rows, size)) if len(rows) else []
+
+
+def blank_part(rollout: Rollout) -> tuple[Rollout, Microbatch]:
+    """A microbatch of one episode that counts nowhere."""
+    episode = blank(rollout)
+    return episode, Microbatch(
+        torch.zeros(1, dtype=torch.long, device=episode.response_ids.device), slice(0, 1), slice(0, 1)
+    )
+
+
+def blank(rollout: Rollout) -> Rollout:
+    """One episode of a prompt token and a response token that counts nowhere: every loss of it is 0, and so is its gradient."""
+    zeros, ids = rollout.logprobs.new_zeros(1, 1), rollout.response_ids.new_zeros(1, 1)
+    false = torch.zeros_like(ids, dtype=torch.bool)
+    return replace(
+        rollout,
+        dialogues=[],
+        prompt_ids=ids,
+        prompt_mask=~false,
+        response_ids=ids,
+        response_mask=false,
+        support=None if rollout.support is None else ids.unsqueeze(2),
+        logprobs=zeros,
+        values=zeros,
+        advantages=zeros,
+        targets=zeros,
+    )

@@ -1,0 +1,144 @@
+"""A run on the disk: how it begins or goes on in its folder, and its checkpoints. Rank 0 writes, every rank reads."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from rlhf_dialog import identity, launch, run_folder
+from rlhf_dialog.checkpoint import (
+    RandomStates,
+    damage_told,
+    load_checkpoint,
+    load_weights,
+    mark_best,
+    newest_checkpoint,
+    random_states,
+    read_state,
+    replace_text,
+    save_agent,
+    save_checkpoint,
+    world_size_of,
+)
+from rlhf_dialog.config import dump_yaml
+from rlhf_dialog.schema import Config
+from rlhf_dialog.tracking import cut_metrics
+from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.validation import Validation
+
+logger = logging.getLogger(__name__)
+
+
+class RunState:
+    """The trainer and the validation of a run, as they are saved in its folder and restored from it."""
+
+    def __init__(
+        self,
+        config: Config,
+        run_folder: Path,
+        trainer: PPOTrainer,
+        validation: Validation | None,
+        identity_: dict[str, Any],
+    ):
+        self.config, self.run_folder, self.trainer, self.validation = config, run_folder, trainer, validation
+        self.identity = identity_  # `identity.identity_of` the models before any update
+        self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
+
+    def begin(self, overwrite: bool, resume: bool, weights_from: Path | None) -> None:
+        """Bring trainer and folder to where the run begins or goes on, as the flags of the command line say."""
+        self.world.first(partial(self._tidy_up, overwrite, resume))
+        if resume and newest_checkpoint(self.checkpoints):
+            self._restore()
+        self.world.first(self._write_config)
+        if weights_from is not None:
+            self._take_weights(weights_from)
+
+    def _tidy_up(self, overwrite: bool, resume: bool) -> None:
+        """Take away what the run replaces, and what a kill has left."""
+        if overwrite and not resume:
+            run_folder.clear(self.run_folder)
+        run_folder.mend(self.run_folder)
+        if resume and not newest_checkpoint(self.checkpoints):
+            cut_metrics(self.run_folder / "metrics.jsonl", 0)
+            logger.info("%s: ended before its first checkpoint; the run starts from the beginning", self.run_folder)
+
+    def _write_config(self) -> None:
+        with run_folder.disk_errors_told(self.run_folder / "config.yaml"):
+            replace_text(self.run_folder / "config.yaml", dump_yaml(self.config))
+        logger.info("run folder: %s", self.run_folder)
+
+    def _restore(self) -> None:
+        trainer, world = self.trainer, self.world
+        with world.in_step():
+            source, state = read_state(self.checkpoints)
+            self._compare(source, state)
+            load_checkpoint(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size)
+            with damage_told(source):
+                trainer.load_state_dict(state)
+                if self.validation:
+                    self.validation.load_state_dict(state.get("validation", {"best": None}))
+                saved_by = world_size_of(state)
+        trainer.starts_from_reference = False
+        if saved_by != world.size:
+            launch.seed_rank(self.config.seed, world, trainer.iteration)
+            logger.warning(
+                "%s: was saved by %d processes, this run has %d; random numbers begin anew, so the run goes on, but not as "
+                "it would have",
+                *(source, saved_by, world.size),
+            )
+        world.first(self._mend_after)
+        logger.info("resumed after iteration %d", trainer.iteration)
+
+    def _mend_after(self) -> None:
+        """Bring what stands beside the checkpoint to its iteration."""
+        iteration = self.trainer.iteration
+        if self.validation and self.validation.is_best(iteration):  # a kill may have come before it was said
+            mark_best(self.checkpoints, iteration)
+            self._save_best()
+        cut_metrics(self.run_folder / "metrics.jsonl", iteration)
+
+    def _compare(self, source: Path, state: dict[str, Any]) -> None:
+        """Refuse the checkpoint of another run; tell what may be different and is."""
+        if "identity" not in state:
+            logger.warning("%s: is of an earlier version and does not say what it was made with", source)
+            return
+        identity.refuse_another_run(self.identity, state["identity"], source)
+        if changes := identity.changed_settings(self.config, state.get("settings")):
+            logger.info("resumed with other settings: %s", "; ".join(changes))
+
+    def _take_weights(self, run: Path) -> None:
+        """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
+        with self.world.in_step():
+            source, state = read_state(run / "checkpoints")
+            fresh = load_weights(source, self._modules(), self.world.device)
+        self.trainer.starts_from_reference = False
+        anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
+        logger.info("weights of %s; %s begin anew", source, anew)
+        if found := identity.differences(self.identity, state.get("identity")):
+            logger.info("other than in that run: %s", "; ".join(found))
+        self.save(best=False)
+
+    def save(self, best: bool) -> None:
+        """Write the checkpoint of this iteration; after the best one so far also its agent. All ranks call it."""
+        random_of_ranks = self.world.gather(random_states())
+        self.world.first(partial(self._write, best, random_of_ranks))
+
+    def _write(self, best: bool, random_of_ranks: list[RandomStates]) -> None:
+        trainer, state = self.trainer, self.trainer.state_dict()
+        state |= identity.record(self.config, self.identity)
+        if self.validation:
+            state["validation"] = self.validation.state_dict()
+        save_checkpoint(
+            self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks
+        )
+        if best:
+            self._save_best()
+
+    def _save_best(self) -> None:
+        models = self.trainer.models
+        save_agent(self.run_folder / "best_agent", models.policy, models.tokenizer, self.config)
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {name: engine.module for name, engine in self.trainer.engines.items()}

@@ -1,0 +1,66 @@
+"""What one iteration's line says of its rollout: numbers of the episodes of all ranks together. B episodes, T response tokens."""
+
+import math
+import traceback
+
+from rlhf_dialog import ppo
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.world import World
+
+Metrics = dict[str, float]
+
+
+def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
+    """Scores, entropy, lengths, and the parts of the reward: means over all episodes or all tokens. Times are this rank's own."""
+    total = world.sum
+    parts = rollout.reward_scores.parts
+    paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
+    dropped, tokens, episodes, *paid = world.sum_of([rollout.num_dropped, rollout.num_tokens, len(rollout), *paid])
+    metrics: Metrics = {
+        "objective/score": ppo.mean(rollout.scores, total).item(),
+        "objective/entropy": ppo.masked_mean(rollout.entropy, rollout.response_mask, total).item(),
+        "response/unscored": int(dropped),
+        "response/length": tokens / episodes,
+        "response/truncated": ppo.mean(rollout.truncated.float(), total).item(),
+        **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
+    }
+    for (name, part), raw, weighted in zip(parts.items(), paid[::2], paid[1::2], strict=True):
+        metrics[f"reward/{name}"] = raw / episodes
+        metrics[f"reward/{name}_weighted"] = weighted / episodes
+        metrics[f"time/reward_{name}"] = part.seconds
+    return metrics
+
+
+def filter_metrics(rollout: Rollout, world: World) -> Metrics:
+    """What top-k and top-p hide from the KL; nothing for an unfiltered rollout."""
+    if rollout.kl_full is None or rollout.ref_support_mass is None:
+        return {}
+    found = {"objective/kl_full": rollout.kl_full, "objective/ref_support_mass": rollout.ref_support_mass}
+    return {name: ppo.masked_mean(x, rollout.response_mask, world.sum).item() for name, x in found.items()}
+
+
+def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
+    """What the vec-info class returns; with several ranks the mean of what it says of each one's episodes, by their number.
+
+    Raises UserError with the line that failed when it raises, on whichever rank.
+    """
+    with world.in_step():
+        found = _asked(vec_info, rollout) if len(rollout) else {}
+    if world.size == 1:
+        return found
+    told = world.gather({name: (float(value), len(rollout)) for name, value in found.items()})
+    pairs = {name: [one[name] for one in told if name in one] for one in told for name in one}
+    return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
+
+
+def _asked(vec_info: VecInfo, rollout: Rollout) -> Metrics:
+    try:
+        return vec_info(rollout)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"vec_info_class: {type(vec_info).__name__} raised {type(error).__name__}: {error} at "
+            f"{frame.filename}:{frame.lineno}"
+        ) from error

@@ -1,0 +1,157 @@
+"""The processes of a run, one to a device: which one this is, and what all of them know together. One process is a world too."""
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rlhf_dialog.errors import RunStopped, UserError
+
+T = TypeVar("T")
+
+
+class OtherRankFailed(Exception):
+    """The traceback of the process that failed, as text: the cause of the error that the others raise for it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one rank says of the exception that ended its work."""
+
+    exit_code: int
+    text: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        known = isinstance(error, UserError | RunStopped)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        return cls(getattr(error, "exit_code", 1), text, "".join(traceback.format_exception(error)))
+
+    def raise_for(self, prefix: str) -> None:
+        kind = UserError if self.exit_code == UserError.exit_code else RunStopped
+        raise kind(prefix + self.text) from OtherRankFailed(self.trace)
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run. Every method but `share` is called by all of them at the same point, and gives all the same.
+
+    >>> world.sum(mask.sum())          # response tokens of all ranks
+    >>> world.gather(len(rollout))     # [16, 15]: one of each rank
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the only one that writes, asks and prints."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> list[T]:
+        """This rank's own part: neighbours; the sizes differ by at most one, and the ranks' parts in order are all items."""
+        return list(items[self.rank * len(items) // self.size : (self.rank + 1) * len(items) // self.size])
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks; no gradient goes through it."""
+        if self.size == 1:
+            return x
+        x = x.detach().clone()
+        dist.all_reduce(x)
+        return x
+
+    def sum_of(self, numbers: Sequence[float]) -> list[float]:
+        """The sum over all ranks of each number, in float64."""
+        return list(numbers) if self.size == 1 else self.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
+
+    def gather(self, value: T) -> list[T]:
+        """What each rank says, in the order of the ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def broadcast(self, value: T) -> T:
+        """What rank 0 says."""
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.sum_of([0.0])
+
+    def first(self, action: Callable[[], T]) -> T:
+        """Rank 0 alone acts; all ranks return what it returns, or raise when it raises. No rank may be inside another `first`."""
+        if self.size == 1:
+            return action()
+        failure: Exception | None = None
+        result: T | None = None
+        if self.is_main:
+            try:
+                result = action()
+            except Exception as error:
+                failure = error
+        told, result = self.broadcast((None if failure is None else Failure.of(failure), result))
+        if failure is not None:
+            raise failure
+        if told is not None:
+            told.raise_for("")
+        return cast(T, result)
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """The block ends well on every rank, or raises on every rank: its own error, else that of the first rank that failed.
+
+        A message says `rank 1: ` unless every rank failed. Inside the block no rank may wait for another.
+        """
+        if self.size == 1:
+            yield
+            return
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        failed = self.sum_of([float(failure is not None)])[0]
+        if failed:
+            self._raise_together(failure, everyone=failed == self.size)
+
+    def _raise_together(self, failure: Exception | None, everyone: bool) -> None:
+        told = self.gather(None if failure is None else Failure.of(failure))
+        if failure is not None:
+            if isinstance(failure, UserError | RunStopped) and not everyone:
+                failure.args = (f"rank {self.rank}: {failure}",)
+            raise failure
+        rank = next(i for i, one in enumerate(told) if one is not None)
+        cast(Failure, told[rank]).raise_for(f"rank {rank}: ")
+
+    @contextmanager
+    def contact(self) -> Iterator[None]:
+        """A process that ends or hangs while the block runs shows as RunStopped in the others."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size == 1 or not _is_lost(error):
+                raise
+            raise RunStopped(
+                f"rank {self.rank} has lost another process, which ended or no longer answers; it or the launcher says why; "
+                f"the last checkpoint stands ({str(error).splitlines()[0][:200]})"
+            ) from error
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """Whether torch.distributed raised it because of another process."""
+    words = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)

@@ -1,0 +1,343 @@
+"""Ranks agree: several processes on the parts of a rollout make the step that one process makes on all of it."""
+
+import copy
+import math
+
+import pytest
+import torch
+from ranks import in_ranks
+from test_trainer import Holes, Places, Share, make_trainer, numbers_of, parameters
+from torch import Tensor
+
+from rlhf_dialog import trainer as trainer_module
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.generation import Microbatch, evaluate
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.minibatches import blank, minibatch_sizes, parts_of
+from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.world import World
+
+LR = 0.5
+
+
+# -- the same step
+
+
+def learner(rollout: Rollout | None, rows: list[list[int]] | None, world: World, exact: bool, **keys) -> PPOTrainer:
+    """A trainer that descends with plain SGD; given a rollout, its rank's rows of it are the next one that it collects."""
+    trainer = make_trainer(
+        ref_seed=3,
+        ref_model="another",
+        world=world,
+        double=exact,
+        num_mini_batch=1,
+        ppo_epoch=1,
+        lr=LR,
+        critic_lr=LR,
+        **keys,
+    )
+    for engine in trainer.engines.values():
+        if head := getattr(engine.module, "value_head", None):  # at zero nothing below it has a gradient
+            head.weight.data += torch.arange(head.weight.numel()).sin() / 10
+            head.bias.data += 0.3
+        engine.optimizer = torch.optim.SGD(engine.module.parameters(), lr=LR)
+    if rollout is not None and rows is not None:
+        own = copy.deepcopy(rollout.of(rows[world.rank]))
+        own.num_generated, own.num_dropped = own.num_tokens, 0
+        trainer._collect_own = lambda _: own
+    return trainer
+
+
+def one_step(trainer: PPOTrainer) -> dict:
+    """The gradient and the change of every parameter in one step, and its metrics."""
+    gradients, before = {}, {}
+    for name, engine in trainer.engines.items():
+        before |= {f"{name}.{key}": p for key, p in parameters(engine.module).items()}
+
+        def step(name=name, engine=engine):
+            found = engine.module.named_parameters()
+            gradients.update({f"{name}.{key}": p.grad.clone() for key, p in found if p.grad is not None})
+            engine.optimizer.step()
+
+        engine.step = step
+    metrics = trainer.step()
+    after = {f"{name}.{key}": p for name, e in trainer.engines.items() for key, p in e.module.named_parameters()}
+    moved = {key: (before[key] - after[key].detach()) / LR for key in before}
+    return {"gradients": gradients, "moved": moved, "metrics": metrics}
+
+
+def part_of_step(world: World, rollout: Rollout, rows: list[list[int]], exact: bool, keys: dict) -> dict:
+    if exact:
+        torch.Tensor.float = torch.Tensor.double  # this process only: models and losses in float64
+    return one_step(learner(rollout, rows, world, exact, **keys))
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest norm of a difference as a share of the norm."""
+    assert set(found) == set(expected)
+    assert all(expected[key].norm() > 0 for key in expected)
+    return max(((found[key] - expected[key]).norm() / expected[key].norm()).item() for key in expected)
+
+
+def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None:
+    """One process on the stored rollout, then as many ranks as `rows` has lists, each on its rows."""
+    if exact:
+        monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, **keys}
+    first = learner(None, None, World(), exact, **keys)
+    rollout = first._collect_own(first._next_prompts())
+    expected = one_step(learner(rollout, [list(range(len(rollout)))], World(), exact, **keys))
+    ranks = in_ranks(len(rows), part_of_step, rollout, rows, exact, keys)
+    tolerance = 1e-11 if exact else 1e-5
+    for found in ranks:
+        assert distance(found["gradients"], expected["gradients"]) <= tolerance
+        assert distance(found["moved"], expected["moved"]) <= (tolerance if exact else 1e-4)
+        assert set(found["metrics"]) - set(expected["metrics"]) == {"time/wait"}
+        for name, value in numbers_of(expected["metrics"]).items():
+            if name not in ("time/wait", "FPS"):
+                assert found["metrics"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_two_ranks_make_the_step_of_one(monkeypatch):
+    """The quick test that always runs: float32, shared trunk, microbatches that do not divide either part."""
+    check_ranks(monkeypatch, [[0, 1, 2], [3, 4, 5, 6]], exact=False)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("rows", "keys"),
+    [
+        ([[0, 1, 2, 3], [4, 5, 6]], {}),
+        ([[0, 1, 2, 3], [4, 5, 6]], {"use_share_model": False}),
+        ([[0, 1, 2, 3, 4, 5, 6], []], {}),
+        ([[], [0, 1, 2, 3, 4, 5, 6]], {"use_share_model": False}),
+        ([[0, 1, 2], [3, 4], [5, 6]], {"per_device_microbatch_size": 1}),
+        ([[6, 5, 4, 3, 2], [1], [0]], {"per_device_microbatch_size": 16, "use_share_model": False}),
+        ([[0, 1, 2], [3, 4, 5, 6]], {"top_k": 20, "use_valuenorm": False, "use_clipped_value_loss": False}),
+        ([[0, 1, 2], []], {"top_k": 20, "rollout_batch_size": 3}),
+        (
+            [[0, 1, 2, 3], [4, 5]],
+            {"advantage_estimator": "rloo", "num_responses_per_prompt": 2, "rollout_batch_size": 6},
+        ),
+        ([[], [0, 1, 2, 3]], {"advantage_estimator": "grpo", "num_responses_per_prompt": 2, "rollout_batch_size": 4}),
+        ([[0, 1, 2, 3], [4, 5, 6]], {"advantage_estimator": "reinforce_pp"}),
+    ],
+)
+@pytest.mark.parametrize("exact", [True, False])
+def test_ranks_make_the_step_of_one_process(monkeypatch, rows, keys, exact):
+    check_ranks(monkeypatch, rows, exact, **keys)
+
+
+# -- which rows
+
+
+@pytest.mark.parametrize(
+    ("counts", "minibatches"), [([16, 16], 20), ([3, 2], 4), ([7], 3), ([0, 5], 2), ([4, 4, 4], 1), ([1, 0, 9], 10)]
+)
+def test_minibatch_sizes(counts, minibatches):
+    sizes = minibatch_sizes(counts, minibatches)
+    assert [sum(own) for own in sizes] == counts
+    together = [sum(own[i] for own in sizes) for i in range(minibatches)]
+    for some in (*sizes, together):
+        assert max(some) - min(some) <= 1
+    if len(counts) == 1:
+        assert sizes[0] == [len(part) for part in torch.arange(counts[0]).tensor_split(minibatches)]
+
+
+def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
+    trainer = make_trainer(top_k=5)
+    trainer.step()
+    rollout = trainer.rollout
+    parts = parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=7)
+    assert [len(part.rows) for _, part in parts] == [2, 1, 1, 1]
+    assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
+    assert len(parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
+    assert [len(part.rows) for _, part in parts_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)] == [1]
+    losses, statistics = trainer._losses(*parts[-1], num_tokens=torch.tensor(9), first=True)
+    losses["policy"].backward()
+    gradients = [p.grad for p in trainer.models.policy.parameters()]
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert {value.item() for value in statistics.values()} == {0.0}
+    assert blank(rollout).support.shape == (1, 1, 1)
+    assert isinstance(parts[-1][1], Microbatch)
+
+
+# -- a whole iteration of its own on each rank
+
+
+class Counted(VecInfo):
+    """Says something on the episodes of its rank."""
+
+    def __call__(self, rollout):
+        return {"mine/first": float(rollout.dialogues[0].meta["index"]), "mine/one": 1.0}
+
+
+def iterate(world: World, keys: dict, count: int = 2, reward=None) -> dict:
+    trainer = make_trainer(reward, world=world, vec_info=Counted(), **keys)
+    torch.manual_seed(world.rank)
+    seen, responses, lines, steps = [], [], [], []
+    for _ in range(count):
+        lines.append(trainer.step())
+        rollout = trainer.rollout
+        seen.append([dialogue.meta["index"] for dialogue in rollout.dialogues])
+        responses += [ids[mask].tolist() for ids, mask in zip(rollout.response_ids, rollout.response_mask, strict=True)]
+        steps.append({int(s["step"]) for o in trainer.optimizers.values() for s in o.state.values()})
+    return {
+        "seen": seen,
+        "responses": responses,
+        "lines": lines,
+        "steps": steps,
+        "widths": rollout.response_mask.shape[1],
+        "tokens": [rollout.num_tokens, len(rollout)],
+        "weights": [p.detach().clone() for p in trainer.models.policy.parameters()],
+        "state": trainer.state_dict(),
+    }
+
+
+def together(ranks: list[dict], name: str) -> list[float]:
+    """A number of every line; all ranks say the same."""
+    said = [[line[name] for line in found["lines"]] for found in ranks]
+    assert all(one == said[0] for one in said)
+    return said[0]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("size", "count"), [(2, 8), (2, 7), (3, 4)])
+@pytest.mark.parametrize("share", [True, False])
+def test_ranks_share_out_the_order_of_one_process(size, count, share):
+    keys = {"rollout_batch_size": count, "use_share_model": share, "num_mini_batch": 3, "lr": 1e-2}
+    ranks = in_ranks(size, iterate, keys)
+    order = make_trainer().sampler.take(2 * count)
+    for iteration in (0, 1):
+        found = [index for rank in ranks for index in rank["seen"][iteration]]
+        assert found == order[iteration * count : (iteration + 1) * count]
+    drawn = [tuple(response) for rank in ranks for response in rank["responses"] if len(response) > 2]
+    assert len(set(drawn)) == len(drawn)
+    for rank in ranks[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(rank["weights"], ranks[0]["weights"], strict=True))
+        assert rank["state"] == ranks[0]["state"]
+    assert together(ranks, "episodes") == [count, 2 * count]
+    tokens = [sum(map(len, rank["responses"])) for rank in ranks]
+    assert together(ranks, "time_steps")[1] == sum(tokens)
+    newest, episodes = (sum(rank["tokens"][i] for rank in ranks) for i in (0, 1))
+    assert together(ranks, "response/length")[1] == pytest.approx(newest / episodes)
+    assert together(ranks, "ppo/skipped_steps") == [0, 0]
+    assert all(rank["steps"] == [{6}, {12}] for rank in ranks)  # 3 minibatches, 2 epochs
+    firsts, sizes = ([f(rank["seen"][1]) for rank in ranks] for f in (lambda seen: seen[0], len))
+    expected = sum(a * n for a, n in zip(firsts, sizes, strict=True)) / sum(sizes)
+    assert together(ranks, "mine/first")[1] == pytest.approx(expected)
+    assert together(ranks, "mine/one") == [1.0, 1.0]
+
+
+class HolesOn(Holes):
+    """As Holes, on one rank only."""
+
+    def __init__(self, rank, places):
+        super().__init__(places)
+        self.rank = rank
+
+    def __call__(self, dialogues):
+        import os
+
+        return super().__call__(dialogues) if int(os.environ["RANK"]) == self.rank else Places()(dialogues)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("places", [[0], [0, 1, 2, 3]])
+def test_a_rank_whose_episodes_are_dropped_takes_the_same_steps(places):
+    keys = {"rollout_batch_size": 8, "num_mini_batch": 8, "on_reward_error": "skip", "lr": 1e-2}
+    ranks = in_ranks(2, iterate_all_the_same, keys, HolesOn(1, places))
+    assert together(ranks, "response/unscored") == [len(places)] * 2
+    assert ranks[0]["steps"] == ranks[1]["steps"] == [2 * (8 - len(places)), 4 * (8 - len(places))]
+    assert all(torch.equal(a, b) for a, b in zip(ranks[0]["weights"], ranks[1]["weights"], strict=True))
+    assert together(ranks, "episodes") == [8, 16]
+
+
+def iterate_all_the_same(world: World, keys: dict, reward) -> dict:
+    trainer = make_trainer(reward, world=world, **keys)
+    torch.manual_seed(world.rank)
+    lines, steps = [], []
+    for _ in range(2):
+        lines.append(trainer.step())
+        (step,) = {int(state["step"]) for state in trainer.optimizers["policy"].state.values()}
+        steps.append(step)
+    weights = [p.detach().clone() for p in trainer.models.policy.parameters()]
+    return {"lines": lines, "steps": steps, "weights": weights}
+
+
+def stopped(world: World, spoil, keys: dict, reward=None) -> str:
+    """The message that a rank ends with."""
+    trainer = make_trainer(reward, world=world, **keys)
+    if world.rank == 1:
+        spoil(trainer)
+    try:
+        for _ in range(2):
+            trainer.step()
+    except (RunStopped, UserError) as error:
+        world.barrier()
+        return f"{type(error).__name__} {error}"
+    return f"went on, {trainer.skipped_in_a_row} skipped"
+
+
+def wrong_ratio(trainer):
+    def shifted(*args):
+        found = evaluate(*args)
+        found.logprobs = found.logprobs + 0.01
+        return found
+
+    trainer_module.evaluate = shifted
+
+
+def bad_microbatch(trainer):
+    def spoilt(*args):
+        found = evaluate(*args)
+        found.entropy = found.entropy * math.nan
+        return found
+
+    trainer_module.evaluate = spoilt
+
+
+def bad_weights(trainer):
+    torch.nn.init.constant_(trainer.models.ref_policy.lm.transformer.ln_f.weight, math.nan)
+
+
+def reward_raises(trainer):
+    def broken(_):
+        raise ZeroDivisionError("in the reward")
+
+    trainer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
+
+
+def vec_info_raises(trainer):
+    def broken(self, _):
+        raise KeyError("words")
+
+    trainer.vec_info = type("Broken", (VecInfo,), {"__call__": broken})()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (wrong_ratio, "RunStopped rank 1: iteration 1: the ratio of new to old"),
+        (bad_weights, "RunStopped rank 1: iteration 1: the reference gives NaN"),
+        (reward_raises, "rank 1: reward 'share' raised ZeroDivisionError: in the reward"),
+        (vec_info_raises, "UserError rank 1: vec_info_class: Broken raised KeyError"),
+    ],
+)
+def test_what_fails_on_one_rank_ends_all_and_names_it(spoil, words):
+    first, second = in_ranks(2, stopped, spoil, {})
+    assert words in first
+    assert words in second
+
+
+@pytest.mark.multiprocess
+def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all():
+    first, second = in_ranks(2, stopped, bad_microbatch, {"max_skipped_steps": 3, "ppo_epoch": 1})
+    assert first == second
+    assert "a number of the update is not finite (ppo/loss nan" in first or "ppo/loss nan" in first
+    assert "3 in a row" in first
+    guilty = first.split("prompts of the microbatch with it: ")[1].split(";")[0]
+    order = make_trainer().sampler.take(12)
+    assert {int(word) for word in guilty.replace("prompt ", "").split(", ")} <= {*order[3:6], *order[9:12]}

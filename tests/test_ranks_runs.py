@@ -1,0 +1,349 @@
+"""Whole runs of several ranks: what they leave, how they resume, and how they end when one of them fails."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import yaml
+from ranks import free_port, runs_in_ranks
+from safetensors.torch import load_file
+from test_trainer import numbers_of
+from transformers import AutoModelForCausalLM
+
+from rlhf_dialog import BaseReward, RewardFactory, launch, main
+from rlhf_dialog.checkpoint import random_states
+
+pytestmark = pytest.mark.multiprocess
+ROOT = Path(__file__).parents[1]
+RUN = Path("run_results/ppo")
+SCRIPT = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from test_ranks_runs import Moody
+from rlhf_dialog import RewardFactory, main
+RewardFactory.register("Moody", Moody)
+if __name__ == "__main__":
+    assert os.environ["WORLD_SIZE"] == "2"
+    sys.exit(main())
+"""
+
+
+class Moody(BaseReward):
+    """Draws from all generators, notes what it is asked (`seen<rank>`), and ends badly on one rank at one call."""
+
+    calls = 0
+
+    def __init__(self, rank: int = -1, at: int = 2, end: str = "raise"):
+        self.rank, self.at, self.end = rank, at, end
+
+    def __call__(self, dialogues):
+        Moody.calls += 1
+        rank = int(os.environ.get("RANK", "0"))
+        rows = [[d.meta["split"], d.meta["index"], d.response] for d in dialogues]
+        with open(f"seen{rank}", "a") as file:
+            file.write(json.dumps(rows) + "\n")
+        if rank == self.rank and Moody.calls == self.at:
+            self.bad_end()
+        drawn = random.random() + np.random.random() + torch.rand(()).item()
+        return [drawn + len(d.response) / 10 for d in dialogues]
+
+    def bad_end(self):
+        if self.end == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.end == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        raise ZeroDivisionError("a bad day")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    tiny.gpt2().save_pretrained(root / "model")
+    tiny.byte_tokenizer().save_pretrained(root / "model")
+    tiny.write_data(root / "data", 6)
+    return root
+
+
+@pytest.fixture
+def ppo(world, tmp_path, monkeypatch):
+    """A folder with ppo.yaml; `ppo(2, "--key", "value")` runs two ranks there and returns code, stdout and stderr of each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Moody": Moody})
+    settings = {
+        "model_path": str(world / "model"),
+        "env": {"args": {"data_path": str(world / "data")}},
+        "reward_class": {"id": "Moody"},
+        "rollout_batch_size": 7,
+        "num_mini_batch": 2,
+        "ppo_epoch": 2,
+        "per_device_microbatch_size": 2,
+        "max_new_tokens": 6,
+        "max_prompt_length": 60,
+        "max_iterations": 4,
+        "save_interval": 2,
+        "lr": 1e-3,
+        "critic_lr": 1e-3,
+        "sample_interval": 2,
+        "device": "cpu",
+    }
+    Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+    def run(size: int, *words: str, seconds: float = 60) -> list[tuple[int, str, str]]:
+        def work(_: int) -> int:
+            Moody.calls = 0
+            try:
+                return main(["--config", "ppo.yaml", *words])
+            except SystemExit as end:
+                return end.code
+
+        return runs_in_ranks(size, work, tmp_path, seconds)
+
+    return run
+
+
+def lines(folder: Path = RUN) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def numbers(rows: list[dict]) -> list[dict]:
+    return [numbers_of({name: x for name, x in row.items() if x is not None}) for row in rows]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {f"{path.name}.{name}": x for path in folder.glob("*.safetensors") for name, x in load_file(path).items()}
+
+
+def seen(rank: int) -> list[list]:
+    return [json.loads(line) for line in Path(f"seen{rank}").read_text().splitlines()]
+
+
+def test_two_ranks_are_one_run(ppo, tmp_path):
+    first, second = ppo(2, "--max_iterations", "3", "--eval_interval", "2", "--eval_episodes", "5")
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert (second[1], second[2]) == ("", "")
+    assert [line["iteration"] for line in lines()] == [1, 2, 3]
+    assert [line["episodes"] for line in lines()] == [7, 14, 21]
+    assert first[1].count("iteration 1  reward") == first[1].count("samples of iteration 2") == 1
+    assert "world         2 processes with 3 or 4 prompts each" in first[2]
+    assert [("eval/score" in line) for line in lines()] == [False, True, True]
+    trained = [[rows for rows in seen(rank) if rows[0][0] == "train"] for rank in (0, 1)]
+    for left, right in zip(*trained, strict=True):
+        assert (len(left), len(right)) == (3, 4)
+        assert not {row[1] for row in left} & {row[1] for row in right}
+        assert not {row[2] for row in left} & {row[2] for row in right}
+    assert all(rows[0][0] == "train" for rows in seen(1))  # rank 0 validates
+    AutoModelForCausalLM.from_pretrained(RUN / "agent")
+    assert {path.name for path in RUN.iterdir()} == {
+        "agent",
+        "best_agent",
+        "checkpoints",
+        "config.yaml",
+        "metrics.jsonl",
+    }
+    assert {path.name for path in tmp_path.iterdir()} >= {"seen0", "seen1", "run_results"}
+
+
+@pytest.mark.parametrize(
+    ("size", "keys"),
+    [(2, []), (2, ["--use_share_model", "true", "--top_k", "30"]), (3, []), (2, ["--eval_interval", "1"])],
+)
+def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, keys):
+    keys = [*keys, "--eval_episodes", "3"] if "--eval_interval" in keys else keys
+    assert [code for code, *_ in ppo(size, *keys, "--experiment_name", "whole")] == [0] * size
+    assert [code for code, *_ in ppo(size, *keys, "--max_iterations", "2")] == [0] * size
+    ended = ppo(size, *keys, "--resume")
+    assert [code for code, *_ in ended] == [0] * size, ended[0][2]
+    assert "random numbers begin anew" not in ended[0][2]
+    assert numbers(lines()) == numbers(lines(Path("run_results/whole")))
+    newest = [RUN.with_name(name) / "checkpoints/iter_000004" for name in ("whole", "ppo")]
+    expected, found = map(weights, newest)
+    assert set(found) == set(expected)
+    for name, x in expected.items():
+        assert torch.equal(x, found[name]), name
+    states = [json.loads((folder / "trainer.json").read_text()) for folder in newest]
+    assert states[0]["random_of_other_ranks"] == states[1]["random_of_other_ranks"]
+    assert len(states[0]["random_of_other_ranks"]) == size - 1
+    assert states[0]["random"] != states[0]["random_of_other_ranks"][0]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
+def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, monkeypatch):
+    original = launch.seed_rank
+
+    def noted(seed, world, *path):
+        with open(f"seeds{world.rank}", "a") as file:
+            file.write(f"{path} ")
+        original(seed, world, *path)
+
+    monkeypatch.setattr(launch, "seed_rank", noted)
+    assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
+    first, *others = ppo(after, "--resume")
+    assert {code for code, *_ in (first, *others)} == {0}, first[2]
+    assert f"was saved by {before} processes, this run has {after}; random numbers begin anew" in first[2]
+    assert [line["iteration"] for line in lines()] == [1, 2, 3, 4]
+    assert [line["episodes"] for line in lines()] == [7, 14, 21, 28]
+    assert all(
+        Path(f"seeds{rank}").read_text().endswith("() (2,) ") for rank in range(after)
+    )  # not those of the beginning
+    responses = [json.dumps(rows) for rank in range(max(before, after)) for rows in seen(rank)]
+    assert len(set(responses)) == len(responses)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_reward_that_raises_on_one_rank_ends_all_and_names_it(ppo, rank):
+    first, second = ppo(2, "--reward_class.args", json.dumps({"rank": rank, "at": 3}))
+    assert (first[0], second[0]) == (2, 2)
+    message = f"error: rank {rank}: reward 'moody' raised ZeroDivisionError: a bad day at"
+    assert first[2].count(message) == 1
+    assert "Traceback" not in first[2]
+    assert second[1:] == ("", "")
+    assert "in bad_end" in (RUN / "error.log").read_text()
+    assert [line["iteration"] for line in lines()] == [1, 2]
+    assert not (RUN / ".lock").exists()
+    assert {code for code, *_ in ppo(2, "--resume", "--reward_class.args", "{}")} == {
+        2
+    }  # another reward is another run
+
+
+def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
+    start = time.monotonic()
+    first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
+    assert time.monotonic() - start < 30
+    assert second[0] == "gone"
+    assert first[0] == 3
+    assert first[2].count("rank 0 has lost another process") == 1
+    assert [line["iteration"] for line in lines()] == [1, 2, 3]
+    first, second = ppo(2, "--resume", "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
+    assert (first[0], second[0]) == (0, 0)  # one call less before its end
+    assert [line["iteration"] for line in lines()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_that_one_rank_gets_ends_all_after_the_same_iteration(ppo, rank):
+    first, second = ppo(2, "--reward_class.args", json.dumps({"rank": rank, "at": 3, "end": "term"}))
+    assert (first[0], second[0]) == (143, 143)
+    assert first[2].count("saved after iteration 3; continue with --resume") == 1
+    assert first[2].count("SIGTERM: finishing the iteration") == (1 if rank == 0 else 0)
+    assert second[2] == ""
+    assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
+    assert [line["iteration"] for line in lines()] == [1, 2, 3]
+
+
+def test_too_few_prompts_are_refused_with_the_table_and_numbers_that_fit(ppo):
+    first, second = ppo(2, "--rollout_batch_size", "3", "--num_responses_per_prompt", "3")
+    assert (first[0], second[0], second[2]) == (2, 2, "")
+    assert "1 prompts an iteration cannot be shared out over 2 processes" in first[2]
+    for name in ("responses", "tokens", "world", "minibatch", "microbatch", "accumulation"):
+        assert f"\n  {name} " in first[2]
+    assert "this fits: rollout_batch_size: 6" in first[2]
+    assert {code for code, *_ in ppo(2, "--rollout_batch_size", "6", "--num_responses_per_prompt", "3")} == {0}
+
+
+def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
+    monkeypatch.setattr(launch, "TELLING", 1.0)  # no launcher ends the other one
+    assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
+    first, second = ppo(2)
+    assert (first[0], second[0], second[2]) == (2, 2, "")
+    assert first[2].count("holds a run already") == 1
+    first, second = ppo(2, "--lr", "-1")
+    assert first[2].count("error: ") == 1
+    assert first[0] == 2
+
+
+def test_smoke_of_ranks_leaves_nothing(ppo, tmp_path):
+    found = ppo(3, "--smoke")
+    assert [code for code, *_ in found] == [0, 0, 0], found[0][2]
+    assert "smoke test passed" in found[0][2]
+    assert not (tmp_path / "run_results").exists()
+
+
+def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
+    tiny.write_data(tmp_path / "other", 5)
+    os.symlink(world / "data", tmp_path / "data0")
+    os.symlink(tmp_path / "other", tmp_path / "data1")
+
+    def work(rank: int) -> int:
+        return main(["--config", "ppo.yaml", "--env.args.data_path", f"data{rank}"])
+
+    first, second = runs_in_ranks(2, work, tmp_path)
+    assert (first[0], second[0]) == (2, 2)
+    assert "rank 1 would train something else than rank 0" in first[2]
+    assert "\n  data: '20 prompts" in first[2]
+
+    def other_steps(rank: int) -> int:
+        return main(["--config", "ppo.yaml", "--ppo_epoch", str(rank + 1)])
+
+    first, _ = runs_in_ranks(2, other_steps, tmp_path)
+    assert "ppo_epoch: 1 on rank 0, 2 on rank 1" in first[2]
+
+
+def test_random_states_of_one_process_keep_their_names():
+    generators, python = random_states()
+    assert "torch" in generators
+    assert set(python) == {"python", "numpy"}
+
+
+# the launchers
+
+
+def launched(tmp_path: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess:
+    script = tmp_path / "train_ppo.py"
+    script.write_text(SCRIPT.format(tests=str(ROOT / "tests")))
+    words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
+    paths = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=240, env=os.environ | paths)
+
+
+def test_torchrun(ppo, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        str(free_port()),
+    ]
+    ran = launched(tmp_path, command)
+    assert ran.returncode == 0, ran.stderr
+    assert [line["episodes"] for line in lines()] == [7, 14]
+    assert ran.stderr.count("agent saved") == 1
+    ran = launched(tmp_path, command)
+    assert ran.returncode != 0
+    assert ran.stderr.count("error: run_results/ppo: holds a run already") == 1
+
+
+def test_accelerate_launch(ppo, tmp_path):
+    """Rank 1 fails: rank 0 says so, whichever of them the launcher ends first."""
+    program = str(Path(sys.executable).with_name("accelerate"))
+    command = [
+        program,
+        "launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+    ]
+    command += ["--dynamo_backend", "no", "--main_process_port", str(free_port())]
+    ran = launched(tmp_path, command, ACCELERATE_USE_CPU="true")
+    assert ran.returncode == 0, ran.stderr
+    assert [line["episodes"] for line in lines()] == [7, 14]
+    settings = yaml.safe_load(Path("ppo.yaml").read_text())
+    settings["reward_class"] = {"id": "Moody", "args": {"rank": 1, "at": 1}}
+    Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": "fails"}))
+    ran = launched(tmp_path, command, ACCELERATE_USE_CPU="true")
+    assert ran.returncode != 0
+    assert ran.stderr.count("error: rank 1: reward 'moody' raised ZeroDivisionError") == 1

@@ -1,0 +1,227 @@
+"""What several processes know together: sums, words, errors; and how one voice speaks for them."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from ranks import in_ranks, runs_in_ranks
+
+from rlhf_dialog import launch, ppo
+from rlhf_dialog.cli import exit_code_of
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.world import World
+
+SIZES = ([[3, 0, 5], [1]], [[2], []], [[4, 1], [2, 3], [6]])  # response tokens of each episode, by rank
+
+
+def episodes(lengths: list[list[int]], seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers (B, T) and their mask for each rank; every rank has a width of its own, garbage where the mask is False."""
+    drawn, ranks = np.random.default_rng(seed), []
+    for own in lengths:
+        width = max(own, default=1) + 1
+        mask = np.arange(width)[None] < np.array(own, dtype=int)[:, None]
+        numbers = drawn.normal(3, 2, (len(own), width))
+        ranks.append((np.where(mask, numbers, np.nan), mask))
+    return ranks
+
+
+def flat(ranks: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    return np.concatenate([numbers[mask] for numbers, mask in ranks])
+
+
+def statistics(world: World, values: list, returns: list) -> dict:
+    (x, mask), (y, _) = values[world.rank], returns[world.rank]
+    numbers, mask, wanted = torch.tensor(x), torch.tensor(mask), torch.tensor(y)
+    norm = ppo.ValueNormalizer(beta=0.9)
+    norm.update(numbers, mask, world.sum)
+    norm.update(2 * numbers, mask, world.sum)
+    return {
+        "mean": ppo.masked_mean(numbers, mask, world.sum).item(),
+        "whitened": ppo.whiten(numbers, mask, world.sum)[mask].tolist(),
+        "explained": ppo.explained_variance(numbers, wanted, mask, world.sum).item(),
+        "norm": (norm.mean, norm.deviation),
+    }
+
+
+def check_statistics(lengths: list[list[int]]) -> None:
+    values, returns = episodes(lengths), episodes(lengths, seed=1)
+    found = in_ranks(len(lengths), statistics, values, returns)
+    x, y = flat(values), flat(returns)
+    whitened = (x - x.mean()) / np.sqrt(x.var() + 1e-8)
+    assert [value for one in found for value in one["whitened"]] == pytest.approx(whitened.tolist(), abs=1e-12)
+    mean, square = ((1 * 0.9 * m + 2**k * m) / 1.9 for k, m in ((1, x.mean()), (2, (x**2).mean())))
+    for one in found:
+        assert one["mean"] == pytest.approx(x.mean(), abs=1e-12)
+        assert one["explained"] == pytest.approx(1 - (y - x).var() / y.var(), abs=1e-10)
+        assert one["norm"] == pytest.approx((mean, math.sqrt(max(square - mean**2, 1e-2))), abs=1e-9)
+
+
+def test_statistics_of_two_ranks_are_those_of_all_their_tokens():
+    """Expected values by numpy on the concatenation. The quick test of several ranks that always runs."""
+    check_statistics(SIZES[0])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("lengths", SIZES[1:])
+def test_statistics_of_other_ranks(lengths):
+    check_statistics(lengths)
+
+
+def test_a_world_of_one():
+    world = World()
+    x = torch.tensor([1.0, 2.0])
+    assert world.sum(x) is x
+    assert (world.sum_of([1, 2.5]), world.gather("a"), world.broadcast("b")) == ([1, 2.5], ["a"], "b")
+    assert (world.share([1, 2, 3]), world.first(lambda: 7), world.is_main) == ([1, 2, 3], 7, True)
+    error = ValueError("x")
+    with pytest.raises(ValueError, match="x") as found, world.in_step():
+        raise error
+    assert found.value is error
+    with pytest.raises(RuntimeError, match="NCCL"), world.contact():
+        raise RuntimeError("NCCL")
+
+
+@pytest.mark.parametrize(("count", "size"), [(8, 2), (7, 3), (3, 3), (1, 4), (32, 5)])
+def test_shares_are_neighbours_and_even(count, size):
+    parts = [World(rank, size).share(range(count)) for rank in range(size)]
+    assert [item for part in parts for item in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def exchange(world: World) -> tuple:
+    x = torch.tensor([world.rank + 1.0, 10.0], requires_grad=True)
+    total = world.sum(x)
+    first = world.first(lambda: f"from {world.rank}")
+    world.barrier()
+    told = world.broadcast({"rank": world.rank})
+    return (
+        total.tolist(),
+        total.requires_grad,
+        x.tolist(),
+        world.gather("abc"[world.rank]),
+        first,
+        told,
+        world.device.type,
+    )
+
+
+@pytest.mark.multiprocess
+def test_what_ranks_say_to_each_other():
+    for rank, found in enumerate(in_ranks(3, exchange)):
+        expected = ([6.0, 30.0], False, [rank + 1.0, 10.0], ["a", "b", "c"], "from 0", {"rank": 0}, "cpu")
+        assert found == expected
+
+
+def fail(world: World, errors: dict) -> tuple[str, str, str]:
+    try:
+        with world.in_step():
+            if world.rank in errors:
+                raise errors[world.rank]
+    except Exception as error:
+        world.barrier()  # nobody is left behind
+        return type(error).__name__, str(error), str(error.__cause__)
+    return "", "", ""
+
+
+@pytest.mark.multiprocess
+def test_an_error_of_one_rank_is_an_error_of_all_and_names_the_rank():
+    first, second, third = in_ranks(3, fail, {1: UserError("no data")})
+    assert first[:2] == third[:2] == second[:2] == ("UserError", "rank 1: no data")
+    assert "UserError: no data" in first[2]
+    first, second, _ = in_ranks(3, fail, {1: KeyError("x"), 2: RunStopped("NaN")})
+    assert first[:2] == ("RunStopped", "rank 1: KeyError: 'x'")
+    assert second[:2] == ("KeyError", "'x'")
+    assert in_ranks(2, fail, {0: UserError("a"), 1: UserError("a")}) == [("UserError", "a", "None")] * 2
+    assert in_ranks(2, fail, {}) == [("", "", "")] * 2
+
+
+def first_fails(world: World, failure: Exception) -> tuple[str, str]:
+    def action() -> None:
+        assert world.is_main
+        raise failure
+
+    try:
+        world.first(action)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+@pytest.mark.multiprocess
+def test_an_error_of_what_only_rank_0_does_reaches_all():
+    assert in_ranks(2, first_fails, UserError("locked")) == [("UserError", "locked")] * 2
+    assert in_ranks(2, first_fails, KeyError("x")) == [("KeyError", "'x'"), ("RunStopped", "KeyError: 'x'")]
+
+
+def seeded(world: World) -> list[float]:
+    launch.seed_rank(3, world)
+    drawn = [torch.rand(()).item(), float(np.random.rand())]
+    launch.seed_rank(3, world, 7)
+    return [*drawn, torch.rand(()).item()]
+
+
+def test_each_rank_draws_its_own_numbers_and_rank_0_those_of_one_process():
+    launch.seed_everything(3)
+    alone = [torch.rand(()).item(), float(np.random.rand())]
+    found = [seeded(World(rank, 3)) for rank in range(3)]
+    assert found[0][:2] == alone
+    assert len({number for one in found for number in one}) == 9
+    launch.seed_everything(4)
+    assert torch.rand(()).item() not in found[1]  # seed + rank would repeat the runs of other seeds
+
+
+# one voice
+
+
+def speak(rank: int, errors: dict, after: float = 0) -> int:
+    def run() -> None:
+        world = launch.start(__import__("ranks").CONFIG)
+        with world.contact():
+            if errors.get("alone") == rank:
+                raise RunStopped("only here")
+            if errors.get("dies") == rank:
+                __import__("os")._exit(9)
+            if errors.get("breaks") == rank:
+                raise ZeroDivisionError("oops")
+            if errors.get("alone") is not None:
+                time.sleep(after)
+                return
+            with world.in_step():
+                if errors.get("step") == rank:
+                    raise UserError("bad reward")
+
+    return launch.with_one_voice(lambda: exit_code_of(run, debug=False))
+
+
+@pytest.mark.multiprocess
+def test_one_voice_tells_an_error_of_any_rank_once(tmp_path):
+    for rank in (0, 1):
+        start = time.monotonic()
+        (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
+        assert (code, other) == (2, 2)
+        assert said.count(f"error: rank {rank}: bad reward") == 1
+        assert time.monotonic() - start < launch.HEARING  # nobody waits in vain
+        assert (out, err) == ("", "")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", ["dies", "breaks"])
+def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
+    start = time.monotonic()
+    first, second = runs_in_ranks(2, lambda r: speak(r, {kind: 1}), tmp_path)
+    assert time.monotonic() - start < 20
+    assert first[0] == 3
+    assert "rank 0 has lost another process" in first[2]
+    if kind == "breaks":
+        assert second[0] == 1
+        assert second[2].startswith("rank 1 failed:\nTraceback")
+        assert "ZeroDivisionError: oops" in second[2]
+
+
+@pytest.mark.multiprocess
+def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "TELLING", 0.5)
+    _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
+    assert (second[0], second[2]) == (3, "rank 1: error: only here\n")
