@@ -215,7 +215,7 @@ def fine_tune(
 
 def measure(folder: Path, pairs: list[Dialogue], device: str) -> dict[str, Any]:
     """What the classifier in `folder` says of the true replies, read exactly as the reward reads it."""
-    reward = Intent(str(folder)).to(device)
+    reward = Intent(str(folder), precision="fp32").to(device)
     matrix = [[0] * len(LABELS) for _ in LABELS]
     for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):
         matrix[act_class(pair)][predicted] += 1

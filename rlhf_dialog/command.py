@@ -5,6 +5,7 @@ import sys
 
 from rlhf_dialog import launch, run_folder
 from rlhf_dialog.agent import PPOAgent
+from rlhf_dialog.allocator import keep_freed_memory
 from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, set_up_logging, show_help
 from rlhf_dialog.config import dump_yaml, find_config, load_config, parse_arguments
 from rlhf_dialog.errors import UserError
@@ -51,6 +52,7 @@ def _main(words: list[str]) -> None:
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
+    keep_freed_memory()
     agent = PPOAgent(
         config, overwrite="overwrite" in flags, resume="resume" in flags, weights_from=weights and str(weights)
     )

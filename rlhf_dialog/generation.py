@@ -178,6 +178,8 @@ def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
 def _put(columns: dict[str, Tensor], name: str, x: Tensor, shape: tuple[int, int], rows: Tensor, t: int) -> None:
     """Write `x` (n, ...) at column `t` of the rows; a support that is wider than those before makes them wider."""
     empty = -1 if name == "support" else 0
+    if name == "support":  # as wide as these rows need; those that have ended may keep more
+        x = x[:, : int((x >= 0).sum(dim=1).max())]
     column = columns.get(name)
     if column is None:
         column = x.new_full((*shape, *x.shape[1:]), empty)

@@ -112,15 +112,15 @@ def kept_bytes(
     A token and layer keep: 2 norms (input and output: 4h; 6h for an RMSNorm that is written out), queries, keys and values with
     as many heads as the queries and the result (4A), and the MLP: 2I around a fused activation (as `models.load_causal_lm` makes
     GPT-2's), 1I around a ReLU, 4I with a gate; H * L more where the attention is explicit. That is arXiv 2205.05198, section
-    4.1, less its masks of dropout: 16h for GPT-2. `packed` rows keep queries, keys, values and result without padding as well.
+    4.1, less its masks of dropout: 16h for GPT-2. `packed` rows keep the result without padding as well.
     `float_bytes` is the width of what linear layers take and give, `norm_bytes` of what norms read: fp32 under autocast, which
     keeps the output of a norm once for each linear layer that reads it. With activation checkpointing a layer keeps its
     input, and one layer at a time all of the above.
     """
     outputs = sizes.norm_readers if float_bytes < norm_bytes else 2
     norms = sizes.hidden * (2 * norm_bytes * (sizes.norm_floats - 1) + outputs * float_bytes)
-    width, kv_width = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    attention = 4 * width + (2 * width + 2 * kv_width if packed else 0)
+    width = sizes.heads * sizes.head_dim
+    attention = 4 * width + (width if packed else 0)
     attention += sizes.heads * length if sizes.explicit_attention else 0
     layer = norms + (attention + sizes.mlp_floats * sizes.intermediate) * float_bytes
     if checkpointing:

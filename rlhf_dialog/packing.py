@@ -115,7 +115,7 @@ class Prompting:
         """(1, H, N, D) -> (B, H, L, D), zeros where a row is shorter than the longest."""
         place, shape = self.packed.place, (self.packed.num_rows, self.packed.width)
         flat = x.new_zeros(shape[0] * shape[1], x.shape[1], x.shape[3])
-        flat = flat.index_copy(0, place, x[0].transpose(0, 1)[: len(place)])
+        flat.index_put_((place,), x[0].transpose(0, 1)[: len(place)])  # index_copy would keep x for the way back
         return flat.view(*shape, *flat.shape[1:]).transpose(1, 2)
 
 
@@ -177,6 +177,7 @@ def packed_attention(
     if ignored := [name for name in UNKNOWN if options.get(name) is not None]:
         raise NotImplementedError(f"attention with {', '.join(ignored)}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, rotary positions make float32 of bfloat16
     layer: Any = module.layer_idx
     return packing.attend(layer, query, key, value, scale, sliding_window), None
 

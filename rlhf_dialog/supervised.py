@@ -12,6 +12,8 @@ from pydantic import Field
 from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from rlhf_dialog.allocator import keep_freed_memory
+from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Settings
 
@@ -35,11 +37,12 @@ class SupervisedKeys(Settings):
 
 
 def prepare(config: SupervisedKeys) -> None:
-    """Seeds and threads. Raises UserError for a device that is not there."""
+    """Seeds, threads and memory. Raises UserError for a device that is not there."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("device: cuda asked, but torch finds no CUDA device; use auto or cpu")
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
+    keep_freed_memory()
     set_seed(config.seed)
 
 
@@ -95,6 +98,7 @@ def ordered_dataset(rows: list[dict[str, Any]], config: SupervisedKeys) -> Datas
 
 def train_quietly(trainer: Trainer) -> None:
     """`trainer.train()` with one plain line per logged loss, and a progress bar on a terminal."""
+    use_onednn(trainer.model)  # type: ignore[arg-type]
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(_LossLines())

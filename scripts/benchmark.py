@@ -29,6 +29,7 @@ from torch import nn
 
 from rlhf_dialog import launch
 from rlhf_dialog.agent import PPOAgent
+from rlhf_dialog.allocator import keep_freed_memory
 from rlhf_dialog.checkpoint import replace_json
 from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.errors import UserError
@@ -102,6 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     set_up_logging()
     exit_on_sigterm()
+    keep_freed_memory()
     return exit_code_of(lambda: run(options), options.debug)
 
 

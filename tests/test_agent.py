@@ -299,7 +299,8 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     tiny.byte_tokenizer().save_pretrained(tmp_path / "ref")
     assert run("--ref_model", "./ref") == 0
     first = rows(tmp_path / "run_results" / "ppo")[0]
-    assert first["objective/kl_initial"] == first["objective/kl"] > 1e-3
+    assert first["objective/kl_initial"] == first["objective/kl"]
+    assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
 
 
 def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
-from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.composite import STOPPING, Part, ScoringRules, scored_beside
 from rlhf_dialog.rewards.limit import RewardTimeout, Stacks
 
 DIALOGUES = [
@@ -393,7 +393,7 @@ HANGING = """
 import re, sys, time
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, limit, scored
-from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.composite import STOPPING, Part, ScoringRules, scored_beside
 
 class Hang(BaseReward):
     def __call__(self, dialogues):
@@ -429,3 +429,69 @@ def test_importing_the_rewards_is_light():
     command = f"import sys, rlhf_dialog.rewards; print({heavy})"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Threaded(BaseReward):
+    """Says in which thread it was asked."""
+
+    def __init__(self, label, uses_device=False, error=None):
+        self.label, self.uses_device, self.error, self.threads = label, uses_device, error, []
+
+    @property
+    def name(self):
+        return self.label
+
+    def __call__(self, dialogues):
+        self.threads.append(threading.current_thread())
+        if self.error:
+            raise self.error
+        return [float(len(dialogue.response)) for dialogue in dialogues]
+
+
+def beside(*rewards, rules=STOPPING):
+    reward = CompositeReward.__new__(CompositeReward)
+    reward._set_parts([Part(0.5, one) for one in rewards])
+    return reward, scored_beside(reward, DIALOGUES, rules)
+
+
+def test_parts_without_a_device_are_computed_beside_and_the_scores_are_the_same():
+    text, device = Threaded("text"), Threaded("device", uses_device=True)
+    reward, scores = beside(device, text)
+    text_began_at_once = wait_for(lambda: text.threads)
+    assert text_began_at_once
+    assert not device.threads
+    found = scores()
+    assert device.threads == [threading.current_thread()]
+    assert text.threads != device.threads
+    same = scored(reward, DIALOGUES)
+    assert found.total == same.total
+    assert list(found.parts) == ["device", "text"]
+    assert [part.raw for part in found.parts.values()] == [part.raw for part in same.parts.values()]
+    assert [part.weighted for part in found.parts.values()] == [part.weighted for part in same.parts.values()]
+
+
+def test_an_error_beside_is_raised_when_the_scores_are_asked_for():
+    _, scores = beside(Threaded("text", error=ZeroDivisionError("no")))
+    with pytest.raises(RewardError, match=r"reward 'text' raised ZeroDivisionError: no"):
+        scores()
+
+
+def test_with_a_time_limit_nothing_begins_early():
+    text = Threaded("text")
+    _, scores = beside(text, rules=ScoringRules(timeout_s=30.0))
+    assert not text.threads
+    assert scores().total == [0.5 * len(dialogue.response) for dialogue in DIALOGUES]
+
+
+def test_a_reward_that_uses_the_device_waits_for_its_turn():
+    single = Threaded("device", uses_device=True)
+    scores = scored_beside(single, DIALOGUES)
+    assert not single.threads
+    assert scores().parts["device"].raw == [float(len(dialogue.response)) for dialogue in DIALOGUES]
+
+
+def wait_for(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()

@@ -7,6 +7,8 @@ import pytest
 import torch
 from tiny import byte_tokenizer, gpt2, llama
 from torch import nn
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.generation import (
     Sampling,
@@ -14,13 +16,14 @@ from rlhf_dialog.generation import (
     compare_unfiltered,
     evaluate,
     evaluate_values,
-    joined,
-    last_token,
     microbatches,
-    on_support,
     respond,
+    unpacked,
 )
-from rlhf_dialog.models import Critic, Policy
+from rlhf_dialog.packing import pack
+from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.ppo import last_token
+from rlhf_dialog.predictions import on_support
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()
@@ -48,15 +51,9 @@ def left_padded(*lengths, width=None, seed=1, filler=PAD):
     return ids, mask
 
 
-def in_float64(policy, monkeypatch):
-    """The same policy computing in float64 throughout, its results too."""
-    keep_float64(monkeypatch)
-    return policy.double()
-
-
-def keep_float64(monkeypatch):
-    """`.float()` leaves float64 alone."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+def everything(ids):
+    """The mask of responses without padding."""
+    return torch.ones_like(ids, dtype=torch.bool)
 
 
 class Scripted(nn.Module):
@@ -66,15 +63,15 @@ class Scripted(nn.Module):
         super().__init__()
         self.logits, self.calls = logits, []
         self.generation_config = SimpleNamespace(eos_token_id=eos)
+        self.config = PretrainedConfig(vocab_size=logits.shape[2])
 
     def forward(self, input_ids, attention_mask, position_ids, past_key_values=None, use_cache=True):
         assert not torch.is_grad_enabled()
         self.calls.append((input_ids, attention_mask, position_ids, past_key_values))
         step = self.logits[len(self.calls) - 1]
         others = torch.zeros(len(input_ids), input_ids.shape[1] - 1, step.shape[1])
-        return SimpleNamespace(
-            logits=torch.cat([others, step.unsqueeze(1)], dim=1), past_key_values=("cache", len(self.calls))
-        )
+        logits = torch.cat([others, step.unsqueeze(1)], dim=1)
+        return CausalLMOutputWithPast(logits=logits, past_key_values=("cache", len(self.calls)))
 
 
 def script(*rows, eos=None):
@@ -207,7 +204,8 @@ def drawn(sampling, logits, rows=6000):
     vocabulary[: len(logits)] = torch.tensor(logits)
     policy = Policy(Scripted(vocabulary.expand(1, rows, 259).clone()))
     ids, mask = torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1, dtype=torch.bool)
-    found = respond(policy, ids, mask, sampling, StopRule(policy, byte_tokenizer(), "<EOU>"), PAD)
+    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
+    found = respond(policy, ids, mask, sampling, stop, PAD, rows_at_once=rows)
     counts = torch.bincount(found.ids[:, 0], minlength=259)[: len(logits)]
     return (counts / rows).tolist(), found.support
 
@@ -336,15 +334,15 @@ def slow_evaluate(policy, ids, mask, response_ids, temperature, support=None):
 @make_lm
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filtered, monkeypatch):
-    policy = in_float64(sharp(make, with_value_head=True), monkeypatch)
+def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filtered):
+    policy = sharp(make, with_value_head=True).double()
     ids, mask = left_padded(2, 9, 5)
     torch.manual_seed(0)
     stop = StopRule(policy, byte_tokenizer(), "<EOU>")
     sampling = Sampling(6, temperature, top_k=30 if filtered else 0, top_p=0.9 if filtered else 1.0)
     found = respond(policy, ids, mask, sampling, stop, PAD)
     with torch.no_grad():
-        result = evaluate(policy, ids, mask, found.ids, temperature, found.support)
+        result = evaluate(policy, ids, mask, found.ids, found.mask, temperature, found.support)
         expected = slow_evaluate(policy, ids, mask, found.ids, temperature, found.support)
     for ours, slow in zip((result.logprobs, result.entropy, result.values), expected, strict=True):
         assert ours.dtype == torch.float64
@@ -353,11 +351,11 @@ def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filt
 
 
 @make_lm
-def test_more_padding_and_other_pad_ids_change_nothing(make, monkeypatch):
-    policy = in_float64(sharp(make, with_value_head=True), monkeypatch)
+def test_more_padding_and_other_pad_ids_change_nothing(make):
+    policy = sharp(make, with_value_head=True).double()
     responses = torch.randint(0, 250, (3, 5))
-    base = evaluate(policy, *left_padded(2, 9, 5), responses, 1.3)
-    wide = evaluate(policy, *left_padded(2, 9, 5, width=20, filler=7), responses, 1.3)
+    base = evaluate(policy, *left_padded(2, 9, 5), responses, everything(responses), 1.3)
+    wide = evaluate(policy, *left_padded(2, 9, 5, width=20, filler=7), responses, everything(responses), 1.3)
     for name in ("logprobs", "entropy", "values"):
         torch.testing.assert_close(getattr(wide, name), getattr(base, name), rtol=0, atol=1e-9)
 
@@ -368,28 +366,36 @@ def test_padding_on_the_right_is_seen_by_nobody():
     responses = torch.randint(0, 250, (2, 6))
     other = responses.clone()
     other[0, 3:], other[1, 5:] = 11, EOS
-    first, second = evaluate(policy, ids, mask, responses, 1.0), evaluate(policy, ids, mask, other, 1.0)
+    first, second = (evaluate(policy, ids, mask, x, everything(x), 1.0) for x in (responses, other))
     for name, width in (("logprobs", 0), ("entropy", 1), ("values", 1)):  # before a changed token
         a, b = getattr(first, name), getattr(second, name)
         torch.testing.assert_close(a[0, : 3 + width], b[0, : 3 + width])
         torch.testing.assert_close(a[1, : 5 + width], b[1, : 5 + width])
-    shorter = evaluate(policy, ids, mask, responses[:, :4], 1.0)
+    shorter = evaluate(policy, ids, mask, responses[:, :4], everything(responses[:, :4]), 1.0)
     torch.testing.assert_close(shorter.logprobs, first.logprobs[:, :4])
+    real = masks_of("111000", "111110")
+    masked, same = (evaluate(policy, ids, mask, x, real, 1.0) for x in (responses, other))
+    for name in ("logprobs", "entropy", "values"):
+        assert torch.equal(getattr(masked, name), getattr(same, name))
+        torch.testing.assert_close(getattr(masked, name)[real], getattr(first, name)[real])
+        assert not getattr(masked, name)[~real].any()
 
 
-def test_gradients_on_a_support_are_finite_and_right():
+@pytest.mark.parametrize("rows", [("11", "11"), ("11", "10"), ("01", "11")])
+def test_gradients_on_a_support_are_finite_and_right(rows):
     """Entropy and log-prob on the support: -inf padding must not turn into nan on the way back."""
     policy = sharp(gpt2)
     ids, mask = left_padded(2, 4)
     responses = torch.tensor([[3, 4], [5, PAD]])
-    support = torch.tensor([[[3, 8, 9], [4, -1, -1]], [[5, 6, -1], [0, 1, 2]]])  # the last token is padding
-    result = evaluate(policy, ids, mask, responses, 0.8, support)
+    support = torch.tensor([[[3, 8, 9], [4, -1, -1]], [[5, 6, -1], [0, 1, 2]]])  # the last token is not in its support
+    real = masks_of(*rows)
+    result = evaluate(policy, ids, mask, responses, real, 0.8, support)
     assert result.values is None
     (result.entropy.sum() + result.logprobs.sum()).backward()
     fast = [p.grad.clone() for p in policy.parameters()]
     policy.zero_grad()
     logprobs, entropy, _ = slow_evaluate(policy, ids, mask, responses, 0.8, support)
-    (entropy.sum() + logprobs.sum()).backward()
+    (entropy[real].sum() + logprobs[real].sum()).backward()
     for ours, slow in zip(fast, [p.grad for p in policy.parameters()], strict=True):
         assert ours.isfinite().all()
         torch.testing.assert_close(ours, slow, rtol=1e-3, atol=1e-4)
@@ -397,25 +403,22 @@ def test_gradients_on_a_support_are_finite_and_right():
     assert result.logprobs[0, 1].item() == pytest.approx(0, abs=1e-6)
 
 
+@torch.no_grad()
 def test_entropy_survives_probabilities_of_zero():
-    lm = Scripted(torch.stack([torch.tensor([[0.0, -1e5, 0.0, -torch.inf]])]))
-    policy = Policy(lm)
-    ids, mask = torch.tensor([[1]]), torch.ones(1, 1, dtype=torch.bool)
-    policy.forward = lambda *_: (lm.logits.transpose(0, 1).expand(1, 2, 4), None)
-    result = evaluate(policy, ids, mask, torch.tensor([[2]]), 1.0)
+    policy = Policy(Scripted(torch.tensor([[[0.0, -1e5, 0.0, -torch.inf]]])))
+    result = evaluate(policy, torch.tensor([[1]]), masks_of("1"), torch.tensor([[2]]), masks_of("1"), 1.0)
     assert result.entropy.item() == pytest.approx(math.log(2))
     assert result.logprobs.item() == pytest.approx(-math.log(2))
 
 
 @make_lm
-def test_separate_critic_is_aligned_with_the_response(make, monkeypatch):
-    keep_float64(monkeypatch)
+def test_separate_critic_is_aligned_with_the_response(make):
     lm = make(3, initializer_range=0.3).eval().double()
     critic = Critic(lm).double()
     nn.init.normal_(critic.value_head.weight)
     ids, mask = left_padded(2, 9, 5)
     responses = torch.randint(0, 250, (3, 4))
-    values = evaluate_values(critic, ids, mask, responses)
+    values = evaluate_values(critic, ids, mask, responses, everything(responses))
     for b in range(3):
         sequence = torch.cat([ids[b][mask[b]], responses[b]])
         hidden = lm(sequence.unsqueeze(0), output_hidden_states=True).hidden_states[-1][0]
@@ -424,14 +427,18 @@ def test_separate_critic_is_aligned_with_the_response(make, monkeypatch):
         torch.testing.assert_close(values[b], expected, rtol=0, atol=1e-9)
 
 
-def test_compare_unfiltered_by_brute_force(monkeypatch):
-    policy = in_float64(sharp(gpt2), monkeypatch)
+def test_compare_unfiltered_by_brute_force():
+    policy = sharp(gpt2).double()
     reference = sharp(gpt2, seed=9).double()
     ids, mask = left_padded(2, 5)
     responses = torch.randint(0, 250, (2, 3))
     support = torch.tensor([[[3, 8, 9], [4, -1, -1], [0, 258, -1]]] * 2)
-    kl, mass = compare_unfiltered(policy, reference, ids, mask, responses, 0.7, support)
-    assert not kl.requires_grad
+    real = everything(responses)
+    packed = pack(ids, mask, responses, real)
+    features, ref_features = (model.features(packed)[0] for model in (policy, reference))
+    found = compare_unfiltered(policy, features, reference, ref_features, 0.7, support[real])
+    assert not any(x.requires_grad for x in found)
+    kl, mass = (unpacked(x, real) for x in found)
     for b in range(2):
         sequence = torch.cat([ids[b][mask[b]], responses[b]]).unsqueeze(0)
         start = int(mask[b].sum()) - 1
@@ -442,12 +449,15 @@ def test_compare_unfiltered_by_brute_force(monkeypatch):
             assert mass[b, t].item() == pytest.approx(sum(q[i].item() for i in kept), abs=1e-9)
 
 
-def test_on_support_and_joined_by_hand():
-    logits = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    assert on_support(logits, torch.tensor([[[3, 0, -1]]])).tolist() == [[[4.0, 1.0, -torch.inf]]]
-    ids, mask = joined(torch.tensor([[0, 7]]), torch.tensor([[False, True]]), torch.tensor([[8, 9]]))
-    assert ids.tolist() == [[0, 7, 8, 9]]
-    assert mask.tolist() == [[False, True, True, True]]
+def test_on_support_by_hand():
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    assert on_support(logits, torch.tensor([[3, 0, -1]])).tolist() == [[4.0, 1.0, -torch.inf]]
+    assert on_support(logits.unsqueeze(0), torch.tensor([[[3, 0, -1]]])).tolist() == [[[4.0, 1.0, -torch.inf]]]
+
+
+def test_unpacked_by_hand():
+    mask = masks_of("101", "000", "010")
+    assert unpacked(torch.tensor([5.0, 6.0, 7.0]), mask).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]
 
 
 def masks_of(*rows):

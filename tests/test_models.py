@@ -8,25 +8,24 @@ from tiny import byte_tokenizer, gpt2, llama
 from tokenizers import AddedToken
 from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
+from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import evaluate, evaluate_values
 from rlhf_dialog.models import (
-    Critic,
-    Policy,
-    accepted,
     check_left_padding,
     load_causal_lm,
     load_models,
-    new_value_head,
     num_embeddings,
-    position_ids_of,
     trained_parameters,
 )
+from rlhf_dialog.packing import ATTENTION, pack
+from rlhf_dialog.policy import Critic, Policy, accepted, new_value_head, packs
 from rlhf_dialog.schema import Config
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
-RESPONSE = torch.tensor([[20, 21, 22], [23, 24, 257]])
+RESPONSE, WHOLE = torch.tensor([[20, 21, 22], [23, 24, 257]]), torch.ones(2, 3, dtype=torch.bool)
+INPUTS = (PROMPT, MASK, RESPONSE, WHOLE)
 
 
 def save(folder, lm=None, tokenizer=None, **options):
@@ -66,9 +65,9 @@ def test_loaded_models(tmp_path, share):
     assert all(p.requires_grad for p in models.policy.parameters())
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
     assert {p.dtype for p in models.policy.parameters()} == {torch.float32}
-    ours, theirs = (evaluate(m, PROMPT, MASK, RESPONSE, 1.0) for m in (models.policy, models.ref_policy))
+    ours, theirs = (evaluate(m, *INPUTS, 1.0) for m in (models.policy, models.ref_policy))
     assert torch.equal(ours.logprobs, theirs.logprobs)
-    values = ours.values if share else evaluate_values(models.critic, PROMPT, MASK, RESPONSE)
+    values = ours.values if share else evaluate_values(models.critic, *INPUTS)
     assert values.tolist() == [[0, 0, 0], [0, 0, 0]]
     if models.critic is not None:
         assert not any(module.training for module in models.critic.modules())
@@ -77,6 +76,15 @@ def test_loaded_models(tmp_path, share):
         assert all(p.requires_grad for p in models.critic.parameters())
     apart = {p.data_ptr() for p in models.ref_policy.parameters()} & {p.data_ptr() for p in models.policy.parameters()}
     assert not apart
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_key_packing_reaches_every_model(tmp_path, packing):
+    path, ref = save(tmp_path / "lm", llama()), save(tmp_path / "ref", llama(5))
+    models = load_models(settings(path, ref_model=ref, use_share_model=False, packing=packing), CPU)
+    for lm in (models.policy.lm, models.ref_policy.lm, models.critic.trunk):
+        assert packs(lm) == packing
+        assert lm.config._attn_implementation == (ATTENTION if packing else "sdpa")
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
@@ -102,14 +110,14 @@ def test_dropout_is_off(tmp_path):
     lm = gpt2(resid_pdrop=0.9, embd_pdrop=0.9, attn_pdrop=0.9)
     models = load_models(settings(save(tmp_path, lm), use_share_model=False), CPU)
     for model in (models.policy, models.ref_policy):
-        first, second = (evaluate(model, PROMPT, MASK, RESPONSE, 1.0).logprobs for _ in range(2))
+        first, second = (evaluate(model, *INPUTS, 1.0).logprobs for _ in range(2))
         assert torch.equal(first, second)
     torch.nn.init.normal_(models.critic.value_head.weight)
-    first, second = (evaluate_values(models.critic, PROMPT, MASK, RESPONSE) for _ in range(2))
+    first, second = (evaluate_values(models.critic, *INPUTS) for _ in range(2))
     assert torch.equal(first, second)
     assert models.policy.lm.config.resid_pdrop == 0.9  # it would drop in train mode
     models.policy.train()
-    first, second = (evaluate(models.policy, PROMPT, MASK, RESPONSE, 1.0).logprobs for _ in range(2))
+    first, second = (evaluate(models.policy, *INPUTS, 1.0).logprobs for _ in range(2))
     assert not torch.equal(first, second)
 
 
@@ -123,35 +131,39 @@ def test_value_head_is_a_linear_map_of_the_last_hidden_state(make):
     for module in (policy, critic):
         module.value_head.weight.data = torch.linspace(-1, 1, 32).unsqueeze(0)
         module.value_head.bias.data = torch.tensor([0.25])
-    logits, values = policy(PROMPT, MASK, num_last=2)
-    inputs = {"attention_mask": MASK.long(), "position_ids": position_ids_of(MASK)}
-    output = lm(PROMPT, **inputs, output_hidden_states=True)
-    expected = output.hidden_states[-1][:, -2:] @ torch.linspace(-1, 1, 32) + 0.25
+    packed = pack(*INPUTS)
+    features, values = policy.features(packed)
+    sequence, attended = torch.cat([PROMPT, RESPONSE], dim=1), torch.cat([MASK, WHOLE], dim=1)
+    inputs = {"attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
+    output = lm(sequence, **inputs, output_hidden_states=True)
+    before = slice(3, 6)  # the last token of the prompt and all of the response but the last
+    expected = (output.hidden_states[-1][:, before] @ torch.linspace(-1, 1, 32) + 0.25).flatten()
     torch.testing.assert_close(values, expected)
-    torch.testing.assert_close(critic(PROMPT, MASK, num_last=2), expected)
-    torch.testing.assert_close(logits, output.logits[:, -2:])
-    torch.testing.assert_close(Policy(lm)(PROMPT, MASK, num_last=2)[0], output.logits[:, -2:])
-    assert Policy(lm)(PROMPT, MASK, num_last=2)[1] is None
-    assert policy.run(PROMPT, MASK, position_ids_of(MASK), num_last=2).logits.shape == (
-        2,
-        2,
-        259,
-    )  # no more is computed
+    torch.testing.assert_close(policy(packed, 1.0)[2], expected)
+    torch.testing.assert_close(critic(packed), expected)
+    torch.testing.assert_close(policy.logits(features), output.logits[:, before].flatten(0, 1))
+    torch.testing.assert_close(
+        Policy(lm).logits(Policy(lm).features(packed)[0]), output.logits[:, before].flatten(0, 1)
+    )
+    assert Policy(lm)(packed, 1.0)[2] is None
+    assert features.shape == (6, 32)  # no logits are computed but those that are asked for
 
 
 def test_autocast_gives_float32_from_bfloat16():
     lm = gpt2(initializer_range=0.3).eval()
     exact, rough = Policy(lm, True), Policy(lm, True, use_amp=True)
-    (a, values), (b, rough_values) = exact(PROMPT, MASK, 3), rough(PROMPT, MASK, 3)
-    assert b.dtype == rough_values.dtype == values.dtype == torch.float32
-    assert 0 < (a - b).abs().max() < 0.5
+    assert rough.logits(rough.features(pack(*INPUTS))[0]).dtype == torch.bfloat16
+    for x, y in zip(exact(pack(*INPUTS), 1.0)[:2], rough(pack(*INPUTS), 1.0)[:2], strict=True):
+        assert x.dtype == y.dtype == torch.float32
+        assert 0 < (x - y).abs().max() < 0.5
+    assert rough(pack(*INPUTS), 1.0)[2].dtype == torch.float32
 
 
 def test_left_padding_probe():
     class Blind(GPT2LMHeadModel):
         """GPT-2 that counts its positions from the left edge, padding or not."""
 
-        def forward(self, input_ids, attention_mask=None, use_cache=None):
+        def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
             return super().forward(input_ids=input_ids, attention_mask=attention_mask)
 
     check_left_padding(gpt2(initializer_range=0.3).eval(), "x", "model_path")
@@ -166,10 +178,14 @@ def test_left_padding_probe():
 
 def test_loading_probes_left_padding(monkeypatch):
     class Blind(GPT2LMHeadModel):
-        def forward(self, input_ids, attention_mask=None, use_cache=None):
+        def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
             return super().forward(input_ids=input_ids, attention_mask=attention_mask)
 
     monkeypatch.setattr("rlhf_dialog.models.load_pretrained", lambda *_, **__: Blind(gpt2().config))
+    assert packs(load_causal_lm("x", "model_path"))  # its trunk takes positions, and nothing is padded
+    with pytest.raises(UserError, match="padded on the left"):
+        load_causal_lm("x", "model_path", packing=False)
+    monkeypatch.setattr(Blind, "_supports_attention_backend", False)
     with pytest.raises(UserError, match="padded on the left"):
         load_causal_lm("x", "model_path")
 

@@ -6,10 +6,14 @@ import pytest
 import torch
 from tiny import byte_tokenizer, gpt2
 from torch import nn
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.generation import Sampling, StopRule, evaluate
-from rlhf_dialog.models import Critic, Models, Policy
+from rlhf_dialog.generation import Sampling, StopRule
+from rlhf_dialog.models import Models
+from rlhf_dialog.packing import KeyValues
+from rlhf_dialog.policy import Critic, Policy, run_rows
 from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import RewardError, ScoringRules
@@ -57,7 +61,7 @@ class Scripted(nn.Module):
     """Writes the given ids (B, T), then nothing else."""
 
     device = torch.device("cpu")
-    generation_config = None
+    generation_config, config = None, PretrainedConfig(vocab_size=259)
 
     def __init__(self, rows):
         super().__init__()
@@ -69,7 +73,8 @@ class Scripted(nn.Module):
             step = past_key_values or 0
             wanted[:, -1] = self.rows[:, step]
             past_key_values = step + 1
-        return SimpleNamespace(logits=nn.functional.one_hot(wanted, 259) * 80.0, past_key_values=past_key_values)
+        logits = nn.functional.one_hot(wanted, 259) * 80.0
+        return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
 
 
 def scripted(*texts, tokenizer=None):
@@ -227,19 +232,37 @@ def test_microbatch_size_changes_nothing(filters):
         torch.testing.assert_close(getattr(whole, name), getattr(single, name), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("size", "calls"), [(1, 3), (2, 2), (3, 1)])
-def test_microbatch_size_bounds_each_forward_pass(monkeypatch, size, calls):
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_microbatch_size_bounds_each_forward_pass(monkeypatch, size):
+    """Reading the prompts and the teacher-forced passes; the policy itself has none of these."""
+    models, encoder = world(critic=True)
+    counted = {"policy": models.policy.lm, "reference": models.ref_policy.lm, "critic": models.critic.trunk}
+    rows: dict[str, list[int]] = {name: [] for name in counted}
+
+    def counting(module, packed, *rest):
+        (name,) = (name for name, lm in counted.items() if module in (lm, lm.base_model))
+        rows[name].append(packed.num_rows)
+        return run_rows(module, packed, *rest)
+
+    monkeypatch.setattr("rlhf_dialog.policy.run_rows", counting)
+    roll(models, encoder, microbatch_size=size)
+    expected = {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
+    assert rows == {"policy": expected, "reference": expected, "critic": expected}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_at_once_bound_the_cache(monkeypatch, size):
     sizes = []
 
-    def counting(policy, prompt_ids, *rest):
-        sizes.append(len(prompt_ids))
-        return evaluate(policy, prompt_ids, *rest)
+    class Counting(KeyValues):
+        def __init__(self, lengths, num_new):
+            sizes.append(len(lengths))
+            super().__init__(lengths, num_new)
 
-    monkeypatch.setattr("rlhf_dialog.rollout.evaluate", counting)
+    monkeypatch.setattr("rlhf_dialog.decoding.KeyValues", Counting)
     models, encoder = world()
-    roll(models, encoder, microbatch_size=size)
-    assert len(sizes) == 2 * calls  # policy and reference
-    assert max(sizes) == size
+    roll(models, encoder, rows_at_once=size)
+    assert sizes == {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
 
 
 def test_responses_of_one_prompt_stand_side_by_side():
@@ -256,9 +279,9 @@ def test_responses_of_one_prompt_stand_side_by_side():
 
 def test_seconds_of_rollout_and_reward(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr("rlhf_dialog.rollout.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("rlhf_dialog.clock.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
-    assert roll(models, encoder).seconds == {"rollout": 1, "reward": 1}
+    assert roll(models, encoder).seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
 
 
 # -- fewer episodes

@@ -11,11 +11,13 @@ from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog import ppo
 from rlhf_dialog import trainer as trainer_module
+from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Responses, evaluate, respond
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
-from rlhf_dialog.models import Critic, Models, Policy
+from rlhf_dialog.models import Models
+from rlhf_dialog.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import PPOTrainer
@@ -187,12 +189,14 @@ def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
 def test_kl_check_has_a_tolerance(monkeypatch, shift, fine):
     trainer = make_trainer()
 
-    def shifted(policy, *rest):
-        result = evaluate(policy, *rest)
-        result.logprobs = result.logprobs - shift * (policy is trainer.models.ref_policy)
-        return result
+    reference = trainer.models.ref_policy
+    predict = reference.predict
 
-    monkeypatch.setattr("rlhf_dialog.rollout.evaluate", shifted)
+    def shifted(*args):
+        logprobs, entropy = predict(*args)
+        return logprobs - shift, entropy
+
+    monkeypatch.setattr(reference, "predict", shifted)
     if fine:
         assert trainer.step()["objective/kl"] == pytest.approx(shift, abs=5e-7)
     else:
@@ -521,9 +525,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
 
     def again(*args):
         torch.manual_seed(5)
-        rows = torch.tensor(stay)
-        support = None if responses.support is None else responses.support[rows]
-        return Responses(responses.ids[rows], responses.mask[rows], support, responses.truncated[rows])
+        return Responses(**{name: x if x is None else x[torch.tensor(stay)] for name, x in vars(responses).items()})
 
     class Rest(BaseReward):
         name = "holes"
@@ -596,14 +598,17 @@ def test_one_step_follows_the_gradient_of_the_written_loss(share):
     mask = rollout.response_mask
     sequence = torch.cat([rollout.prompt_ids, rollout.response_ids], dim=1)
     attended = torch.cat([rollout.prompt_mask, torch.ones_like(mask)], dim=1)
-    width = mask.shape[1]
-    logits, values = models.policy(sequence, attended, width + 1)
+    before = slice(-mask.shape[1] - 1, -1)
+    inputs = {"input_ids": sequence, "attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
+    output = models.policy.lm(**inputs, output_hidden_states=True)
+    hidden, head = output.hidden_states[-1], models.policy.value_head
     if models.critic is not None:
-        values = models.critic(sequence, attended, width + 1)
-    logprobs = logits[:, :-1].log_softmax(-1)
+        hidden, head = models.critic.trunk(**inputs)[0], models.critic.value_head
+    values = head(hidden[:, before]).squeeze(-1)
+    logprobs = output.logits[:, before].log_softmax(-1)
     chosen = logprobs.gather(2, rollout.response_ids.unsqueeze(2)).squeeze(2)[mask]
     entropy = -(logprobs.exp() * logprobs).sum(-1)[mask]
-    error = values[:, :-1][mask] - rollout.returns[mask]
+    error = values[mask] - rollout.returns[mask]
     policy_loss = -(rollout.advantages[mask] * (chosen - chosen.detach()).exp()).mean()
     (policy_loss - 0.3 * entropy.mean() + 0.7 * (error**2 / 2).mean()).backward()
     pairs = [(models.policy, trainer.models.policy, 0.1)]
@@ -893,9 +898,9 @@ def test_kl_is_the_mean_over_response_tokens():
 
 
 def test_truncation_penalty_reaches_the_scores():
-    plain = make_trainer()
+    plain = make_trainer(max_new_tokens=3)
     plain.step()
-    charged = make_trainer(truncation_penalty=2.0)
+    charged = make_trainer(max_new_tokens=3, truncation_penalty=2.0)
     charged.step()
     assert 0 < plain.rollout.truncated.sum() < 6
     expected = plain.rollout.scores - 2 * plain.rollout.truncated
