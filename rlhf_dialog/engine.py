@@ -27,6 +27,7 @@ class Engine:
         self.module = module  # ours: for generation, evaluation and checkpoints
         self.optimizer, self.world = optimizer, world
         self.model: nn.Module = module  # what the update calls in its place
+        self.lowered: str | None = None  # what happened to the scale of fp16 losses, where there is one
         self.ddp: DistributedDataParallel | None = None
         if world.size > 1:
             with warnings.catch_warnings():
