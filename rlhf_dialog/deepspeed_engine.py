@@ -8,6 +8,7 @@ import importlib
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,7 +30,8 @@ def load_deepspeed(device: torch.device) -> Any:
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ.setdefault("LOCAL_RANK", "0")
     try:
-        deepspeed = importlib.import_module("deepspeed")
+        with _silent_compiler():
+            deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UserError(
             f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); pip install "rlhf-dialog[deepspeed]", '
@@ -40,6 +42,20 @@ def load_deepspeed(device: torch.device) -> Any:
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
     return deepspeed
+
+
+@contextmanager
+def _silent_compiler() -> Iterator[None]:
+    """When it is imported, DeepSpeed tries what could be compiled here; the linker's words on it are no errors of the run."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class DeepSpeedEngine(Engine):
