@@ -67,7 +67,7 @@ def engine_settings(config: Config) -> EngineSettings:
     notes = [f"{key} is not used, because {IGNORED[key]} decides" for key in ignored]
     document = {key: value for key, value in document.items() if key not in IGNORED}
     zero = _block(document, "zero_optimization", source)
-    stage = zero.get("stage", 0 if "zero_optimization" in raw else 2)
+    stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
         raise UserError(f"{source}: zero_optimization.stage is {stage!r}; it must be 0, 1, 2 or 3")
     _offload(zero, int(stage), config.use_offload, source)

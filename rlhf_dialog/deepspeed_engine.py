@@ -37,7 +37,7 @@ def load_deepspeed(device: torch.device) -> Any:
             f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); pip install "rlhf-dialog[deepspeed]", '
             'or pip install -e ".[deepspeed]" in a checkout'
         ) from error
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # its warnings are told by the trainer
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # minutes of compiling for what only serving uses
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
@@ -60,6 +60,8 @@ def _silent_compiler() -> Iterator[None]:
 
 class DeepSpeedEngine(Engine):
     """As `Engine`. Clipping is DeepSpeed's, by the limit of its document; a step that it would skip is not made and told."""
+
+    optimizer: Any  # DeepSpeed's around ours; at stage 0 ours
 
     def __init__(
         self,
@@ -148,9 +150,9 @@ class DeepSpeedEngine(Engine):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """While it lasts, rank 0 has the whole weights in the module, on the CPU in float32 where they are not whole as they
-        are; no other rank may use the module. All ranks enter it. One parameter at a time stands on the device."""
-        if self.stage < 3 and not self.settings.half:
+        """While it lasts, rank 0 has copies of the whole weights in the module, on the CPU in float32 (ZeRO's own are partitions,
+        or views of one buffer); no other rank may use the module. All ranks enter it, and gather one parameter at a time."""
+        if self.stage == 0:
             yield
             return
         kept = [(p, p.data) for p in self.module.parameters()]
@@ -172,7 +174,9 @@ class DeepSpeedEngine(Engine):
             found = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(parameter)
             found = None if found is None else found.detach()
             return (
-                found.float().cpu().view(whole_shape(parameter)) if found is not None and self.world.is_main else None
+                found.float().cpu().clone().view(whole_shape(parameter))
+                if found is not None and self.world.is_main
+                else None
             )
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().float().cpu().clone() if self.world.is_main else None
@@ -182,7 +186,17 @@ class DeepSpeedEngine(Engine):
         """While it lasts, every rank has the whole weights in the module; what rank 0 writes into them is kept by all."""
         deepspeed = importlib.import_module("deepspeed")
         with deepspeed.zero.GatheredParameters(list(self.module.parameters()), modifier_rank=0):
-            yield
+            kept = [
+                (p, p.data) for p in self.module.parameters()
+            ]  # views of one buffer, which safetensors takes for tied ones
+            try:
+                for p, _ in kept:
+                    p.data = p.data.clone()
+                yield
+            finally:
+                for p, own in kept:
+                    own.copy_(p.data)
+                    p.data = own
         if self.stage > 0:
             self.optimizer.refresh_fp32_params()
 

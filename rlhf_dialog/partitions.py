@@ -80,7 +80,7 @@ def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
             "stage": engine.stage,
             "world_size": world.size,
             "precision": engine.settings.precision,
-            "scaler": {key: x for key, x in vars(engine.optimizer.loss_scaler).items() if isinstance(x, int | float)},  # type: ignore[attr-defined]
+            "scaler": {key: x for key, x in vars(engine.optimizer.loss_scaler).items() if isinstance(x, int | float)},
         }
         for name, engine in shared_out(engines).items()
     }
@@ -111,7 +111,7 @@ def read_partitions(source: Path, state: dict[str, Any], engines: Mapping[str, E
     """Put this rank's partitions back. Raises what reading raises, and ValueError when they do not fit."""
     for name, engine in shared_out(engines).items():
         _restore(engine, load_file(source / file_name(name, world.rank)))
-        vars(engine.optimizer.loss_scaler).update(state["zero"][name]["scaler"])  # type: ignore[attr-defined]
+        vars(engine.optimizer.loss_scaler).update(state["zero"][name]["scaler"])
 
 
 def _flats(engine: DeepSpeedEngine) -> list[Tensor]:
@@ -119,7 +119,7 @@ def _flats(engine: DeepSpeedEngine) -> list[Tensor]:
 
 
 def _tensors(engine: DeepSpeedEngine) -> dict[str, Tensor]:
-    inner = engine.optimizer.optimizer.state  # type: ignore[attr-defined]
+    inner = engine.optimizer.optimizer.state
     found = {}
     for i, flat in enumerate(_flats(engine)):
         found[f"{i}.weights"] = flat.detach().cpu().contiguous()
@@ -129,7 +129,7 @@ def _tensors(engine: DeepSpeedEngine) -> dict[str, Tensor]:
 
 
 def _restore(engine: DeepSpeedEngine, tensors: dict[str, Tensor]) -> None:
-    inner = engine.optimizer.optimizer.state  # type: ignore[attr-defined]
+    inner = engine.optimizer.optimizer.state
     for i, flat in enumerate(_flats(engine)):
         weights = tensors.pop(f"{i}.weights")
         if weights.shape != flat.shape:

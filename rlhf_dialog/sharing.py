@@ -155,7 +155,7 @@ class Sharing:
     def _shared_out(self) -> list[tuple[Any, nn.Module]]:
         """DeepSpeed's engine and our module of everything whose weights are shared out."""
         trained = [e for e in self.engines.values() if isinstance(e, DeepSpeedEngine) and e.stage == 3]
-        return [(e.engine, e.module) for e in (*trained, *self.frozen)]
+        return [(e.engine, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
 
     def _decide(self) -> bool:
         """Whether the rollout gathers the weights: as `zero3_gather_for_generation` says, else by the forecast of all ranks."""
