@@ -93,6 +93,7 @@ class PPOAgent:
         start = time.perf_counter()
         self.world = launch.start(self.config)
         self.world.first(self._check_folder)
+        check_sharing(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
             folder = self.world.first(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
             small = PPOAgent(_two_prompts(self.config, folder, self.world.size))
