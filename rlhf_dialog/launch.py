@@ -43,6 +43,8 @@ def start(config: Config) -> World:
     set_threads(config)
     device = pick_device(config)
     size = int(os.environ.get("WORLD_SIZE", "1"))
+    if needs_group(config):
+        os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
     if size == 1:
         if needs_group(config) and not dist.is_initialized():
             dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)

@@ -57,6 +57,7 @@ def test_one_process_trains(monkeypatch):
 
 def test_deepspeed_wants_a_group_also_for_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     try:
         assert launch.start(config(use_deepspeed=True, device="cpu")) == World()
         assert torch.distributed.get_world_size() == 1
