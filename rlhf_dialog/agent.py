@@ -27,6 +27,7 @@ from rlhf_dialog.rewards.composite import RewardError, build_reward
 from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.run_state import RunState
 from rlhf_dialog.schema import Config, batch_plan
+from rlhf_dialog.sharing import check_sharing, deepspeed_setting
 from rlhf_dialog.tracking import Trackers
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation, load_validation_prompts
@@ -92,6 +93,7 @@ class PPOAgent:
         start = time.perf_counter()
         self.world = launch.start(self.config)
         self.world.first(self._check_folder)
+        check_sharing(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
             folder = self.world.first(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
             small = PPOAgent(_two_prompts(self.config, folder, self.world.size))
@@ -145,7 +147,8 @@ class PPOAgent:
         if self.trainer is None:
             raise UserError("there is nothing to save yet; call train() first")
         models = self.trainer.models
-        self.world.first(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
+        with self.trainer.sharing.whole_weights():
+            self.world.first(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
 
     def _answer_once(self) -> None:
         """Load the agent that was saved, as chat.py does, and let it reply to a prompt."""
@@ -204,7 +207,10 @@ class PPOAgent:
         config, device = self.config, self.world.device
         launch.seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
-        memory.tell_forecast(config, device)  # before the reward loads its classifier
+        check_sharing(config, device)
+        memory.tell_forecast(
+            config, device, deepspeed_setting(config, self.world)
+        )  # before the reward loads its classifier
         with self.world.in_step():
             with self._timed("reward"):
                 reward = build_reward(config.reward_class.id, config.reward_class.args)
@@ -268,13 +274,13 @@ class PPOAgent:
 def validate(validation: Validation, trainer: PPOTrainer, trackers: list[Trackers]) -> dict[str, float]:
     """Rank 0 measures while the others wait, so that the numbers are those of a single process; all know the best iteration."""
 
-    def measure() -> tuple[dict[str, float], dict[str, Any]]:
-        with contextlib.ExitStack() as stack:
-            for places in trackers:
-                stack.enter_context(places.console.paused())
-            return validation.measure(trainer), validation.state_dict()
-
-    metrics, best = trainer.world.first(measure)
+    found: list[dict[str, float]] = []
+    with trainer.world.in_step(), trainer.sharing.rollout(), contextlib.ExitStack() as stack:
+        for places in trackers:
+            stack.enter_context(places.console.paused())
+        if trainer.world.is_main:
+            found.append(validation.measure(trainer))
+    metrics, best = trainer.world.first(lambda: (found[0], validation.state_dict()))
     validation.load_state_dict(best)
     return metrics
 

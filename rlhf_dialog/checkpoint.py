@@ -39,11 +39,12 @@ def save_checkpoint(
     optimizers: Mapping[str, torch.optim.Optimizer],
     best: bool = False,
     random_of_ranks: "Sequence[RandomStates]" = (),
+    staged: Path | None = None,
 ) -> Path:
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
     The newest `keep_checkpoints` and the best one stay, the others go. `state` is JSON with its "iteration";
-    `random_of_ranks` the random states of every process, by default of this one alone.
+    `random_of_ranks` the random states of every process, by default of this one alone; the files in `staged` go with it.
     Raises UserError when the folder cannot be written; what was there stays whole.
     """
     name = f"iter_{state['iteration']:06d}"
@@ -54,6 +55,8 @@ def save_checkpoint(
         for key, optimizer in optimizers.items():
             tensors, scalars[key] = _split(optimizer.state_dict())
             save_file(tensors, target / f"{key}_optimizer.safetensors")
+        for path in sorted(staged.iterdir()) if staged else ():
+            path.rename(target / path.name)
         generators, python = _merged(random_of_ranks or [random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")

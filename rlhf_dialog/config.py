@@ -118,7 +118,9 @@ def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] 
 
 def replace_keys(settings: S, values: dict[str, Any]) -> S:
     """The settings with other values of some keys, checked like a file. Raises UserError."""
-    return _validate(type(settings), settings.model_dump() | values, "arguments", [])
+    replaced = _validate(type(settings), settings.model_dump() | values, "arguments", [])
+    replaced._folder = settings.folder
+    return replaced
 
 
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
@@ -132,6 +134,7 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
         del raw[key]
     problems = _lift_kl(raw)
     config = _validate(Config, raw, str(path), problems)
+    config._folder = path.parent
     if config.experiment_name is None:
         config.experiment_name = path.stem
     return config

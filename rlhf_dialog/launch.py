@@ -40,18 +40,30 @@ def start(config: Config) -> World:
 
     A second call gives the same world. Raises UserError for what cannot be.
     """
-    check_processes(config)
     set_threads(config)
     device = pick_device(config)
     size = int(os.environ.get("WORLD_SIZE", "1"))
+    if needs_group(config):
+        os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
     if size == 1:
+        if needs_group(config) and not dist.is_initialized():
+            dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
     if device.type == "cuda":
         device = _own_device(local_rank)
     if not dist.is_initialized():
-        _meet("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        _meet(_backend(device))
     return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+
+
+def needs_group(config: Config) -> bool:
+    """Whether DeepSpeed computes, which wants a group of processes also for a single one."""
+    return config.use_deepspeed or config.reward_class.args.get("use_deepspeed") is True
+
+
+def _backend(device: torch.device) -> str:
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def _own_device(local_rank: int) -> torch.device:
@@ -154,14 +166,6 @@ class _LastWrites(io.TextIOBase):
     def write(self, text: str) -> int:
         self.writes.append(text)
         return len(text)
-
-
-def check_processes(config: Config) -> None:
-    """Raises UserError for DeepSpeed."""
-    if config.use_deepspeed:
-        raise UserError(
-            "use_deepspeed: true, but this version trains without an engine of DeepSpeed; set use_deepspeed: false"
-        )
 
 
 def pick_device(config: Config) -> torch.device:

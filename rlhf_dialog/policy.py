@@ -196,9 +196,16 @@ def in_chunks(
     return torch.cat(first), None if second[0] is None else torch.cat(second)
 
 
+class ValueHead(nn.Linear):
+    """Computes in the precision of its input, whatever its own weights have; they are read only in here, where ZeRO has them."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input, self.weight.to(input.dtype), self.bias.to(input.dtype))
+
+
 def new_value_head(lm: PreTrainedModel) -> nn.Linear:
     """A linear layer from the last hidden state to one number; it starts at zero, so that the first values are 0."""
-    head = nn.Linear(lm.get_output_embeddings().in_features, 1)
+    head = ValueHead(lm.get_output_embeddings().in_features, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head

@@ -24,6 +24,13 @@ from rlhf_dialog.checkpoint import (
 )
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.partitions import (
+    describe,
+    forget_staging,
+    read_partitions,
+    refuse_another_sharing,
+    write_partitions,
+)
 from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
@@ -61,6 +68,7 @@ class RunState:
         if overwrite and not resume:
             run_folder.clear(self.run_folder)
         run_folder.mend(self.run_folder)
+        forget_staging(self.checkpoints)
         if resume and not newest_checkpoint(self.checkpoints):
             cut_metrics(self.run_folder / "metrics.jsonl", 0)
             logger.info("%s: ended before its first checkpoint; the run starts from the beginning", self.run_folder)
@@ -75,12 +83,16 @@ class RunState:
         with world.in_step():
             source, state = read_state(self.checkpoints)
             self._compare(source, state)
+            refuse_another_sharing(source, state, trainer.engines, world)
+        with world.in_step(), trainer.sharing.writable_weights():
             load_checkpoint(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size)
             with damage_told(source):
                 trainer.load_state_dict(state)
                 if self.validation:
                     self.validation.load_state_dict(state.get("validation", {"best": None}))
                 saved_by = world_size_of(state)
+        with world.in_step(), damage_told(source):
+            read_partitions(source, state, trainer.engines, world)
         trainer.starts_from_reference = False
         if saved_by != world.size:
             launch.seed_rank(self.config.seed, world, trainer.iteration)
@@ -89,7 +101,8 @@ class RunState:
                 "it would have",
                 *(source, saved_by, world.size),
             )
-        world.first(self._mend_after)
+        with trainer.sharing.whole_weights():
+            world.first(self._mend_after)
         logger.info("resumed after iteration %d", trainer.iteration)
 
     def _mend_after(self) -> None:
@@ -115,6 +128,7 @@ class RunState:
             source, state = read_state(run / "checkpoints")
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
+        with self.world.in_step(), self.trainer.sharing.writable_weights():
             fresh = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
         anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
@@ -132,16 +146,19 @@ class RunState:
     def save(self, best: bool) -> None:
         """Write the checkpoint of this iteration; after the best one so far also its agent. All ranks call it."""
         random_of_ranks = self.world.gather(random_states())
-        self.world.first(partial(self._write, best, random_of_ranks))
+        staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
+        with self.trainer.sharing.whole_weights():
+            self.world.first(partial(self._write, best, random_of_ranks, staged))
 
-    def _write(self, best: bool, random_of_ranks: list[RandomStates]) -> None:
+    def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
-        state |= identity.record(self.config, self.identity)
+        state |= identity.record(self.config, self.identity) | describe(trainer.engines, self.world)
         if self.validation:
             state["validation"] = self.validation.state_dict()
         save_checkpoint(
-            self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks
+            self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks, staged
         )
+        forget_staging(self.checkpoints)
         if best:
             self._save_best()
 

@@ -3,9 +3,10 @@
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.errors import UserError
@@ -21,6 +22,13 @@ class Settings(BaseModel):
         protected_namespaces=(),
         validate_assignment=True,
     )
+
+    _folder: Path | None = PrivateAttr(None)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the file lies that the settings were read from."""
+        return self._folder
 
     @field_validator("*", mode="before")
     @classmethod
@@ -249,11 +257,23 @@ class EnvConfig(Settings):
 class DeepSpeedKeys(Settings):
     """Several processes"""
 
-    use_deepspeed: bool = Field(False, description="not in this version: training stops and says so")
-    use_fp16: bool = Field(False, description="read with use_deepspeed only")
-    use_offload: bool = Field(False, description="read with use_deepspeed only")
-    deepspeed_config: str | None = Field(None, description="read with use_deepspeed only")
+    use_deepspeed: bool = Field(False, description="train through DeepSpeed's ZeRO; with one process or several")
+    use_fp16: bool = Field(False, description="fp16 weights in the DeepSpeed engine, as the JSON's fp16 block says")
+    use_offload: bool = Field(
+        False, description="the optimizer's state waits in host memory, at ZeRO stage 3 the weights too"
+    )
+    deepspeed_config: str | None = Field(
+        None, description="DeepSpeed's JSON, beside the YAML or in ds_configs/; default: ZeRO stage 2"
+    )
+    zero3_gather_for_generation: Literal["auto", "true", "false"] = Field(
+        "auto", description="ZeRO stage 3: whole weights during a rollout; false: layer by layer; auto: if they fit"
+    )
     local_rank: int = Field(-1, description="set by launchers")
+
+    @field_validator("zero3_gather_for_generation", mode="before")
+    @classmethod
+    def _word(cls, value: Any) -> Any:
+        return str(value).lower() if isinstance(value, bool) else value
 
 
 class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys):

@@ -8,25 +8,25 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlhf_dialog import ppo
 from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.checks import STANDS, all_finite, check_numbers, check_ratio, check_start, tell_skipped
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values
-from rlhf_dialog.lora import trained
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models import Models
+from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import ScoringRules
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.schema import Config, batch_plan
+from rlhf_dialog.sharing import Sharing
 from rlhf_dialog.summary import Metrics, filter_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.world import World
 
@@ -60,9 +60,8 @@ class PPOTrainer:
         self.sampler = PromptSampler(len(prompts), config.seed)
         self.kl = ppo.AdaptiveKLController(config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip)
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
-        self.engines = {"policy": self._engine(models.policy, config.lr)}
-        if models.critic is not None:
-            self.engines["critic"] = self._engine(models.critic, config.critic_lr)
+        self.sharing = Sharing(config, models, reward, self.world, self.plan)
+        self.engines = self.sharing.engines
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.skipped_in_a_row, self.overflows, self.settled = 0, 0, False
         self.first_support_mass: float | None = None
@@ -70,14 +69,9 @@ class PPOTrainer:
         self.clock = Clock(models.policy.lm.device)
         self.starts_from_reference = config.ref_model in (None, config.model_path)  # false with weights of a checkpoint
 
-    def _engine(self, module: nn.Module, lr: float) -> Engine:
-        options = {"lr": lr, "eps": self.config.opti_eps, "weight_decay": self.config.weight_decay}
-        optimizer = torch.optim.AdamW(trained(module).values(), fused=True, **options)  # type: ignore[arg-type]
-        return Engine(module, optimizer, self.world, self.config.uses_fp16)
-
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {name: engine.optimizer for name, engine in self.engines.items()}
+        return whole_optimizers(self.engines)
 
     def step(self) -> Metrics:
         """One iteration: collect a rollout, turn scores into advantages, update, adapt the KL coefficient.
@@ -90,7 +84,7 @@ class PPOTrainer:
         rollout = self.rollout = self._collect(self._next_prompts())
         kl = ppo.masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
-            check_start(kl, self.config.use_amp)
+            check_start(kl, self.sharing.coarse)
         kl_coef = self.kl.kl_coef
         rollout.rewards = ppo.token_rewards(
             rollout.scores, rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, kl_coef
@@ -136,7 +130,7 @@ class PPOTrainer:
         Where a rank fails, all ranks raise; how long this one waited for the others is `time/wait`.
         """
         in_groups = self.config.advantage_estimator in ("grpo", "rloo")
-        with self.world.in_step():
+        with self.world.in_step(), self.sharing.rollout():
             rollout = self._collect_own(prompts)
             rollout = without_unscored(rollout, self.config.responses_per_prompt if in_groups else 1)
             collected = time.perf_counter()
@@ -295,7 +289,7 @@ class PPOTrainer:
         log_ratio = ppo.masked(new.logprobs - old_logprobs, mask)
         if first:
             with self.world.in_step():
-                check_ratio(log_ratio.detach(), mask, self.iteration + 1, config.use_amp)
+                check_ratio(log_ratio.detach(), mask, self.iteration + 1, self.sharing.coarse)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens

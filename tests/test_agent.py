@@ -765,7 +765,11 @@ def refused(run, tmp_path, capsys):
         (["--max_new_tokens", "200"], ["256 positions"]),
         (["--device", "cuda"], ["device: cuda", "no CUDA device"]),
         (["--device", "cuda", "--disable_cuda", "true"], ["disable_cuda"]),
-        (["--use_deepspeed", "true"], ["use_deepspeed: true"]),
+        (
+            ["--use_deepspeed", "true", "--deepspeed_config", "absent.json"],
+            ["deepspeed_config: 'absent.json' not found"],
+        ),
+        (["--use_deepspeed", "true", "--use_fp16", "true"], ["fp16 weights need a GPU"]),
         (["--resume"], ["no checkpoint to resume from"]),
         (["--run_dir", "ppo.yaml"], ["run_dir", "cannot be written"]),
         (["--run_dir", "ppo.yaml/deeper"], ["run_dir", "cannot be written"]),

@@ -15,6 +15,7 @@ errors interrupts clock allocator
 registry dialogue ppo intervals predictions cpu_linear
 schema
 config
+deepspeed_config
 cli hub supervised model_sizes free_memory
 sources
 metrics
@@ -28,7 +29,9 @@ generation
 rollout
 world
 launch
-checkpoint identity engine memory
+checkpoint identity engine memory lockstep
+deepspeed_engine
+partitions sharing
 tracking
 run_folder
 chat

@@ -11,6 +11,7 @@ import pytest
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config import load_config, load_settings
+from rlhf_dialog.deepspeed_config import read_engine_file
 from rlhf_dialog.schema import Config, Settings, batch_plan
 
 ROOT = Path(__file__).parents[1]
@@ -87,4 +88,6 @@ def test_the_quickstarts_stages_name_files_that_ship():
 @pytest.mark.parametrize("path", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda path: path.name)
 def test_engine_configurations_are_json(path):
     lines = [line.split("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
-    assert isinstance(json.loads("\n".join(lines)), dict)
+    document = json.loads("\n".join(lines))
+    assert isinstance(document, dict)
+    assert read_engine_file(path.name, None, "deepspeed_config")[1] == document

@@ -55,9 +55,14 @@ def test_one_process_trains(monkeypatch):
     assert launch.rank() == 0
 
 
-def test_an_engine_of_deepspeed_is_refused():
-    with pytest.raises(UserError, match="use_deepspeed: true"):
-        launch.start(config(use_deepspeed=True))
+def test_deepspeed_wants_a_group_also_for_one_process(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    try:
+        assert launch.start(config(use_deepspeed=True, device="cpu")) == World()
+        assert torch.distributed.get_world_size() == 1
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_processes_that_do_not_know_where_to_meet(monkeypatch):

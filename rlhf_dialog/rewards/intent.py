@@ -1,5 +1,7 @@
 """Intent: does a frozen classifier see in the response the act that the reference has?"""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.dialogue import Dialogue
@@ -53,6 +55,7 @@ class Intent(BaseReward):
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
         self.batch_size, self.precision = batch_size, check_precision(precision)
+        self.at_work: Callable[[], AbstractContextManager[Any]] = nullcontext  # around what computes
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """1.0 or 0.0 for each dialogue. Raises UserError when one has no act."""
@@ -61,7 +64,8 @@ class Intent(BaseReward):
 
     def predict(self, dialogues: list[Dialogue]) -> list[int]:
         """The classifier's class (0 inform, 1 question, 2 directive, 3 commissive) for each dialogue."""
-        logits = class_logits(self.model, self.tokenizer, self.encode(dialogues), self.batch_size, self.precision)
+        with self.at_work():
+            logits = class_logits(self.model, self.tokenizer, self.encode(dialogues), self.batch_size, self.precision)
         return logits.argmax(-1).tolist()
 
     def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:

@@ -1,14 +1,10 @@
 """NLPReward: the reward of the DailyDialog task, Intent and METEOR in a weighted sum."""
 
-import logging
-
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.composite import CompositeReward, Part, is_finite
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
-
-logger = logging.getLogger(__name__)
 
 
 @RewardFactory.register("NLPReward")
@@ -17,8 +13,8 @@ class NLPReward(CompositeReward):
 
     The KL to the reference model is no part of it: `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among
     the YAML's arguments of NLPReward are moved to the top level by the config before the reward is built.
-    `use_deepspeed`, `ref_ds_config` and `intent_ds_config` are accepted, but a frozen classifier needs no engine: they
-    have no effect in this version (scoring through DeepSpeed comes later).
+    `use_deepspeed`, `ref_ds_config` and `intent_ds_config` say where the frozen reference and classifier lie; the trainer
+    reads them in the configuration (`sharing.Sharing`), and they have no effect outside of a training run.
     Raises UserError for a coefficient that is no finite number, two that are 0, and what Intent and Meteor raise.
     """
 
@@ -48,8 +44,6 @@ class NLPReward(CompositeReward):
                 "reward_class.args.intent_model is missing: give the folder or Hub name of an act classifier, or set "
                 "`intent_coef: 0` to train without it"
             )
-        if use_deepspeed:
-            logger.info("reward_class.args.use_deepspeed has no effect in this version: the classifier has no engine")
         parts = []
         if intent_coef:
             options = {"allow_pickle_weights": allow_pickle_weights, "precision": precision}

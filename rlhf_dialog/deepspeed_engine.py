@@ -1,0 +1,253 @@
+"""`Engine` through DeepSpeed: a trained module whose gradients, optimizer and weights ZeRO shares out over the processes.
+
+DeepSpeed is imported only when a run uses it. Nothing of it is compiled: the optimizer is torch's AdamW.
+"""
+
+import copy
+import importlib
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from rlhf_dialog.deepspeed_config import EngineSettings
+from rlhf_dialog.engine import Engine
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.lora import trained
+from rlhf_dialog.world import World
+
+NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"}  # what its step asks for the norm
+
+
+def load_deepspeed(device: torch.device) -> Any:
+    """The library, quiet and on the device of the run. Raises UserError when it is not installed."""
+    os.environ["DS_ACCELERATOR"] = device.type
+    os.environ.setdefault("LOCAL_RANK", "0")
+    try:
+        with _silent_compiler():
+            deepspeed = importlib.import_module("deepspeed")
+    except ImportError as error:
+        raise UserError(
+            f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); pip install "rlhf-dialog[deepspeed]", '
+            'or pip install -e ".[deepspeed]" in a checkout'
+        ) from error
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # its warnings are told by the trainer
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # minutes of compiling for what only serving uses
+    if not deepspeed.comm.is_initialized():
+        deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+    return deepspeed
+
+
+@contextmanager
+def _silent_compiler() -> Iterator[None]:
+    """When it is imported, DeepSpeed tries what could be compiled here; the linker's words on it are no errors of the run."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+class DeepSpeedEngine(Engine):
+    """As `Engine`. Clipping is DeepSpeed's, by the limit of its document; a step that it would skip is not made and told."""
+
+    optimizer: Any  # DeepSpeed's around ours; at stage 0 ours
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        world: World,
+        settings: EngineSettings,
+        document: dict[str, Any],
+    ):
+        deepspeed = load_deepspeed(world.device)
+        self.module, self.world, self.settings = module, world, settings
+        self.trained, self.scaler = trained(module), None  # fp16's losses are scaled by DeepSpeed
+        try:
+            self.model, *_ = deepspeed.initialize(
+                model=module, optimizer=optimizer, config=copy.deepcopy(document), dist_init_required=False
+            )
+        except (ValueError, AssertionError) as error:  # pydantic's are ValueErrors
+            raise UserError(f"{settings.source}: DeepSpeed does not take it: {error}") from error
+        module.eval()
+        self.engine: Any = self.model
+        self.optimizer = self.engine.optimizer
+        self.norm: float | None = None  # of the gradient that waits for its step
+        self.lowered: str | None = None  # what happened to the scale of fp16 losses at the newest overflow
+
+    @property
+    def stage(self) -> int:
+        return self.settings.stage
+
+    @contextmanager
+    def microbatch(self, last: bool) -> Iterator[None]:
+        self.engine.set_gradient_accumulation_boundary(last)
+        self.lowered = None
+        yield
+
+    def backward(self, loss: Tensor) -> None:
+        """DeepSpeed too averages over the ranks, where a sum is wanted."""
+        self.norm = math.nan
+        self.engine.backward(loss * self.world.size, scale_wrt_gas=False)
+
+    def clip(self, limit: float) -> float:
+        """The norm of the gradient before the step clips it to the limit of the document."""
+        if self.stage == 0:
+            grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+            found = nn.utils.get_total_norm(grads)
+        else:
+            from deepspeed.runtime.utils import combine_grad_norm_groups
+
+            found = getattr(self.optimizer, NORMS[self.stage])()
+            found = combine_grad_norm_groups(found) if isinstance(found, list) else found
+            found = found / self.optimizer.loss_scale
+        self.norm = float(found)
+        return self.norm
+
+    def step(self) -> None:
+        self.engine.step()
+        self.norm = None
+        if not self.engine.was_step_applied():
+            raise RunStopped(
+                "DeepSpeed skipped an optimizer step although loss and gradient were finite; the last checkpoint stands"
+            )
+
+    def zero_grad(self) -> None:
+        """Forget a gradient that got no step, by the way that DeepSpeed has for one that overflowed."""
+        if self.norm is None:
+            return
+        overflow, self.norm = not math.isfinite(self.norm), None
+        if self.stage == 0:
+            self.optimizer.zero_grad(set_to_none=True)
+            return
+        scaler = self.optimizer.loss_scaler
+        before = dict(vars(scaler))
+        invalid: Any = torch.tensor(math.inf)
+        name = NORMS[self.stage]
+        setattr(self.optimizer, name, lambda: [invalid] if self.stage == 3 else invalid)
+        try:
+            self.engine.step()
+        finally:
+            delattr(self.optimizer, name)
+        if not overflow or self.settings.precision != "fp16":
+            vars(scaler).update(before)
+        elif scaler.cur_scale > getattr(scaler, "min_scale", 1) or scaler.cur_scale < before["cur_scale"]:
+            self.lowered = f"the scale of fp16 losses is {scaler.cur_scale:g} now, was {before['cur_scale']:g}"
+
+    def set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """While it lasts, rank 0 has copies of the whole weights in the module, on the CPU in float32 (ZeRO's own are partitions,
+        or views of one buffer); no other rank may use the module. All ranks enter it, and gather one parameter at a time."""
+        if self.stage == 0:
+            yield
+            return
+        kept = [(p, p.data) for p in self.module.parameters()]
+        wholes = [self._whole(p) for p, _ in kept]
+        try:
+            for (p, _), found in zip(kept, wholes, strict=True):
+                if found is not None:
+                    p.data = found
+            yield
+        finally:
+            for p, own in kept:
+                p.data = own
+
+    def _whole(self, parameter: nn.Parameter) -> Tensor | None:
+        """The parameter of all ranks, on rank 0; the fp32 master where there is one."""
+        deepspeed = importlib.import_module("deepspeed")
+        found = None
+        if self.settings.half and parameter.requires_grad:
+            found = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(parameter)
+            found = None if found is None else found.detach()
+            return (
+                found.float().cpu().clone().view(whole_shape(parameter))
+                if found is not None and self.world.is_main
+                else None
+            )
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().float().cpu().clone() if self.world.is_main else None
+
+    @contextmanager
+    def writable(self) -> Iterator[None]:
+        """While it lasts, every rank has the whole weights in the module; what rank 0 writes into them is kept by all."""
+        deepspeed = importlib.import_module("deepspeed")
+        with deepspeed.zero.GatheredParameters(list(self.module.parameters()), modifier_rank=0):
+            kept = [
+                (p, p.data) for p in self.module.parameters()
+            ]  # views of one buffer, which safetensors takes for tied ones
+            try:
+                for p, _ in kept:
+                    p.data = p.data.clone()
+                yield
+            finally:
+                for p, own in kept:
+                    own.copy_(p.data)
+                    p.data = own
+        if self.stage > 0:
+            self.optimizer.refresh_fp32_params()
+
+
+def whole_shape(parameter: Any) -> torch.Size:
+    return getattr(parameter, "ds_shape", parameter.shape)
+
+
+class FrozenEngine:
+    """The weights of a frozen model, shared out over the processes (ZeRO stage 3 without an optimizer)."""
+
+    def __init__(self, module: nn.Module, world: World, zero: dict[str, Any]):
+        deepspeed = load_deepspeed(world.device)
+        document = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "train_batch_size": world.size,
+        }
+        self.module = module
+        self.engine, *_ = deepspeed.initialize(
+            model=module, config=document | {"zero_optimization": copy.deepcopy(zero)}, dist_init_required=False
+        )
+        module.eval()
+
+
+def offload_of(engine: Any) -> Any:
+    """DeepSpeed's object with the hooks that fetch and drop the weights of an engine of stage 3."""
+    return getattr(engine.optimizer, "parameter_offload", engine.optimizer)
+
+
+@contextmanager
+def gathered(engine: Any) -> Iterator[None]:
+    """While it lasts, every rank has all weights of an engine of stage 3, and its module can be called in any way."""
+    deepspeed = importlib.import_module("deepspeed")
+    offload = offload_of(engine)
+    for hook in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook):
+        hook.remove()
+    offload.forward_hooks, offload.backward_hooks = [], []
+    for parameter in engine.module.parameters():
+        parameter.ds_active_sub_modules.clear()
+    try:
+        with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+            yield
+    finally:
+        stack = importlib.import_module("deepspeed.runtime.zero.parameter_offload").FWD_MODULE_STACK
+        offload.setup_zero_stage3_hooks()
+        stack.pop()
+
+
+def forget_trace(engine: Any) -> None:
+    """Tell DeepSpeed that a pass has ended that did not begin at the module of the engine."""
+    offload_of(engine).get_param_coordinator().reset_step()

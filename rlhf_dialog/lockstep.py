@@ -1,0 +1,82 @@
+"""Ranks that call partitioned models a different number of times, without waiting for each other forever.
+
+A unit is a module that is called as a whole (a trunk, an output embedding): all ranks must call the same one at the same time,
+because its weights come from all of them. Before each call the ranks agree on which; a rank that wants another one, or has ended,
+makes a call of it that counts nowhere.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlhf_dialog.world import World
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`blank` calls the module on next to nothing; `ended` is told after every call."""
+
+    module: nn.Module
+    blank: Callable[[], Any]
+    ended: Callable[[], None]
+
+
+class Lockstep:
+    """`with Lockstep(world, units).together():` around what each rank does at its own pace. `passes` counts the calls."""
+
+    def __init__(self, world: World, units: list[Unit]):
+        self.world, self.units = world, units
+        self.inside = False
+        self.passes = self.blank_passes = 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Ends, or raises, when all ranks have done what they do inside."""
+        hooks: list[Any] = []
+        for number, unit in enumerate(self.units):
+            hooks.append(unit.module.register_forward_pre_hook(partial(self._turn, number), prepend=True))
+            hooks.append(unit.module.register_forward_hook(partial(self._after, number), always_call=True))
+        try:
+            try:
+                yield
+            except Exception:
+                self._attend()
+                raise
+            self._attend()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _turn(self, number: int, module: nn.Module, args: Any) -> None:
+        """Wait until it is this unit's turn; called before its forward."""
+        if self.inside:
+            return
+        while (chosen := self.world.least(number)) != number:
+            self._blank(chosen)
+        self._begin(number)
+
+    def _attend(self) -> None:
+        """Make calls that count nowhere until no rank wants any."""
+        self.inside = False
+        while (chosen := self.world.least(len(self.units))) < len(self.units):
+            self._blank(chosen)
+
+    def _begin(self, number: int) -> None:
+        self.inside, self.owner = True, number
+        self.passes += 1
+
+    def _blank(self, number: int) -> None:
+        self._begin(number)
+        self.blank_passes += 1
+        with torch.no_grad():
+            self.units[number].blank()
+
+    def _after(self, number: int, module: nn.Module, args: Any, output: Any) -> None:
+        if self.inside and self.owner == number:
+            self.units[number].ended()
+            self.inside = False

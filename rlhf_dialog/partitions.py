@@ -1,0 +1,143 @@
+"""What each process alone knows of a trained model under ZeRO, as safetensors: fp32 weights and the state of the optimizer.
+
+DeepSpeed's own checkpoints are pickles that it reads with `weights_only=False`; these hold tensors and numbers, nothing else.
+"""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlhf_dialog.deepspeed_engine import DeepSpeedEngine
+from rlhf_dialog.engine import Engine
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.world import World
+
+STAGING = ".partitions.tmp"
+GROUPS = {
+    1: "single_partition_of_fp32_groups",
+    2: "single_partition_of_fp32_groups",
+    3: "fp32_partitioned_groups_flat",
+}
+
+
+def shared_out(engines: Mapping[str, Engine]) -> dict[str, DeepSpeedEngine]:
+    """The engines whose optimizer is shared out over the processes."""
+    return {name: e for name, e in engines.items() if isinstance(e, DeepSpeedEngine) and e.stage > 0}
+
+
+def whole_optimizers(engines: Mapping[str, Engine]) -> dict[str, torch.optim.Optimizer]:
+    """The optimizers that every process has as a whole."""
+    return {name: e.optimizer for name, e in engines.items() if name not in shared_out(engines)}
+
+
+def file_name(name: str, rank: int) -> str:
+    return f"{name}_rank{rank}.safetensors"
+
+
+def write_partitions(checkpoints: Path, engines: Mapping[str, Engine], world: World) -> Path | None:
+    """Each rank writes its own into a hidden folder, from which rank 0 takes them into the checkpoint; None without any.
+
+    Raises UserError when the folder cannot be written.
+    """
+    mine = shared_out(engines)
+    if not mine:
+        return None
+    staging = checkpoints / STAGING
+
+    def begin() -> None:
+        try:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"{staging}: cannot be written: {error}") from error
+
+    world.first(begin)
+    with world.in_step():
+        for name, engine in mine.items():
+            try:
+                save_file(_tensors(engine), staging / file_name(name, world.rank))
+            except OSError as error:
+                raise UserError(f"{staging}: cannot be written: {error}") from error
+    return staging
+
+
+def forget_staging(checkpoints: Path) -> None:
+    """Remove what a kill left of `write_partitions`."""
+    with suppress(OSError):
+        shutil.rmtree(checkpoints / STAGING)
+
+
+def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
+    """What a checkpoint says of its partitions, as JSON; nothing without any."""
+    found = {
+        name: {
+            "stage": engine.stage,
+            "world_size": world.size,
+            "precision": engine.settings.precision,
+            "scaler": {key: x for key, x in vars(engine.optimizer.loss_scaler).items() if isinstance(x, int | float)},
+        }
+        for name, engine in shared_out(engines).items()
+    }
+    return {"zero": found} if found else {}
+
+
+def refuse_another_sharing(source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World) -> None:
+    """Raises UserError when the optimizer in the checkpoint was shared out in another way."""
+    then = {name: _sharing(found) for name, found in state.get("zero", {}).items()}
+    now = {name: _sharing(found) for name, found in describe(engines, world).get("zero", {}).items()}
+    if then == now:
+        return
+    said = [next(iter(found.values()), "no ZeRO stage 1 to 3") for found in (then, now)]
+    run = source.parent.parent
+    raise UserError(
+        f"{source}: was saved with {said[0]}, this run has {said[1]}; the state of the optimizer lies in files of each process "
+        "and does not fit. Resume with what it was saved with, or begin a new run with its weights: --resume_weights_only "
+        f"{run} --experiment_name <a new name> (DeepSpeed's ds_to_universal converts only its own pickled checkpoints, which "
+        "this program neither writes nor reads)"
+    )
+
+
+def _sharing(found: dict[str, Any]) -> str:
+    return f"ZeRO stage {found['stage']} in {found['precision']} on {found['world_size']} processes"
+
+
+def read_partitions(source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World) -> None:
+    """Put this rank's partitions back. Raises what reading raises, and ValueError when they do not fit."""
+    for name, engine in shared_out(engines).items():
+        _restore(engine, load_file(source / file_name(name, world.rank)))
+        vars(engine.optimizer.loss_scaler).update(state["zero"][name]["scaler"])
+
+
+def _flats(engine: DeepSpeedEngine) -> list[Tensor]:
+    return list(getattr(engine.optimizer, GROUPS[engine.stage]))
+
+
+def _tensors(engine: DeepSpeedEngine) -> dict[str, Tensor]:
+    inner = engine.optimizer.optimizer.state
+    found = {}
+    for i, flat in enumerate(_flats(engine)):
+        found[f"{i}.weights"] = flat.detach().cpu().contiguous()
+        for key, x in inner.get(flat, {}).items():
+            found[f"{i}.{key}"] = torch.as_tensor(x).detach().cpu().contiguous()
+    return found
+
+
+def _restore(engine: DeepSpeedEngine, tensors: dict[str, Tensor]) -> None:
+    inner = engine.optimizer.optimizer.state
+    for i, flat in enumerate(_flats(engine)):
+        weights = tensors.pop(f"{i}.weights")
+        if weights.shape != flat.shape:
+            raise ValueError(f"partition {i} has {weights.numel()} weights, here {flat.numel()}")
+        flat.data.copy_(weights)
+        names = [name for name in tensors if name.startswith(f"{i}.")]
+        slots = {name.split(".", 1)[1]: tensors.pop(name) for name in names}
+        if slots:
+            inner[flat] = {key: x if x.dim() == 0 else x.to(flat.device) for key, x in slots.items()}
+    if tensors:
+        raise ValueError(f"there are partitions that this run has not: {', '.join(sorted(tensors)[:3])}")

@@ -1,0 +1,287 @@
+"""How the models of a run lie on its processes: the engines, where frozen ones wait, and whole weights when needed."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlhf_dialog import deepspeed_engine, memory
+from rlhf_dialog.deepspeed_config import (
+    EngineSettings,
+    FrozenSettings,
+    check_token_count,
+    engine_document,
+    engine_settings,
+    frozen_settings,
+)
+from rlhf_dialog.deepspeed_engine import DeepSpeedEngine, FrozenEngine
+from rlhf_dialog.engine import Engine
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.launch import needs_group
+from rlhf_dialog.lockstep import Lockstep, Unit
+from rlhf_dialog.lora import trained
+from rlhf_dialog.models import Models
+from rlhf_dialog.packing import pack
+from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import CompositeReward
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.schema import BatchPlan, Config
+from rlhf_dialog.world import World
+
+logger = logging.getLogger(__name__)
+
+
+def check_sharing(config: Config, device: torch.device) -> None:
+    """Refuse what cannot be before anything is loaded. Raises UserError."""
+    for key in ("ref_ds_config", "intent_ds_config"):
+        frozen_settings(config, key)
+    if config.use_deepspeed:
+        settings = engine_settings(config)
+        check_token_count(config, settings)
+        if settings.precision == "fp16" and device.type == "cpu":
+            raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
+    if needs_group(config):
+        deepspeed_engine.load_deepspeed(device)
+
+
+def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
+    """The optimizer of every engine."""
+    options: dict[str, Any] = {"lr": lr, "eps": config.opti_eps, "weight_decay": config.weight_decay, "fused": True}
+    return torch.optim.AdamW(trained(module).values(), **options)
+
+
+class Sharing:
+    """The engines of the trained models, and the frozen ones in their places.
+
+    Every method is called by all ranks at the same point. Without DeepSpeed the contexts do nothing.
+    """
+
+    def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
+        self.config, self.models, self.world = config, models, world
+        self.settings: EngineSettings | None = None
+        document: dict[str, Any] = {}
+        if config.use_deepspeed:
+            self.settings = engine_settings(config)
+            check_token_count(config, self.settings)
+            document = engine_document(config, self.settings, plan, world.size)
+            self._prepare(self.settings)
+        self.engines: dict[str, Engine] = {}
+        for name, module, lr in (("policy", models.policy, config.lr), ("critic", models.critic, config.critic_lr)):
+            if module is not None:
+                self.engines[name] = self._engine(module, new_optimizer(module, config, lr), document)
+        self.frozen: list[FrozenEngine] = []
+        self.waiting: list[nn.Module] = []  # frozen models that wait on the CPU
+        self._place_frozen(reward)
+        self.gathers = self._decide()
+        self.told = False
+
+    def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
+        if self.settings is None:
+            return Engine(module, optimizer, self.world, self.config.uses_fp16)
+        return DeepSpeedEngine(module, optimizer, self.world, self.settings, document)
+
+    def _prepare(self, settings: EngineSettings) -> None:
+        """What must be known of whole weights, and 16 bits for the reference too, so that the first KL is 0."""
+        logger.info(
+            "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW",
+            settings.stage,
+            settings.precision,
+            ", offload to the CPU" if settings.offload_optimizer or settings.offload_param else "",
+            settings.source,
+        )
+        for policy in (self.models.policy, self.models.ref_policy):
+            _ = policy.has_plain_head
+        if settings.half:
+            dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
+            self.models.ref_policy.to(dtype)
+            for module in (self.models.policy, self.models.critic, self.models.ref_policy):
+                if module is not None:
+                    module.use_amp = False
+
+    @property
+    def coarse(self) -> bool:
+        """Whether log-probabilities are computed in less than float32."""
+        return self.config.use_amp or (self.settings is not None and self.settings.half)
+
+    # -- frozen models
+
+    def _place_frozen(self, reward: BaseReward) -> None:
+        wanted = frozen_settings(self.config, "ref_ds_config")
+        if wanted:
+            self._freeze("reference", self.models.ref_policy, wanted)
+        wanted = frozen_settings(self.config, "intent_ds_config")
+        for judge in intents_of(reward) if wanted else ():
+            self._freeze("classifier", judge.model, wanted)  # type: ignore[arg-type]
+            if wanted and wanted.offload and wanted.stage == 0 and self.world.device.type != "cpu":
+                judge.at_work = lambda judge=judge: self._on_device(judge.model)  # type: ignore[misc]
+
+    def _freeze(self, name: str, module: nn.Module, wanted: FrozenSettings) -> None:
+        if wanted.stage == 3:
+            if isinstance(module, Policy):
+                _ = module.has_plain_head
+            self.frozen.append(FrozenEngine(module, self.world, wanted.document["zero_optimization"]))
+            logger.info("the %s is shared out over %d processes (ZeRO stage 3)", name, self.world.size)
+        elif wanted.offload and self.world.device.type != "cpu":
+            module.to("cpu")
+            if isinstance(module, Policy):
+                for part in (module.lm, module.lm.base_model):
+                    part.register_forward_pre_hook(lambda *_: self._fetch(module))
+                self.waiting.append(module)
+            logger.info("the %s waits on the CPU and comes to %s for scoring", name, self.world.device)
+
+    def _fetch(self, module: nn.Module) -> None:
+        if next(module.parameters()).device.type == "cpu":
+            module.to(self.world.device)
+
+    @contextmanager
+    def _on_device(self, module: nn.Module) -> Iterator[None]:
+        module.to(self.world.device)
+        try:
+            yield
+        finally:
+            module.to("cpu")
+
+    # -- whole weights
+
+    @property
+    def _shared_out(self) -> list[tuple[Any, nn.Module]]:
+        """DeepSpeed's engine and our module of everything whose weights are shared out."""
+        trained = [e for e in self.engines.values() if isinstance(e, DeepSpeedEngine) and e.stage == 3]
+        return [(e.engine, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
+
+    def _decide(self) -> bool:
+        """Whether the rollout gathers the weights: as `zero3_gather_for_generation` says, else by the forecast of all ranks."""
+        wanted = self.config.zero3_gather_for_generation
+        if not self._shared_out or wanted != "auto":
+            return wanted != "false"
+        fits = self._fits()
+        return all(self.world.gather(fits))
+
+    def _fits(self) -> bool:
+        setting = deepspeed_setting(self.config, self.world)
+        sizes = memory.read_sizes(self.config)
+        free = free_on_gpu(self.world.device) if setting.on_cuda else free_on_host()
+        if sizes is None or free is None:
+            return True
+        phases = ("rollout", "scoring")
+        whole, apart = (
+            memory.forecast(*sizes, replace(setting, gather_for_generation=gather)) for gather in (True, False)
+        )
+        more = max(whole.of(phase) for phase in phases) - min(apart.of("loading"), whole.of("loading"))
+        return more * (1 if setting.on_cuda else self.world.size) <= free
+
+    @contextmanager
+    def rollout(self) -> Iterator[None]:
+        """Around what each rank does at its own pace with the models; every rank ends it, also one that fails."""
+        shared = self._shared_out
+        if not shared:
+            yield
+            self._send_back()
+            return
+        start = time.perf_counter()
+        with ExitStack() as stack:
+            whole = [engine for engine, module in shared if self.gathers or not isinstance(module, Policy | Critic)]
+            for engine in whole:
+                stack.enter_context(deepspeed_engine.gathered(engine))
+            waited = time.perf_counter() - start
+            steps = None if self.gathers else Lockstep(self.world, self._units())
+            if steps is not None:
+                stack.enter_context(steps.together())
+            yield
+        self._tell(waited, time.perf_counter() - start, steps)
+        self._send_back()
+
+    def _send_back(self) -> None:
+        for module in self.waiting:
+            module.to("cpu")
+
+    def _tell(self, waited: float, seconds: float, steps: Lockstep | None) -> None:
+        if self.told:
+            return
+        self.told = True
+        if steps is None:
+            text = f"gathered once per rollout: {waited:.2f} s of {seconds:.2f} s for the first one"
+        else:
+            text = (
+                f"fetched layer by layer in the rollout: {seconds:.2f} s for the first one with {steps.passes} passes, "
+                f"{steps.blank_passes} of them to keep step with other processes; gathering is faster where it fits "
+                "(zero3_gather_for_generation: true)"
+            )
+        logger.info("ZeRO stage 3: the weights are %s", text)
+
+    def _units(self) -> list[Unit]:
+        units = []
+        for engine, module in self._shared_out:
+            if isinstance(module, Policy | Critic):
+                ended = lambda engine=engine: deepspeed_engine.forget_trace(engine)  # noqa: E731
+                units += [Unit(part, blank, ended) for part, blank in _callable_parts(module, self.world.device)]
+        return units
+
+    @contextmanager
+    def whole_weights(self) -> Iterator[None]:
+        """While it lasts, rank 0 can save the trained modules as if they were its own; the others wait in it."""
+        with ExitStack() as stack:
+            for engine in self.engines.values():
+                if isinstance(engine, DeepSpeedEngine):
+                    stack.enter_context(engine.whole())
+            yield
+
+    @contextmanager
+    def writable_weights(self) -> Iterator[None]:
+        """While it lasts, every rank can load weights into the trained modules."""
+        with ExitStack() as stack:
+            for engine in self.engines.values():
+                if isinstance(engine, DeepSpeedEngine):
+                    stack.enter_context(engine.writable())
+            yield
+
+
+def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[tuple[nn.Module, Callable[[], Any]]]:
+    """What a rollout calls of a model, each with a call of it on one token."""
+    one = torch.zeros(1, 1, dtype=torch.long, device=device)
+    if isinstance(module, Critic):
+        yield module, lambda: module(pack(one, one == 0, one, one == 0))
+        return
+    if module.has_plain_head:
+        head: Any = module.lm.get_output_embeddings()
+        yield module.lm.base_model, lambda: module.lm.base_model(input_ids=one, use_cache=False)
+        yield head, lambda: head(torch.zeros(1, head.in_features, device=device, dtype=module.lm.dtype))
+    else:
+        yield module.lm, lambda: module.lm(input_ids=one, use_cache=False)
+    if (values := module.value_head) is not None:
+        yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
+
+
+def intents_of(reward: Any) -> list[Intent]:
+    """Every Intent in a reward and its parts."""
+    if isinstance(reward, Intent):
+        return [reward]
+    parts = reward.parts.values() if isinstance(reward, CompositeReward) else ()
+    return [found for part in parts for found in intents_of(part.reward)]
+
+
+def deepspeed_setting(config: Config, world: World) -> memory.Setting:
+    """The setting of the memory forecast, with what DeepSpeed shares out."""
+    setting = memory.setting_of(config, world.size, on_cuda=world.device.type == "cuda")
+    if config.use_deepspeed:
+        engine = engine_settings(config)
+        setting = replace(
+            setting,
+            zero_stage=engine.stage,  # type: ignore[arg-type]
+            precision="half" if engine.half else setting.precision,
+            offload_optimizer=engine.offload_optimizer,
+            offload_param=engine.offload_param,
+            gather_for_generation=config.zero3_gather_for_generation == "true",
+        )
+    wanted = frozen_settings(config, "ref_ds_config")
+    if wanted:
+        setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]
+    return replace(setting, rows=math.ceil(setting.rows))

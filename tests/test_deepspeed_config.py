@@ -1,0 +1,239 @@
+"""What the DeepSpeed keys and JSON files mean, and what of them is refused; no engine is made here."""
+
+import importlib
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rlhf_dialog.config import load_config, replace_keys
+from rlhf_dialog.deepspeed_config import (
+    check_token_count,
+    engine_document,
+    engine_settings,
+    frozen_settings,
+    read_engine_file,
+)
+from rlhf_dialog.deepspeed_engine import load_deepspeed
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.lockstep import Lockstep, Unit
+from rlhf_dialog.partitions import refuse_another_sharing
+from rlhf_dialog.schema import Config, batch_plan
+from rlhf_dialog.sharing import check_sharing
+from rlhf_dialog.world import World
+
+ROOT = Path(__file__).parents[1]
+
+
+def config(folder: Path | None = None, args: dict | None = None, **keys) -> Config:
+    reward = {"id": "NLPReward", "args": {"intent_coef": 0, **(args or {})}}
+    raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": reward, "device": "cpu"}
+    made = Config.model_validate(raw | {"use_deepspeed": True} | keys)
+    made._folder = folder
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """`settings({...JSON...}, key=value)`: the engine of a configuration with that file."""
+
+    def make(document, **keys):
+        text = document if isinstance(document, str) else json.dumps(document)
+        (tmp_path / "mine.json").write_text(text)
+        return engine_settings(config(tmp_path, deepspeed_config="mine.json", **keys))
+
+    return make
+
+
+def test_comments_and_auto(settings):
+    found = settings(
+        """{ # the document's own comments
+        "train_batch_size": 32, # train_batch_size = episode_length * env_num / num_mini_batch
+        "train_micro_batch_size_per_gpu": "auto",
+        "tag": "a # that is text \\" # too",
+        "zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"}}"""
+    )
+    assert (found.stage, found.precision, found.half) == (1, "fp32", False)
+    assert found.sizes == {"train_batch_size": 32}
+    assert found.document == {"tag": 'a # that is text " # too', "zero_optimization": {"stage": 1}}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "ds_configs").glob("*.json")), ids=lambda path: path.name)
+def test_shipped_files_mean_what_their_names_say(path):
+    if path.name == "eval_ds_config.json":
+        frozen = frozen_settings(config(args={"use_deepspeed": True, "ref_ds_config": path.name}), "ref_ds_config")
+        assert (frozen.stage, frozen.offload) == (0, True)
+        return
+    found = engine_settings(config(deepspeed_config=path.name))
+    stages = {"ds_config.json": 2, "zero1.json": 1, "zero3.json": 3, "zero3_offload.json": 3}
+    assert found.stage == stages[path.name]
+    assert (found.offload_optimizer, found.offload_param) == (("offload" in path.name,) * 2)
+    assert found.sizes == {}
+    assert path.read_text(encoding="utf-8").count('"auto"') == 3
+
+
+def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside").mkdir()
+    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0].endswith("ds_configs/zero1.json")
+    (tmp_path / "ds_configs").mkdir()
+    (tmp_path / "ds_configs/zero1.json").write_text("{}")
+    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "ds_configs/zero1.json"
+    (tmp_path / "beside/zero1.json").write_text("{}")
+    assert read_engine_file("zero1.json", tmp_path / "beside", "k") == (str(tmp_path / "beside/zero1.json"), {})
+    with pytest.raises(UserError, match=r"deepspeed_config: 'zero9.json' not found; looked in .*beside, ds_configs"):
+        read_engine_file("zero9.json", tmp_path / "beside", "deepspeed_config")
+    (tmp_path / "beside/ppo.yaml").write_text(
+        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch}\ndeepspeed_config: zero1.json\n"
+    )
+    loaded = load_config(tmp_path / "beside/ppo.yaml")
+    assert replace_keys(loaded, {"seed": 3}).folder == loaded.folder == tmp_path / "beside"
+
+
+def test_the_default_is_stage_2():
+    found = engine_settings(config())
+    assert (found.stage, found.precision, found.offload_optimizer) == (2, "fp32", False)
+    assert "stage 2" in found.source
+
+
+@pytest.mark.parametrize(
+    ("document", "keys", "words"),
+    [
+        ("{", {}, "mine.json is no JSON"),
+        ("[1]", {}, "must hold a JSON object"),
+        ({"zero_optimization": 2}, {}, "zero_optimization must be a block"),
+        ({"zero_optimization": {"stage": 4}}, {}, "stage is 4; it must be 0, 1, 2 or 3"),
+        ({"zero_optimization": {"stage": True}}, {}, "stage is True"),
+        ({}, {"use_offload": True}, "needs a ZeRO stage of 1 to 3"),
+        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, "needs ZeRO stage 3, not 2"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, "nvme is not supported"),
+        ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, "fp16 and bf16"),
+        ({"bf16": {"enabled": True}}, {}, "bf16 with ZeRO stage 0"),
+        ({"amp": {"enabled": True}}, {}, "apex is not supported"),
+        ({"elasticity": {}}, {}, "elasticity"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, document, keys, words):
+    with pytest.raises(UserError, match=words):
+        settings(document, **keys)
+
+
+def test_keys_and_blocks(settings):
+    found = settings({"zero_optimization": {"stage": 3}}, use_offload=True, use_fp16=True)
+    assert (found.offload_optimizer, found.offload_param, found.precision) == (True, True, "fp16")
+    found = settings({"zero_optimization": {"stage": 2}, "fp16": {"enabled": False, "loss_scale_window": 100}})
+    assert found.precision == "fp32"
+    found = settings({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, use_amp=True)
+    assert found.document["bf16"] == {"check_grad_overflow": True, "enabled": True}
+    assert "use_amp has no effect" in found.notes[0]
+
+
+def test_an_optimizer_and_a_scheduler_of_the_file_are_told(settings, caplog):
+    caplog.set_level(logging.INFO)
+    found = settings({"optimizer": {"type": "Adam"}, "scheduler": {"type": "WarmupLR"}, "gradient_clipping": 1.0})
+    document = engine_document(config(), found, batch_plan(config()), 1)
+    assert not {"optimizer", "scheduler"} & set(document)
+    assert "optimizer is not used, because lr, critic_lr" in caplog.text
+    assert "gradient_clipping 1.0 -> 10.0" in caplog.text
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 16])
+def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
+    caplog.set_level(logging.INFO)
+    keys = config(per_device_microbatch_size=rows, num_mini_batch=4)  # 32 responses, 8 a minibatch
+    found = settings({"train_batch_size": 160, "train_micro_batch_size_per_gpu": 16})
+    document = engine_document(keys, found, batch_plan(keys, world_size), world_size)
+    micro, rounds = document["train_micro_batch_size_per_gpu"], document["gradient_accumulation_steps"]
+    assert document["train_batch_size"] == micro * rounds * world_size
+    assert micro <= rows
+    assert micro * rounds * world_size >= 8
+    assert caplog.text.count("replaced, since we count responses") == 1
+
+
+def test_the_identity_of_the_document_is_checked_in_tokens(settings):
+    found = settings({"train_batch_size": 32, "zero_optimization": {"stage": 2}})
+    check_token_count(config(), found)  # 128 * 5 / 20
+    check_token_count(config(num_mini_batch=7, rollout_batch_size=14), found)
+    with pytest.raises(
+        UserError, match=r"train_batch_size 32 is not episode_length 128 \* env_num 5 / num_mini_batch 10"
+    ):
+        check_token_count(config(num_mini_batch=10), found)
+
+
+@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
+def test_frozen_models(tmp_path, key):
+    def frozen(document=None, **more):
+        (tmp_path / "eval.json").write_text(json.dumps(document or {}))
+        args = {"use_deepspeed": True, **({} if document is None else {key: "eval.json"}), **more}
+        return frozen_settings(config(tmp_path, args), key)
+
+    assert frozen(use_deepspeed=False) is None
+    assert (frozen().stage, frozen().offload) == (0, True)  # "default"
+    assert (frozen({"train_batch_size": 32}).stage, frozen({"fp16": {}}).offload) == (0, False)
+    assert frozen({"zero_optimization": {"stage": 3}}).stage == 3
+    for stage in (1, 2):
+        with pytest.raises(UserError, match=f"{key}: .*ZeRO stage {stage}, which shares out the state of an optimizer"):
+            frozen({"zero_optimization": {"stage": stage}})
+    with pytest.raises(UserError, match="it must be 0 or 3"):
+        frozen({"zero_optimization": {"stage": "two"}})
+
+
+def test_fp16_weights_need_a_gpu():
+    with pytest.raises(UserError, match="fp16 weights need a GPU"):
+        check_sharing(config(use_fp16=True), torch.device("cpu"))
+
+
+def test_without_deepspeed_the_extra_is_named(monkeypatch):
+    def absent(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(UserError, match=r"pip install \"rlhf-dialog\[deepspeed\]\""):
+        load_deepspeed(torch.device("cpu"))
+
+
+def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
+    zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
+    refuse_another_sharing(tmp_path, {}, {}, World())
+    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, this run has no ZeRO"):
+        refuse_another_sharing(tmp_path, {"zero": zero}, {}, World())
+
+
+class Three(World):
+    """A rank beside which another wants units 1, 0 and then nothing."""
+
+    wanted = (1, 0, 2, 2, 2, 2)
+
+    def least(self, number: int) -> int:
+        self.__dict__.setdefault("asked", []).append(number)
+        return min(number, self.wanted[len(self.__dict__["asked"]) - 1])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_lockstep_makes_the_calls_that_others_want(fails):
+    modules = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    ended: list[int] = []
+    units = [Unit(m, lambda m=m: m(torch.zeros(1, 2)), lambda i=i: ended.append(i)) for i, m in enumerate(modules)]
+    steps = Lockstep(Three(), units)
+
+    def own():
+        with steps.together():
+            modules[1](torch.ones(1, 2))
+            if fails:
+                raise ValueError("mine")
+
+    if fails:
+        with pytest.raises(ValueError, match="mine"):
+            own()
+    else:
+        own()
+    assert ended == [1, 0]  # its own with that of the other rank, then one that counts nowhere
+    assert (steps.passes, steps.blank_passes) == (2, 1)
+    modules[0](torch.ones(1, 2))
+    assert ended == [1, 0]  # no hook is left
