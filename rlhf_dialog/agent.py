@@ -13,6 +13,7 @@ from typing import Any
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import identity, launch, memory, run_folder
+from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config import find_config, load_config, replace_keys
@@ -26,7 +27,7 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import RewardError, build_reward
 from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.run_state import RunState
-from rlhf_dialog.schema import Config, batch_plan
+from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing, deepspeed_setting
 from rlhf_dialog.tracking import Trackers
 from rlhf_dialog.trainer import PPOTrainer

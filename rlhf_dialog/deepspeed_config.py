@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rlhf_dialog.batch_plan import BatchPlan
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import BatchPlan, Config
+from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parents[1] / "ds_configs"

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import base_parameters
 from rlhf_dialog.models import Models
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.schema import Config, PPOKeys, RewardKeys, batch_plan
+from rlhf_dialog.schema import Config, PPOKeys, RewardKeys
 from rlhf_dialog.world import World
 
 SHARED_KEYS = (

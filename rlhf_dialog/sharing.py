@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rlhf_dialog import deepspeed_engine, memory
+from rlhf_dialog.batch_plan import BatchPlan
 from rlhf_dialog.deepspeed_config import (
     EngineSettings,
     FrozenSettings,
@@ -33,7 +34,7 @@ from rlhf_dialog.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import CompositeReward
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.schema import BatchPlan, Config
+from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)

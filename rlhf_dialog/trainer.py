@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog import ppo
+from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.checks import STANDS, all_finite, check_numbers, check_ratio, check_start, tell_skipped
 from rlhf_dialog.clock import Clock
@@ -25,7 +26,7 @@ from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import ScoringRules
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
-from rlhf_dialog.schema import Config, batch_plan
+from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import Sharing
 from rlhf_dialog.summary import Metrics, filter_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.world import World

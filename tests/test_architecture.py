@@ -14,7 +14,7 @@ LAYERS = """
 errors interrupts clock allocator
 registry dialogue ppo intervals predictions cpu_linear
 schema
-config
+config batch_plan
 deepspeed_config
 cli hub supervised model_sizes free_memory
 sources

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that unknown reward ids are known to be unknown
+from rlhf_dialog.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config import (
     dump_yaml,
     find_config,
@@ -24,7 +25,7 @@ from rlhf_dialog.config import (
     walk,
 )
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import NO_EFFECT, BatchPlan, Config, DataKeys, batch_plan
+from rlhf_dialog.schema import NO_EFFECT, Config, DataKeys
 
 SEEDS = Path(__file__).parents[2] / "shared" / "seed_configs"
 

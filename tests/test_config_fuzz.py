@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from test_configs import CONFIGS, ROOT, SCRIPTS, load_script
 
 from rlhf_dialog import UserError, load_config
+from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.command import TRAIN_FLAGS
 from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments
-from rlhf_dialog.schema import Config, Settings, batch_plan
+from rlhf_dialog.schema import Config, Settings
 
 FUZZ = settings(
     max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -10,9 +10,10 @@ import pytest
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
+from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.config import load_config, load_settings
 from rlhf_dialog.deepspeed_config import read_engine_file
-from rlhf_dialog.schema import Config, Settings, batch_plan
+from rlhf_dialog.schema import Config, Settings
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))

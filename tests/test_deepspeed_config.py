@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.config import load_config, replace_keys
 from rlhf_dialog.deepspeed_config import (
     check_token_count,
@@ -21,7 +22,7 @@ from rlhf_dialog.deepspeed_engine import load_deepspeed
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lockstep import Lockstep, Unit
 from rlhf_dialog.partitions import refuse_another_sharing
-from rlhf_dialog.schema import Config, batch_plan
+from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing
 from rlhf_dialog.world import World
 

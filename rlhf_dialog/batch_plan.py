@@ -1,0 +1,77 @@
+"""From the batch numbers of a configuration to responses, minibatches and optimizer steps."""
+
+import math
+from dataclasses import dataclass
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.schema import Config
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How the numbers of the configuration become responses, minibatches and optimizer steps of one iteration.
+
+    All counts are those of all processes together. `text` shows the arithmetic and a table of what each number means.
+    """
+
+    num_prompts: int
+    num_responses: int
+    num_minibatches: int
+    num_optimizer_steps: int
+    text: str
+
+
+def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
+    """The arithmetic of DECISIONS: minibatches count responses, at most one minibatch per response.
+
+    Raises UserError with the table, and with a number that fits, when there is not a prompt for each process.
+    """
+    n = config.responses_per_prompt
+    wanted = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
+    prompts = math.ceil(wanted / n)
+    responses = prompts * n
+    minibatches = min(config.num_mini_batch, responses)
+    sizes = _shares(responses, minibatches)
+    source = (
+        f"rollout_batch_size {config.rollout_batch_size}"
+        if config.rollout_batch_size
+        else f"episode_length {config.episode_length} x env_num {config.env_num} tokens / max_new_tokens {config.max_new_tokens}"
+    )
+    steps = minibatches * config.ppo_epoch
+    lines = [
+        f"iteration: {responses} responses ({source}{f', {n} for each of {prompts} prompts' if n > 1 else ''})",
+        f"{config.num_mini_batch} minibatches asked, {responses} responses: {sizes}",
+        f"{config.ppo_epoch} epochs x {minibatches} minibatches = {steps} optimizer steps an iteration",
+    ]
+    table = _batch_table(config, prompts, minibatches, world_size)
+    if prompts < world_size:
+        raise UserError(
+            f"{prompts} prompts an iteration cannot be shared out over {world_size} processes:\n{table}\nthis fits: "
+            f"rollout_batch_size: {world_size * n}, or at most {prompts} processes"
+        )
+    return BatchPlan(prompts, responses, minibatches, steps, "\n".join([*lines, table]))
+
+
+def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int) -> str:
+    """One line for each of the numbers that people mix up."""
+    n, micro = config.responses_per_prompt, config.per_device_microbatch_size
+    least, most = prompts // world_size, math.ceil(prompts / world_size)
+    each = f"{most} prompts each" if least == most else f"{least} or {most} prompts each"
+    part = math.ceil(most * n / minibatches)
+    rows = {
+        "responses": f"{prompts * n} an iteration, {n} to each of {prompts} prompts (rollout_batch_size)",
+        "tokens": f"at most {prompts * n * config.max_new_tokens} an iteration, {config.max_new_tokens} a response "
+        "(max_new_tokens)",
+        "world": "1 process" if world_size == 1 else f"{world_size} processes with {each}",
+        "minibatch": f"{minibatches} an epoch: {_shares(prompts * n, minibatches)} responses; one optimizer step of all "
+        "processes each (num_mini_batch)",
+        "microbatch": f"at most {micro} responses in a forward pass (per_device_microbatch_size)",
+        "accumulation": f"at most {math.ceil(part / micro)} microbatches of a process for a step",
+    }
+    return "\n".join(f"  {name:<14}{meaning}" for name, meaning in rows.items())
+
+
+def _shares(total: int, parts: int) -> str:
+    """`2 of 4 and 1 of 3`: how 11 are shared out in 3 parts."""
+    small, extra = divmod(total, parts)
+    return f"{parts} of {small}" if not extra else f"{extra} of {small + 1} and {parts - extra} of {small}"
