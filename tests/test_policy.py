@@ -8,14 +8,17 @@ import plain
 import pytest
 import torch
 from plain import Case, new_case
+from tiny import byte_tokenizer
 from torch import nn
 from zoo import CAPPED, KINDS, NEVER_PACKED, SOME, new_lm
 
 from rlhf_dialog import policy as policy_module
-from rlhf_dialog.clock import Clock
+from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.policy import Critic, Policy, packs
+from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import PPOTrainer
 
@@ -88,18 +91,15 @@ def settings(**keys: Any) -> Config:
 
 
 def fast_gradients(policy: Policy, critic: Critic | None, case: Case, old: dict[str, Any], config: Config):
-    """Loss and gradients of one minibatch as the trainer computes them, microbatch by microbatch, and before any step."""
-    for module in (policy, critic):
-        for p in () if module is None else module.parameters():
-            p.grad = None
+    """Loss and gradients of one minibatch as the trainer computes them, microbatch by microbatch, and no step."""
+    models = Models(policy, critic, policy, byte_tokenizer())
+    trainer = PPOTrainer(config, models, [Dialogue(["a"])], BaseReward(), VecInfo())
+    for engine in trainer.engines.values():
+        engine.zero_grad()
+        engine.step = engine.zero_grad = lambda: None
+    trainer._clip_gradients = dict
     rollout = SimpleNamespace(**vars(case), **old)
-    trainer = SimpleNamespace(
-        config=config, models=Models(policy, critic, policy, None), clock=Clock(torch.device("cpu"))
-    )
-    trainer._evaluate = lambda *args: PPOTrainer._evaluate(trainer, *args)
-    trainer._losses = lambda *args: PPOTrainer._losses(trainer, *args)
-    trainer._clip_gradients, trainer._drop_gradients, trainer.optimizers = dict, lambda: None, {}
-    totals = PPOTrainer._minibatch(trainer, rollout, torch.arange(len(case.prompt_ids)), first=False)
+    totals = trainer._minibatch(rollout, torch.arange(len(case.prompt_ids)), first=False)
     return totals, gradients(policy, critic)
 
 

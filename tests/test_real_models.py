@@ -104,15 +104,15 @@ def test_float32_loss_and_gradients(lm):
 
 @torch.no_grad()
 def test_bfloat16_differs_no_more_than_the_plain_path_does(lm):
-    exact, rough = Policy(lm), Policy(lm, use_amp=True)
+    oracle, rough = plain.as_made(Policy(lm)), Policy(lm, use_amp=True)
     found = {"plain": [], "forced": [], "sampled": [], "ratio": []}
     for seed in range(4):
         case, _ = long_case(lm, seed)
         drawn = answered(rough, case, Sampling(20), Ends(range(2, lm.config.vocab_size, 15)), seed=seed)
         case = as_case(case, drawn)
-        expected = plain.evaluated(plain.as_made(exact), case, 1.0).logprobs
+        expected = plain.evaluated(oracle, case, 1.0).logprobs
         with torch.autocast("cpu", torch.bfloat16):
-            slow = plain.evaluated(plain.as_made(exact), case, 1.0).logprobs
+            slow = plain.evaluated(oracle, case, 1.0).logprobs
         forced, mask = evaluate(rough, *case.inputs, 1.0).logprobs, case.response_mask
         assert forced.dtype == drawn.logprobs.dtype == torch.float32
         pairs = {"plain": (slow, expected), "forced": (forced, expected), "sampled": (drawn.logprobs, expected)}
