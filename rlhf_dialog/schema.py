@@ -292,8 +292,8 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
             )
         if self.rollout_batch_size and self.rollout_batch_size % n:
             raise ValueError(
-                f"rollout_batch_size: {self.rollout_batch_size} responses cannot be shared out as {n} per "
-                f"prompt; use a multiple of {n}"
+                f"rollout_batch_size: {self.rollout_batch_size} responses cannot be shared out as {n} per prompt "
+                f"(num_responses_per_prompt); use a multiple of {n}"
             )
         if self.use_deepspeed and (self.use_lora or self.uses_fp16):
             key = "use_lora" if self.use_lora else "amp_dtype"
