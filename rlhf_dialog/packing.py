@@ -19,6 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from rlhf_dialog.ppo import last_token
 
 ROUND_TO = 64
+ROWS_TOGETHER = 4  # on a CPU: rows of similar length make little padding in the attention
 ATTENTION = "rlhf_dialog_packed"  # its name in the registry of transformers
 UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that ours would have to ignore
 
@@ -28,7 +29,8 @@ class Packed:
     """Prompts and responses, one behind the other; only tokens that some prediction needs.
 
     `ids`, `positions` (N,); `place` (N,) = row * width + position: where a token lies when the rows are padded to `width`;
-    `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row.
+    `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row; `groups`: the rows whose
+    attention is computed together.
     """
 
     ids: Tensor
@@ -38,6 +40,18 @@ class Packed:
     width: int
     keep: Tensor
     targets: Tensor
+    groups: list["Rows"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`count` neighbouring rows of a packed sequence, from row `first` on: its `tokens`, and their `place` as in `Packed`."""
+
+    first: int
+    count: int
+    width: int
+    tokens: slice
+    place: Tensor
 
 
 def pack(prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor) -> Packed:
@@ -56,9 +70,15 @@ def pack_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Packed:
 
 
 def _packed(ids: Tensor, fed: Tensor, keep: Tensor, targets: Tensor) -> Packed:
-    positions, width = (fed.cumsum(dim=1) - 1)[fed], int(fed.sum(dim=1).max())
-    place = fed.nonzero()[:, 0] * width + positions
-    return Packed(ids[fed], positions, place, len(ids), width, keep, targets)
+    positions, lengths = (fed.cumsum(dim=1) - 1)[fed], fed.sum(dim=1).tolist()
+    width, rows = max(lengths), fed.nonzero()[:, 0]
+    groups, start = [], 0
+    for first in range(0, len(lengths), ROWS_TOGETHER if ids.device.type == "cpu" else len(lengths)):
+        some = lengths[first : first + ROWS_TOGETHER] if ids.device.type == "cpu" else lengths
+        tokens = slice(start, start + sum(some))
+        groups.append(Rows(first, len(some), max(some), tokens, (rows[tokens] - first) * max(some) + positions[tokens]))
+        start = tokens.stop
+    return Packed(ids[fed], positions, rows * width + positions, len(ids), width, keep, targets, groups)
 
 
 class KeyValues:
@@ -104,19 +124,22 @@ class Prompting:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """query (1, H, N, D), keys and values with as many heads or fewer -> (1, N, H, D)."""
-        queries, keys, values = (self._rows(x) for x in (query, key, value))
-        if self.cache is not None:
-            self.cache.begin(layer, self.first_row, keys, values)
-        out = causal_attention(queries, keys, values, scale, window)
-        real = out.transpose(1, 2).flatten(0, 1).index_select(0, self.packed.place)
+        found = []
+        for rows in self.packed.groups:
+            queries, keys, values = (padded(x, rows) for x in (query, key, value))
+            if self.cache is not None:
+                self.cache.begin(layer, self.first_row + rows.first, keys, values)
+            out = causal_attention(queries, keys, values, scale, window)
+            found.append(out.transpose(1, 2).flatten(0, 1).index_select(0, rows.place))
+        real = torch.cat(found)
         return pad(real, (0, 0, 0, 0, 0, query.shape[2] - len(real))).unsqueeze(0)
 
-    def _rows(self, x: Tensor) -> Tensor:
-        """(1, H, N, D) -> (B, H, L, D), zeros where a row is shorter than the longest."""
-        place, shape = self.packed.place, (self.packed.num_rows, self.packed.width)
-        flat = x.new_zeros(shape[0] * shape[1], x.shape[1], x.shape[3])
-        flat.index_put_((place,), x[0].transpose(0, 1)[: len(place)])  # index_copy would keep x for the way back
-        return flat.view(*shape, *flat.shape[1:]).transpose(1, 2)
+
+def padded(x: Tensor, rows: Rows) -> Tensor:
+    """(1, H, N, D) -> (B, H, L, D), the tokens of the rows, zeros where one is shorter than the longest."""
+    flat = x.new_zeros(rows.count * rows.width, x.shape[1], x.shape[3])
+    flat.index_put_((rows.place,), x[0].transpose(0, 1)[rows.tokens])  # index_copy would keep x for the way back
+    return flat.view(rows.count, rows.width, *flat.shape[1:]).transpose(1, 2)
 
 
 @dataclass

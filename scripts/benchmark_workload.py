@@ -231,8 +231,9 @@ class BenchmarkClassifier(BaseReward):
     """The probability that W's random classifier gives its first class for prompt + response."""
 
     name = "classifier"
+    uses_device = True
 
-    def __init__(self, tokenizer: str, size: str = "base", dtype: str = "fp32", batch_size: int = 16):
+    def __init__(self, tokenizer: str, size: str = "base", dtype: str = "fp32", batch_size: int | None = None):
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer, local_files_only=True, padding_side="right")
         self.model, self.dtype, self.batch_size = classifier(size), dtype, batch_size
 

@@ -13,10 +13,16 @@ PRECISIONS = ("auto", "fp32", "bf16")
 ROUND_TO = 8  # tokens: fewer different lengths, for each of which a plan is made
 
 
-def class_logits(model: Any, tokenizer: Any, inputs: list[dict[str, Any]], batch_size: int, precision: str) -> "Tensor":
-    """Logits (N, classes) in float32 for N tokenised texts without padding, `batch_size` of about one length at a time."""
+def class_logits(
+    model: Any, tokenizer: Any, inputs: list[dict[str, Any]], batch_size: int | None, precision: str
+) -> "Tensor":
+    """Logits (N, classes) in float32 for N tokenised texts without padding, `batch_size` of about one length at a time.
+
+    None: few on a CPU, where a smaller batch only means less padding, more on a GPU.
+    """
     import torch
 
+    batch_size = batch_size or (8 if model.device.type == "cpu" else 64)
     bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(model.device.type))
     logits = torch.zeros(len(inputs), model.config.num_labels)
     order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))

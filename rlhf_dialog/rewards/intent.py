@@ -38,13 +38,13 @@ class Intent(BaseReward):
         self,
         intent_model: str,
         intent_input: str | None = None,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         allow_pickle_weights: bool = False,
         precision: str = "auto",
     ):
         if intent_input not in (None, *INPUTS):
             raise UserError(f"reward_class.args.intent_input: {intent_input!r} is not one of {', '.join(INPUTS)}")
-        if not isinstance(batch_size, int) or batch_size < 1:
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise UserError(f"reward_class.args.batch_size: {batch_size!r} must be a whole number, at least 1")
         self.tokenizer, self.model = load_classifier(str(intent_model), allow_pickle_weights)
         self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
