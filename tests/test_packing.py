@@ -26,7 +26,6 @@ from rlhf_dialog.packing import (
     ATTENTION,
     Decoding,
     KeyValues,
-    Packed,
     Prompting,
     can_pack,
     causal_attention,
@@ -43,7 +42,9 @@ def masks_of(*rows):
 
 
 def listed(packed):
-    return {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in vars(packed).items()}
+    found = {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in vars(packed).items()}
+    del found["groups"]
+    return found
 
 
 def test_pack_by_hand():
@@ -157,15 +158,16 @@ def slow_attention_with_gradients(query, key, value, scale):
 
 def rows_of(lengths):
     """Packed rows of these lengths; the ids do not matter."""
-    width = max(lengths)
-    place = torch.tensor([b * width + i for b, n in enumerate(lengths) for i in range(n)])
-    return Packed(place, place, place, len(lengths), width, place, place)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    return pack_prompts(torch.zeros_like(mask, dtype=torch.long), mask)
 
 
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("extra", [0, 3])
-def test_prompting_and_decoding_equal_each_row_alone(window, extra):
+@pytest.mark.parametrize("together", [2, 4])
+def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, monkeypatch):
     """Prompts of 3, 1 and 4 tokens in a packed sequence with `extra` tokens of rounding, then three more tokens each."""
+    monkeypatch.setattr(packing_module, "ROWS_TOGETHER", together)
     torch.manual_seed(1)
     lengths, steps, heads, kv_heads, width = [3, 1, 4], 3, 4, 2, 8
     whole = [tuple(random(1, h, n + steps, width) for h in (heads, kv_heads, kv_heads)) for n in lengths]
@@ -187,6 +189,32 @@ def test_prompting_and_decoding_equal_each_row_alone(window, extra):
         cache.lengths = cache.lengths + 1
         wanted = torch.stack([expected[b][lengths[b] + step] for b in rows])
         torch.testing.assert_close(out[0], wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_groups_by_hand(together, monkeypatch):
+    """Rows of 2, 1, 3, 1, 2 tokens: the groups are neighbours, and each is as wide as its own longest row."""
+    monkeypatch.setattr(packing_module, "ROWS_TOGETHER", together)
+    packed = rows_of([2, 1, 3, 1, 2])
+    found = [(g.first, g.count, g.width, (g.tokens.start, g.tokens.stop), g.place.tolist()) for g in packed.groups]
+    assert (
+        found
+        == {
+            1: [
+                (0, 1, 2, (0, 2), [0, 1]),
+                (1, 1, 1, (2, 3), [0]),
+                (2, 1, 3, (3, 6), [0, 1, 2]),
+                (3, 1, 1, (6, 7), [0]),
+                (4, 1, 2, (7, 9), [0, 1]),
+            ],
+            2: [
+                (0, 2, 2, (0, 3), [0, 1, 2]),
+                (2, 2, 3, (3, 7), [0, 1, 2, 3]),
+                (4, 1, 2, (7, 9), [0, 1]),
+            ],
+            4: [(0, 4, 3, (0, 7), [0, 1, 3, 6, 7, 8, 9]), (4, 1, 2, (7, 9), [0, 1])],
+        }[together]
+    )
 
 
 def test_key_values_by_hand():
@@ -346,7 +374,7 @@ def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
     elif wrong == "decode":
         monkeypatch.setattr(KeyValues, "append", lambda self, layer, k, v: self.layers[layer])
     else:
-        monkeypatch.setattr(Prompting, "_rows", lambda self, x: x)
+        monkeypatch.setattr(packing_module, "padded", lambda x, rows: x)
         monkeypatch.setattr(KeyValues, "begin", lambda *_: None)
     assert not use_packing(lm)
     unpacked_again(lm)
