@@ -101,10 +101,11 @@ def packing_error(lm: PreTrainedModel) -> float:
         decoder.step(ids[:, step])
         found.append(decoder.features)
     ours = policy.logits(torch.stack(found, dim=1)).log_softmax(-1)
-    differences = [
-        (lm(torch.cat([ids[b][mask[b]], ids[b, :2]]).unsqueeze(0)).logits[0, -3:].log_softmax(-1) - ours[b]).abs().max()
-        for b in range(2)
-    ]
+    differences = []
+    for row, found_of_row in enumerate(ours):
+        alone = torch.cat([ids[row][mask[row]], ids[row, :2]]).unsqueeze(0)
+        wanted = lm(input_ids=alone, attention_mask=torch.ones_like(alone)).logits[0, -3:].log_softmax(-1)
+        differences.append((wanted - found_of_row).abs().max())
     return torch.stack(differences).max().item()  # a NaN is the maximum
 
 
