@@ -300,7 +300,7 @@ def launched(tmp_path: Path, command: list[str], *words: str) -> subprocess.Comp
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun", "deepspeed alone", "python"])
 def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_path, launcher):  # noqa: F811
     """The users' YAML and JSON, with a small model in place of those of the Hub."""
-    seeds = Path("/work/shared/seed_configs")
+    seeds = Path(__file__).parents[2] / "shared/seed_configs"
     folder = seeds if seeds.is_dir() else ROOT / "ds_configs"
     for name in ("ds_config.json", "eval_ds_config.json"):
         (tmp_path / name).write_text((folder / name).read_text())
