@@ -72,9 +72,10 @@ def pack_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Packed:
 def _packed(ids: Tensor, fed: Tensor, keep: Tensor, targets: Tensor) -> Packed:
     positions, lengths = (fed.cumsum(dim=1) - 1)[fed], fed.sum(dim=1).tolist()
     width, rows = max(lengths), fed.nonzero()[:, 0]
+    together = ROWS_TOGETHER if ids.device.type == "cpu" else len(lengths)
     groups, start = [], 0
-    for first in range(0, len(lengths), ROWS_TOGETHER if ids.device.type == "cpu" else len(lengths)):
-        some = lengths[first : first + ROWS_TOGETHER] if ids.device.type == "cpu" else lengths
+    for first in range(0, len(lengths), together):
+        some = lengths[first : first + together]
         tokens = slice(start, start + sum(some))
         groups.append(Rows(first, len(some), max(some), tokens, (rows[tokens] - first) * max(some) + positions[tokens]))
         start = tokens.stop
@@ -111,7 +112,8 @@ class KeyValues:
     def keep_rows(self, rows: Tensor) -> None:
         """Forget all rows but these."""
         self.lengths = self.lengths[rows]
-        self.layers = {layer: (keys[rows], values[rows]) for layer, (keys, values) in self.layers.items()}
+        for layer, (keys, values) in self.layers.items():  # one at a time: never two whole caches
+            self.layers[layer] = keys[rows], values[rows]
 
 
 @dataclass

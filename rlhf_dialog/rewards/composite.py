@@ -98,6 +98,7 @@ class CompositeReward(BaseReward):
         for part in parts:
             self.parts[_free_name(part.reward.name, self.parts)] = part
         self.needs = tuple(dict.fromkeys(need for part in parts for need in part.reward.needs))
+        self.uses_device = any(part.reward.uses_device for part in parts)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """The weighted sum for each dialogue. Raises RewardError when a part raises or returns no usable numbers."""
