@@ -7,8 +7,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
-# Waiting threads sleep instead of spinning: up to a quarter slower on an idle machine, many times faster on a busy one.
-export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: quickstart test test-all lint bench docs clean
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from rlhf_dialog import openmp
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
@@ -42,6 +43,8 @@ def start(config: Config) -> World:
     """
     set_threads(config)
     device = pick_device(config)
+    if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
+        openmp.warn_when_too_late()
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if needs_group(config):
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once

@@ -11,7 +11,7 @@ import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
-errors interrupts clock allocator
+errors interrupts clock allocator openmp
 registry dialogue ppo intervals predictions cpu_linear
 schema
 config batch_plan
