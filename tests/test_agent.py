@@ -1,11 +1,9 @@
 """Whole runs through main() and PPOAgent: what they leave behind, how they resume, and how every mistake ends."""
 
-import importlib.util
 import io
 import json
 import math
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from processes import ROOT, load_file, run_python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import (
@@ -27,7 +26,6 @@ from rlhf_dialog import (
     main,
 )
 
-ROOT = Path(__file__).parents[1]
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
     *("objective/entropy", "ppo/policy_loss", "ppo/value_loss", "ppo/clip_fraction", "ppo/approx_kl"),
@@ -114,12 +112,8 @@ def rewards(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
     path = tmp_path_factory.mktemp("user") / "my_rewards.py"
     path.write_text(REWARDS, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("my_rewards", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "my_rewards", module)
-    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "my_rewards", None)  # load_file changes it until the test ends
+    module = load_file(path, "my_rewards")
     for name in ("Vowels", "Broken", "Returns", "Moody", "Planned", "Impatient", "Unbuildable"):
         RewardFactory.register(name, getattr(module, name))
     return path
@@ -968,8 +962,7 @@ def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_onl
 
 
 def test_the_script_itself_ends_with_the_exit_code(tmp_path):
-    command = [sys.executable, str(ROOT / "train_ppo.py"), "--config", "absent.yaml"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = run_python(ROOT / "train_ppo.py", "--config", "absent.yaml", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: config file 'absent.yaml' not found")
     assert list(tmp_path.iterdir()) == []

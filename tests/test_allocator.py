@@ -1,10 +1,10 @@
 """What the C library does with memory that was freed, seen from outside: by the kernel's count of page faults."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+from processes import environment, output_of
 
 PROGRAM = """
 import resource, sys
@@ -23,16 +23,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def page_faults(word, **environment):
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, word],
-        env={**kept, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(ran.stdout)
+def page_faults(word, **changes):
+    removed = {name: None for name in os.environ if name.startswith("MALLOC_")}
+    return int(output_of("-c", PROGRAM, word, env=environment(**{**removed, **changes})))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")

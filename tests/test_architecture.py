@@ -1,11 +1,10 @@
 """The layers: which module may import which, what may not be imported where, and what the package shows."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 import rlhf_dialog
 
@@ -129,8 +128,7 @@ def test_importing_the_package_loads_no_heavy_library_and_opens_no_connection(fi
         f"{first}\n"
         f"print(sorted({heavy!r} & set(sys.modules)))\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stderr
+    assert output_of("-c", program).strip() == "[]"
 
 
 def test_the_public_names():

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,13 +12,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from processes import ROOT, output_of
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.registry import RewardFactory
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = ROOT / "scripts"
 FEW = ["--rollout_batch_size=8", "--minibatch=4", "--epochs=1", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]
 RATES = {"fp32_gflops": 100.0, "bf16_gflops": 400.0, "copy_gb_per_s": 10.0}
 
@@ -57,11 +57,8 @@ def small_tokenizer():
 def measured(tmp_path_factory) -> tuple[dict, Path, str]:
     """A run of the command: its JSON, where that lies, and what was printed."""
     path = tmp_path_factory.mktemp("benchmark") / "out.json"
-    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(path.read_text(encoding="utf-8")), path, ran.stdout
+    said = output_of(SCRIPTS / "benchmark.py", "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}")
+    return json.loads(path.read_text(encoding="utf-8")), path, said
 
 
 def result(**changes) -> dict:

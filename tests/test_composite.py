@@ -3,8 +3,6 @@
 import logging
 import math
 import socket
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import output_of, run_python
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
@@ -415,8 +414,7 @@ except limit.RewardTimeout as error:
 )
 def test_a_process_with_a_hanging_reward_ends(body, code):
     start = time.monotonic()
-    command = [sys.executable, "-c", HANGING.format(body=body)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_python("-c", HANGING.format(body=body))
     assert done.returncode == code
     assert "most recent call" in done.stderr
     assert "__call__" in done.stderr
@@ -426,8 +424,7 @@ def test_a_process_with_a_hanging_reward_ends(body, code):
 def test_importing_the_rewards_is_light():
     heavy = "[name for name in ('torch', 'transformers', 'nltk', 'huggingface_hub') if name in sys.modules]"
     command = f"import sys, rlhf_dialog.rewards; print({heavy})"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert output_of("-c", command).strip() == "[]"
 
 
 class Threaded(BaseReward):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from processes import ROOT, environment, run_command
 from ranks import free_port, in_ranks
 from test_ranks import LR, distance
 from test_ranks_runs import RUN, lines, numbers, ppo, weights, world  # noqa: F401  fixtures
@@ -25,7 +26,6 @@ from rlhf_dialog.world import World
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
-ROOT = Path(__file__).parents[1]
 ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 
 
@@ -291,10 +291,8 @@ def test_frozen_models(ppo, tmp_path):  # noqa: F811
 def launched(tmp_path: Path, command: list[str], *words: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
     script.write_text((ROOT / "train_ppo.py").read_text())
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    line = [*command, str(script), "--config", "nlp_ppo_ds.yaml", "--max_iterations", "2", *words]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=240, env=environment)
+    env = environment(DS_ACCELERATOR="cpu", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return run_command(*command, script, "--config", "nlp_ppo_ds.yaml", "--max_iterations", "2", *words, env=env)
 
 
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun", "deepspeed alone", "python"])

@@ -1,11 +1,9 @@
 """SIGTERM and SIGINT: what is finished, what is saved, how the run ends, and that --resume continues it exactly."""
 
-import importlib.util
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
+from processes import HANGING, load_script, start_python
 
 from rlhf_dialog import BaseReward, RewardFactory, interrupts, main, supervised
 from rlhf_dialog.cli import run_script
@@ -309,11 +308,11 @@ def test_a_process_that_gets_sigterm_is_continued_exactly(run):
     """The signal comes from outside, at whatever moment of an iteration it happens to be."""
     Path("script.py").write_text(SCRIPT, encoding="utf-8")
     words = ["--config", "ppo.yaml", "--max_iterations", "30", "--save_interval", "100"]
-    command = [sys.executable, "script.py", *words, "--experiment_name", "cut"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    words += ["--experiment_name", "cut"]
+    process = start_python("script.py", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_line(process, Path("run_results/cut/metrics.jsonl"), 3)
     process.send_signal(signal.SIGTERM)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=HANGING)[1]
     assert process.returncode == 143, errors
     assert "Traceback" not in errors
     saved = Path("run_results/cut/checkpoints/latest").read_text(encoding="utf-8").strip()
@@ -329,15 +328,15 @@ def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
         "time.sleep(0.1)", "self.n = getattr(self, 'n', 0) + 1; time.sleep(60 if self.n == 5 else 0)"
     )
     Path("script.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "script.py", "--config", "ppo.yaml", "--experiment_name", "cut", "--grace_seconds", "50"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    words = ["--config", "ppo.yaml", "--experiment_name", "cut", "--grace_seconds", "50"]
+    process = start_python("script.py", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_line(process, Path("run_results/cut/metrics.jsonl"), 4)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     time.sleep(interrupts.TWICE + 0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    errors = process.communicate(timeout=20)[1]
+    errors = process.communicate(timeout=HANGING)[1]
     assert process.returncode == 143, errors
     assert "SIGINT: finishing the iteration" in errors
     assert "SIGTERM again" in errors
@@ -376,12 +375,8 @@ def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, mo
     monkeypatch.setattr(
         supervised._LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum))
     )
-    name = Path(path).stem
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / path)
-    script = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, script)
-    spec.loader.exec_module(script)
-    schema = script.SFTConfig if name == "train_sft" else script.IntentConfig
+    script = load_script(path)
+    schema = script.SFTConfig if path == "scripts/train_sft.py" else script.IntentConfig
     words = [
         "--data_path",
         str(world / "data"),

@@ -14,6 +14,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from processes import ROOT, environment, run_command
 from ranks import free_port, runs_in_ranks
 from safetensors.torch import load_file
 from test_trainer import numbers_of
@@ -23,7 +24,6 @@ from rlhf_dialog import BaseReward, RewardFactory, launch, main
 from rlhf_dialog.checkpoint import random_states
 
 pytestmark = pytest.mark.multiprocess
-ROOT = Path(__file__).parents[1]
 RUN = Path("run_results/ppo")
 SCRIPT = """
 import os, sys
@@ -296,12 +296,11 @@ def test_random_states_of_one_process_keep_their_names():
 # the launchers
 
 
-def launched(tmp_path: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess:
+def launched(tmp_path: Path, command: list[str], **changes: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
     script.write_text(SCRIPT.format(tests=str(ROOT / "tests")))
     words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
-    paths = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=240, env=os.environ | paths)
+    return run_command(*words, env=environment(**changes))
 
 
 def test_torchrun(ppo, tmp_path):

@@ -8,9 +8,9 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
+from processes import ROOT
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -156,7 +156,7 @@ def test_built_by_the_registry_as_a_part():
 
 
 def test_the_server_of_the_documentation():
-    page = (Path(__file__).parents[1] / "docs" / "REWARDS.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "REWARDS.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     last = 'HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()\n'
     assert code.endswith(last)
