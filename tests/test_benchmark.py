@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from processes import ROOT, output_of
+from processes import HANGING, ROOT, output_of
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -182,6 +182,7 @@ def test_the_configuration_is_w_s(tmp_path):
 # the command
 
 
+@pytest.mark.whole_run
 def test_a_run_says_everything(measured):
     found, _, printed = measured
     assert (found["workload"], found["size"], found["critic"], found["dtype"]) == (
@@ -206,6 +207,7 @@ def test_a_run_says_everything(measured):
     assert "whole iteration" in printed
 
 
+@pytest.mark.whole_run
 def test_other_architectures_and_a_separate_critic_beside_a_baseline(measured, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "calibrate", lambda device: dict(RATES))
     base = {**measured[0], "architecture": "llama", "critic": "separate"}
@@ -389,7 +391,7 @@ def test_an_interrupt_ends_the_peer_and_what_it_started(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     def wait_until(reached):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANGING
         while not reached() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert reached()

@@ -19,6 +19,7 @@ import yaml
 from processes import HANGING, ROOT, run_python, start_python
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.whole_run
 SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
@@ -156,7 +157,7 @@ def expected(starter, world, tmp_path_factory):
 
 def wait_for(event, pid):
     """Until `event()` is true, or the process is gone."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + HANGING
     while not event() and Path(f"/proc/{pid}/stat").exists() and time.monotonic() < limit:
         time.sleep(0.001)
 

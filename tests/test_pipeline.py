@@ -8,6 +8,7 @@ from processes import ROOT, load_script
 from rlhf_dialog import ChatAgent, main
 from rlhf_dialog.cli import run_script
 
+pytestmark = pytest.mark.whole_run
 MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]
 CLASSIFIER = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300"]
 FEW = ["--max_steps", "12", "--batch_size", "8", "--device", "cpu", "--pytorch_threads", "1"]

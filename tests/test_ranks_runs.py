@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_dialog import BaseReward, RewardFactory, launch, main
 from rlhf_dialog.checkpoint import random_states
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 RUN = Path("run_results/ppo")
 SCRIPT = """
 import os, sys
@@ -98,7 +97,7 @@ def ppo(world, tmp_path, monkeypatch):
     }
     Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
-    def run(size: int, *words: str, seconds: float = 60) -> list[tuple[int, str, str]]:
+    def run(size: int, *words: str) -> list[tuple[int, str, str]]:
         def work(_: int) -> int:
             Moody.calls = 0
             try:
@@ -106,7 +105,7 @@ def ppo(world, tmp_path, monkeypatch):
             except SystemExit as end:
                 return end.code
 
-        return runs_in_ranks(size, work, tmp_path, seconds)
+        return runs_in_ranks(size, work, tmp_path)
 
     return run
 
@@ -216,9 +215,7 @@ def test_a_reward_that_raises_on_one_rank_ends_all_and_names_it(ppo, rank):
 
 
 def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
-    start = time.monotonic()
     first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
-    assert time.monotonic() - start < 30
     assert second[0] == "gone"
     assert first[0] == 3
     assert first[2].count("rank 0 has lost another process") == 1

@@ -360,6 +360,7 @@ print("ASKED", sorted(set(asked)))
 """
 
 
+@pytest.mark.whole_run
 def test_nothing_is_sent_or_asked_for_when_everything_is_local(folder, tmp_path):
     """Training, resuming, evaluating, chatting and supervised training, with neither offline mode nor any opt-out set."""
     write_run(tmp_path, folder, eval_interval=1, eval_episodes=2)
