@@ -1,6 +1,6 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
 # make test         install with the test tools, then the default tests
-# make test-fast    the tests that train no whole run, under a minute
+# make test-fast    without whole runs, fuzzing and new processes: about a minute
 # make test-all     every test: the slow ones, those of several processes, and after make quickstart those of its run
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
@@ -19,7 +19,7 @@ test: .venv/installed-dev
 	$(BIN)/python -m pytest -q -n 2 --durations=10
 
 test-fast: .venv/installed-dev
-	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not slow and not gpu and not multiprocess and not quickstart"
+	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart"
 
 test-all: .venv/installed-dev
 	$(BIN)/python -m pytest -q -n 2 -m ""

@@ -1002,6 +1002,7 @@ def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_onl
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
 
 
+@pytest.mark.thorough
 def test_the_script_itself_ends_with_the_exit_code(tmp_path):
     ran = run_python(ROOT / "train_ppo.py", "--config", "absent.yaml", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")

@@ -6,6 +6,7 @@ import sys
 import pytest
 from processes import environment, output_of
 
+pytestmark = pytest.mark.thorough
 PROGRAM = """
 import resource
 import torch

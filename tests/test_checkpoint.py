@@ -110,6 +110,7 @@ def test_saving_does_not_disturb_the_run(tmp_path):
     assert saved == quiet
 
 
+@pytest.mark.thorough
 def test_resume_in_another_process(tmp_path):
     kind = "separate critic"
     expected = steps(build(kind), 4)

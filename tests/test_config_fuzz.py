@@ -20,6 +20,7 @@ from rlhf_dialog.command import TRAIN_FLAGS
 from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments
 from rlhf_dialog.schema import Config, Settings
 
+pytestmark = pytest.mark.thorough
 FUZZ = settings(
     max_examples=300,
     derandomize=True,

@@ -15,6 +15,8 @@ from rlhf_dialog.generation import Sampling, evaluate
 from rlhf_dialog.models import load_causal_lm
 from rlhf_dialog.policy import Policy, packs
 
+pytestmark = pytest.mark.thorough
+
 STORIES = Path(__file__).parents[2] / "shared/models/stories260K"
 SIZES = {"gpt2": 7_000_000, "llama": 3_000_000, "stories": 250_000}
 

@@ -72,6 +72,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.thorough
 def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path, caplog):
     caplog.set_level("INFO", "rlhf_dialog")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
