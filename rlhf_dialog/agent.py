@@ -24,8 +24,9 @@ from rlhf_dialog.models import load_models, trained_parameters
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import VecInfoFactory
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import RewardError, build_reward
+from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.limit import RewardTimeout
+from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.run_state import RunState
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing, deepspeed_setting

@@ -21,10 +21,11 @@ from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
 from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import STOPPING, CompositeReward, ScoringRules, scored
+from rlhf_dialog.rewards.composite import CompositeReward
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.needs import ACTS
+from rlhf_dialog.rewards.scoring import STOPPING, ScoringRules, scored
 from rlhf_dialog.rollout import answered, encode_prompts
 
 BLOCK = 100

@@ -23,7 +23,7 @@ from rlhf_dialog.models import Models
 from rlhf_dialog.packing import pack
 from rlhf_dialog.prompts import collate
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import STOPPING, RewardError, Scores, ScoringRules, scored_beside
+from rlhf_dialog.rewards.scoring import STOPPING, RewardError, Scores, ScoringRules, scored_beside
 
 
 @dataclass

@@ -24,7 +24,7 @@ from rlhf_dialog.models import Models
 from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.scoring import ScoringRules
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import Sharing

@@ -15,7 +15,7 @@ from rlhf_dialog.evaluate import Replies, generate_replies, judges_of, measure
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import nearest
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.scoring import ScoringRules
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import Metrics, PPOTrainer
 

@@ -22,8 +22,8 @@ from rlhf_dialog.generation import Sampling
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
-from rlhf_dialog.rewards.composite import RewardError, ScoringRules
 from rlhf_dialog.rewards.limit import RewardTimeout
+from rlhf_dialog.rewards.scoring import RewardError, ScoringRules
 from rlhf_dialog.schema import Config
 from rlhf_dialog.validation import Validation
 

@@ -16,7 +16,7 @@ from rlhf_dialog.packing import KeyValues
 from rlhf_dialog.policy import Critic, Policy, run_rows
 from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import RewardError, ScoringRules
+from rlhf_dialog.rewards.scoring import RewardError, ScoringRules
 from rlhf_dialog.rollout import answered, collect, decode_response, encode_prompts, prompt_names, without_unscored
 
 PAD, EOS, EOU = 256, 257, 258
