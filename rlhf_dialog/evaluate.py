@@ -13,7 +13,7 @@ from rich.progress import track
 from rlhf_dialog import intervals
 from rlhf_dialog.chat import ChatAgent
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.generation import Sampling, evaluate, respond
+from rlhf_dialog.generation import Sampling, respond, teacher_forced
 from rlhf_dialog.intervals import Array, Interval, Statistic
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor
@@ -125,7 +125,7 @@ def reference_nll(agent: ChatAgent, prompts: list[Dialogue], batch_size: int = 6
         asked = [agent.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
         prompt_ids, prompt_mask = (x.to(device) for x in collate([p[-room:] if room else p for p in asked], pad_id))
         counts = torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)
-        found = evaluate(agent.policy, prompt_ids, prompt_mask, ids, counts, temperature=1.0, with_entropy=False)
+        found = teacher_forced(agent.policy, prompt_ids, prompt_mask, ids, counts, temperature=1.0, with_entropy=False)
         nll = -found.logprobs.sum(dim=1)
         sums += torch.stack([nll, lengths], dim=1).tolist()
     return np.asarray(sums)

@@ -1,4 +1,4 @@
-"""Two verbs: `respond` samples responses, `evaluate` gives the log-probabilities and values of responses that exist.
+"""Two verbs: `respond` samples responses, `teacher_forced` gives the log-probabilities and values of responses that exist.
 
 B episodes, P prompt tokens (padded left), T response tokens (padded right), V vocabulary, K kept tokens of a filter.
 """
@@ -230,15 +230,15 @@ class Microbatch:
 
 
 @dataclass
-class Evaluation:
-    """What `evaluate` found, each (B, T), 0 behind the mask; no `entropy` unless asked for, no `values` without a value head."""
+class TeacherForced:
+    """What `teacher_forced` found, each (B, T), 0 behind the mask; `entropy` where asked for, `values` with a value head."""
 
     logprobs: Tensor
     entropy: Tensor | None
     values: Tensor | None
 
 
-def evaluate(
+def teacher_forced(
     policy: Callable[..., Any],
     prompt_ids: Tensor,
     prompt_mask: Tensor,
@@ -247,7 +247,7 @@ def evaluate(
     temperature: float,
     support: Tensor | None = None,
     with_entropy: bool = True,
-) -> Evaluation:
+) -> TeacherForced:
     """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
@@ -255,13 +255,13 @@ def evaluate(
     """
     packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
     found = policy(packed, temperature, None if support is None else support[response_mask], with_entropy)
-    return Evaluation(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
+    return TeacherForced(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
 
 
-def evaluate_values(
+def teacher_forced_values(
     critic: Callable[..., Any], prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor
 ) -> Tensor:
-    """The values (B, T) of a separate critic, aligned as in `evaluate`."""
+    """The values (B, T) of a separate critic, aligned as in `teacher_forced`."""
     return unpacked(critic(pack(prompt_ids, prompt_mask, response_ids, response_mask)), response_mask)
 
 

@@ -17,7 +17,7 @@ from rlhf_dialog.checks import STANDS, all_finite, check_numbers, check_ratio, c
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values
+from rlhf_dialog.generation import Microbatch, Sampling, StopRule, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models import Models
@@ -312,7 +312,7 @@ class PPOTrainer:
         statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
         return losses, statistics
 
-    def _evaluate(self, rollout: Rollout, part: Microbatch) -> tuple[Evaluation, Tensor | None]:
+    def _evaluate(self, rollout: Rollout, part: Microbatch) -> tuple[TeacherForced, Tensor | None]:
         inputs = (
             rollout.prompt_ids[part.rows, part.prompt],
             rollout.prompt_mask[part.rows, part.prompt],
@@ -321,8 +321,8 @@ class PPOTrainer:
         )
         support = None if rollout.support is None else rollout.support[part.rows, part.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
-        new = evaluate(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
-        values = evaluate_values(models["critic"], *inputs) if "critic" in models else new.values
+        new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
+        values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values
         return new, values
 
     def _clip_gradients(self) -> Metrics:

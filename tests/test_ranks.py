@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlhf_dialog import trainer as trainer_module
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Microbatch, evaluate
+from rlhf_dialog.generation import Microbatch, teacher_forced
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank, minibatch_sizes, parts_of
 from rlhf_dialog.rollout import Rollout
@@ -282,20 +282,20 @@ def stopped(world: World, spoil, keys: dict, reward=None) -> str:
 
 def wrong_ratio(trainer):
     def shifted(*args):
-        found = evaluate(*args)
+        found = teacher_forced(*args)
         found.logprobs = found.logprobs + 0.01
         return found
 
-    trainer_module.evaluate = shifted
+    trainer_module.teacher_forced = shifted
 
 
 def bad_microbatch(trainer):
     def spoilt(*args):
-        found = evaluate(*args)
+        found = teacher_forced(*args)
         found.entropy = found.entropy * math.nan
         return found
 
-    trainer_module.evaluate = spoilt
+    trainer_module.teacher_forced = spoilt
 
 
 def bad_weights(trainer):

@@ -14,7 +14,7 @@ from rlhf_dialog import trainer as trainer_module
 from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Responses, evaluate, respond
+from rlhf_dialog.generation import Responses, respond, teacher_forced
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.policy import Critic, Policy
@@ -118,7 +118,7 @@ def test_learns_to_write_one_letter(estimator, share):
 
 def noisy(size):
     def evaluate_with_noise(*args):
-        result = evaluate(*args)
+        result = teacher_forced(*args)
         result.logprobs = result.logprobs + size * torch.sin(torch.arange(result.logprobs.numel())).view_as(
             result.logprobs
         )
@@ -131,7 +131,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
     trainer = make_trainer()
     trainer.step()
     before = parameters(trainer.models.policy)
-    monkeypatch.setattr(trainer_module, "evaluate", noisy(1e-3))
+    monkeypatch.setattr(trainer_module, "teacher_forced", noisy(1e-3))
     with pytest.raises(RunStopped, match=r"iteration 2: the ratio .* is not 1 on the first minibatch"):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
@@ -139,7 +139,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
 
 
 def test_ratio_check_allows_rounding(monkeypatch):
-    monkeypatch.setattr(trainer_module, "evaluate", noisy(1e-5))
+    monkeypatch.setattr(trainer_module, "teacher_forced", noisy(1e-5))
     make_trainer().step()
 
 
@@ -150,7 +150,7 @@ def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
         calls.append(1)
         return noisy(1e-2 if len(calls) == 6 else 0)(*args)
 
-    monkeypatch.setattr(trainer_module, "evaluate", last_is_wrong)
+    monkeypatch.setattr(trainer_module, "teacher_forced", last_is_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         make_trainer(num_mini_batch=1, per_device_microbatch_size=1).step()
     assert len(calls) == 6
@@ -161,14 +161,14 @@ def test_ratio_check_ignores_padding(monkeypatch):
     seen = []
 
     def wrong_on_padding(policy, prompt_ids, prompt_mask, response_ids, *rest):
-        result = evaluate(policy, prompt_ids, prompt_mask, response_ids, *rest)
+        result = teacher_forced(policy, prompt_ids, prompt_mask, response_ids, *rest)
         padding = response_ids == 256
         seen.append(padding.sum().item())
         result.logprobs = torch.where(padding, math.nan, result.logprobs)
         result.entropy = torch.where(padding, math.inf, result.entropy)
         return result
 
-    monkeypatch.setattr(trainer_module, "evaluate", wrong_on_padding)
+    monkeypatch.setattr(trainer_module, "teacher_forced", wrong_on_padding)
     metrics = trainer.step()
     assert sum(seen) > 0
     assert math.isfinite(metrics["ppo/policy_loss"])
@@ -271,14 +271,14 @@ def spoil(monkeypatch, trainer, is_bad, number=math.nan):
         return minibatches[-1]
 
     def spoilt(policy, prompt_ids, prompt_mask, *rest):
-        result = evaluate(policy, prompt_ids, prompt_mask, *rest)
+        result = teacher_forced(policy, prompt_ids, prompt_mask, *rest)
         for row in range(len(prompt_ids)):
             if is_bad(len(minibatches) - 1, index_of(trainer, prompt_ids[row], prompt_mask[row])):
                 result.logprobs[row] = number
         return result
 
     monkeypatch.setattr(trainer, "_minibatch", recording)
-    monkeypatch.setattr(trainer_module, "evaluate", spoilt)
+    monkeypatch.setattr(trainer_module, "teacher_forced", spoilt)
     return minibatches
 
 
@@ -410,7 +410,7 @@ def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
         calls.append(1)
         return noisy(math.nan if len(calls) == 1 else 1e-2)(*args)
 
-    monkeypatch.setattr(trainer_module, "evaluate", bad_then_wrong)
+    monkeypatch.setattr(trainer_module, "teacher_forced", bad_then_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         trainer.step()
     assert len(calls) == 2
@@ -758,9 +758,9 @@ def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
 
     def recording(policy, prompt_ids, prompt_mask, *rest):
         minibatches.append([tuple(ids[mask].tolist()) for ids, mask in zip(prompt_ids, prompt_mask, strict=True)])
-        return evaluate(policy, prompt_ids, prompt_mask, *rest)
+        return teacher_forced(policy, prompt_ids, prompt_mask, *rest)
 
-    monkeypatch.setattr(trainer_module, "evaluate", recording)
+    monkeypatch.setattr(trainer_module, "teacher_forced", recording)
     trainer = make_trainer(rollout_batch_size=responses, num_mini_batch=asked, ppo_epoch=3)
     assert trainer.plan.num_minibatches == len(sizes)
     trainer.step()
