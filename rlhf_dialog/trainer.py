@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -121,9 +122,10 @@ class PPOTrainer:
         return min(self.time_steps / self.config.total_time_steps, 1.0)
 
     def _next_prompts(self) -> list[Dialogue]:
-        """This rank's prompts of one iteration; the responses to one prompt stand side by side."""
-        indices = self.world.share(self.sampler.take(self.plan.num_prompts))
-        return [self.prompts[i] for i in indices for _ in range(self.config.responses_per_prompt)]
+        """This rank's prompts of one iteration; the responses to one prompt lie side by side, and are one `group` in `meta`."""
+        numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
+        prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
+        return [prompt for prompt in prompts for _ in range(self.config.responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
         """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.

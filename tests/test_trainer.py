@@ -79,6 +79,20 @@ def parameters(module):
     return {name: p.detach().clone() for name, p in module.named_parameters()}
 
 
+# -- prompts
+
+
+@pytest.mark.parametrize(("rank", "groups"), [(0, [0, 0, 1, 1]), (1, [2, 2, 3, 3])])
+def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(monkeypatch, rank, groups):
+    trainer = make_trainer(advantage_estimator="rloo", num_responses_per_prompt=2, rollout_batch_size=8)
+    taken = make_trainer().sampler.take(4)
+    monkeypatch.setattr(type(trainer.world), "share", lambda _, items: items[2 * rank : 2 * rank + 2])
+    rollout = trainer._collect(trainer._next_prompts())
+    assert [d.meta["group"] for d in rollout.dialogues] == groups
+    assert [d.meta["index"] for d in rollout.dialogues] == [taken[group] for group in groups]
+    assert all("group" not in prompt.meta for prompt in trainer.prompts)
+
+
 # -- learning
 
 
