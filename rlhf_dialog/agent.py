@@ -14,7 +14,7 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import identity, launch, memory, run_folder
 from rlhf_dialog.batch_plan import batch_plan
-from rlhf_dialog.chat import ChatAgent
+from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config import find_config, load_config, replace_keys
 from rlhf_dialog.dialogue import Dialogue

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_dialog.chat_agent import AGENT_FILE, AGENT_FORMAT
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import merged_state
@@ -26,7 +27,6 @@ from rlhf_dialog.module_files import load_module, save_module
 from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
-AGENT_FILE = "rlhf_dialog.json"
 POINTER_REMEDY = "write the name of a checkpoint beside it into it (iter_000004), or remove it"
 OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run has its own
 
@@ -228,7 +228,7 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
                 "top_p",
             }
         )
-        write_json(target / AGENT_FILE, {"format_version": FORMAT_VERSION, **settings})
+        write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings})
 
 
 @contextmanager

@@ -207,11 +207,11 @@ def _joined(parts: list[Responses], pad_id: int) -> Responses:
     columns: dict[str, Tensor | None] = {}
     for name in (field.name for field in fields(Responses)):
         found = [getattr(part, name) for part in parts]
-        columns[name] = None if found[0] is None else torch.cat(_as_wide(found, empty.get(name, 0)))
+        columns[name] = None if found[0] is None else torch.cat(as_wide(found, empty.get(name, 0)))
     return Responses(**columns)  # type: ignore[arg-type]
 
 
-def _as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
+def as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
     """The tensors, filled up to the same size in all dimensions but the first."""
     sizes = [max(x.shape[d] for x in tensors) for d in range(1, tensors[0].dim())]
     return [

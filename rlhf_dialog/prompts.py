@@ -33,7 +33,7 @@ def load_prompts(
     records = load_records(data_path, split)
     overlap = _overlap(records, data_path) if drop_overlap and split == "train" else set()
     kept = {number: record for number, record in enumerate(records) if number not in overlap}
-    prompts = []
+    prompts: list[Dialogue] = []
     for number, record in kept.items():
         for prompt in _prompts_of(record, context_size, min_context_size):
             prompt.meta |= {"split": split, "index": len(prompts), "dialogue": number}
@@ -136,6 +136,11 @@ class PromptEncoder:
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply and the separator."""
         return self._encode(render_target(turn, self.separator))
+
+    def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
+        """What lies between the policy's reply and its next one: the user's turn, behind a separator where the reply has none."""
+        closed = self.separator in str(self.tokenizer.decode(reply_ids, skip_special_tokens=False))
+        return ([] if closed else self._encode(f" {self.separator}")) + self.encode_reply(turn)
 
     def reply_text(self, ids: list[int]) -> str:
         """The text that rewards and metrics see: cut at the first separator, special tokens removed, stripped."""

@@ -19,13 +19,15 @@ deepspeed_config
 cli hub supervised model_sizes free_memory
 sources
 metrics
-rewards prompts packing lora
+rewards prompts packing lora environments
 recompute module_files
 policy
 decoding
 models
 chat_template
 generation
+chat_agent
+episodes
 rollout
 world
 launch
@@ -35,8 +37,8 @@ partitions sharing
 tracking
 run_folder
 chat
-evaluate
-report
+replies
+measure report
 minibatches checks summary
 trainer
 validation
@@ -100,6 +102,7 @@ def test_the_table_sees_a_back_arrow():
         ("rewards/base", "torch"),
         ("rewards/length", "torch"),
         ("metrics/text", "torch"),
+        *((f"environments/{path.stem}", "torch") for path in (PACKAGE / "environments").glob("*.py")),
         ("registry", "torch"),
         ("schema", "torch"),
         ("config", "torch"),

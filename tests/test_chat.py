@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import chat
-from rlhf_dialog.chat import WELCOME, AgentSettings, ChatAgent, converse, find_agent
-from rlhf_dialog.checkpoint import AGENT_FILE
+from rlhf_dialog.chat import WELCOME, converse, find_agent
+from rlhf_dialog.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
 from rlhf_dialog.errors import UserError
 
 

@@ -189,7 +189,7 @@ def test_training_moves_adapters_and_heads_and_nothing_else(paths, share):
 def test_a_trainer_with_adapters_learns(paths):
     keys = {"rollout_batch_size": 96, "per_device_microbatch_size": 96, "max_new_tokens": 6, "num_mini_batch": 4}
     trainer = build(paths["llama"], lr=2e-2, gamma=1.0, kl_coef=0.0, entropy_coef=0.0, **keys)
-    trainer.reward, trainer.stop.end_ids = Share(), []
+    trainer.scorer.reward, trainer.speaker.stop.end_ids = Share(), []
     scores = [trainer.step()["objective/score"] for _ in range(12)]
     assert scores[-1] > max(0.2, 4 * scores[0]), scores
 

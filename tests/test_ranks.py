@@ -306,7 +306,7 @@ def reward_raises(trainer):
     def broken(_):
         raise ZeroDivisionError("in the reward")
 
-    trainer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
+    trainer.scorer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
 
 
 def vec_info_raises(trainer):

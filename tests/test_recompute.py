@@ -108,7 +108,9 @@ def test_a_run_is_the_same(monkeypatch, tmp_path, share):
     for again in (False, True):
         models = load_models(settings(model_path=path, use_share_model=share, activation_checkpointing=again), CPU)
         trainer = make_trainer(use_share_model=share)
-        trainer = trainer_module.PPOTrainer(trainer.config, models, trainer.prompts, trainer.reward, trainer.vec_info)
+        trainer = trainer_module.PPOTrainer(
+            trainer.config, models, trainer.prompts, trainer.scorer.reward, trainer.vec_info
+        )
         torch.manual_seed(0)
         runs.append([numbers_of(trainer.step()) for _ in range(2)])
     for plain, again in zip(*runs, strict=True):

@@ -117,7 +117,7 @@ def test_learns_to_write_one_letter(estimator, share):
         max_iterations=20,
     )
     trainer.models.policy.lm.generation_config.eos_token_id = None
-    trainer.stop = trainer_module.StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
+    trainer.speaker.stop = trainer_module.StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
     scores = []
     for metrics in trainer.train():
         scores.append(metrics["objective/score"])
@@ -531,7 +531,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         torch.manual_seed(5)
         return written[-1]
 
-    monkeypatch.setattr("rlhf_dialog.rollout.respond", recording)
+    monkeypatch.setattr("rlhf_dialog.chat_agent.respond", recording)
     skipping = make_trainer(Holes(places, math.nan), on_reward_error="skip", **keys)
     found = skipping.step()
     stay = [i for i in range(6) if i not in places]
@@ -547,7 +547,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         def __call__(self, dialogues):
             return [(i * 7) % 5 - 1.5 for i in stay]
 
-    monkeypatch.setattr("rlhf_dialog.rollout.respond", again)
+    monkeypatch.setattr("rlhf_dialog.chat_agent.respond", again)
     smaller = make_trainer(Rest(), **keys)
     monkeypatch.setattr(
         smaller, "_next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]
