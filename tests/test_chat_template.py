@@ -181,6 +181,22 @@ def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
     assert encoder.reply_text([]) == encoder.reply_text([END]) == ""
 
 
+# what the user says between two replies
+
+
+def test_prompt_reply_and_what_was_heard_are_the_longer_prompt():
+    for template, reply in ((CHATML, spell("b", END)), (LLAMA2, spell(" b ", EOS)), (UNMARKED, spell("b"))):
+        encoder = encoder_of(template)
+        whole = encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "c")
+        assert whole == encoder.encode_prompt(["a", "b", "c"]), template
+
+
+def test_a_reply_without_its_end_is_closed_for_the_user():
+    assert encoder_of().encode_heard(spell("b"), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of().encode_heard(spell("b", EOS), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of(UNMARKED).encode_heard(spell("b", EOS), "c") == spell("\nuser: c\nassistant: ")
+
+
 class Scripted(nn.Module):
     """A model whose most likely tokens are those of the rows."""
 

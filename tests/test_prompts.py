@@ -82,6 +82,15 @@ def test_system_messages_are_no_turns(tmp_path):
     assert (prompt.prompt_turns, prompt.reference, prompt.meta["system"]) == (["a"], "b", "S")
 
 
+@pytest.mark.parametrize("separator_token", [True, False])
+def test_prompt_reply_and_what_was_heard_are_the_longer_prompt(separator_token):
+    encoder = PromptEncoder(byte_tokenizer(separator_token), "<EOU>", 64)
+    reply, longer = encoder.encode_reply("b c"), encoder.encode_prompt(["a", "b c", "d"])
+    assert encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "d") == longer
+    cut = reply[:2]  # " b" has no separator: it is put behind it
+    assert encoder.encode_prompt(["a"]) + cut + encoder.encode_heard(cut, "d") == encoder.encode_prompt(["a", "b", "d"])
+
+
 def test_prompts_of_the_tiny_data(tmp_path):
     prompts = load_prompts(str(write_data(tmp_path)), "validation")
     assert len(prompts) == sum(len(turns) - 1 for turns, _ in dialogues(20, start=20))

@@ -18,6 +18,7 @@ from rlhf_dialog.generation import Responses, respond, teacher_forced
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import PPOTrainer
@@ -428,6 +429,58 @@ def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
     with pytest.raises(RunStopped, match="ratio"):
         trainer.step()
     assert len(calls) == 2
+
+
+# -- dialogues that go on
+
+
+class Asks:
+    """A user who has one more question after the first reply, and pays 0.5 for it."""
+
+    def __init__(self, prompt):
+        self.prompt, self.replies = prompt, 0
+
+    def reset(self, seed=None):
+        return self.prompt.prompt_turns[-1], {"prompt": self.prompt}
+
+    def step(self, reply):
+        self.replies += 1
+        return ("", 0.0, True, False, {}) if self.replies == 2 else ("Why ?", 0.5, False, False, {})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"use_share_model": False, "top_k": 50},
+        {"advantage_estimator": "rloo", "num_responses_per_prompt": 2, "per_device_microbatch_size": 1},
+    ],
+)
+def test_a_dialogue_of_two_replies_trains_and_passes_the_checks(monkeypatch, keys):
+    """The KL of the start is 0, so the token rewards are what the steps and the reward pay; the ratio of the next ones is 1."""
+    monkeypatch.setattr(trainer_module, "SingleTurn", Asks)
+    trainer = make_trainer(gamma=1.0, **keys)
+    before = parameters(trainer.models.policy)
+    metrics = trainer.step()
+    rollout = trainer.rollout
+    for row, mask in enumerate(rollout.response_mask.tolist()):
+        last = max(t for t, counts in enumerate(mask) if counts)
+        first = mask.index(False) - 1
+        assert mask == [first >= t or last >= t > first + len(heard(rollout, row)) for t in range(len(mask))]
+        expected = [0.0] * len(mask)
+        expected[first], expected[last] = 0.5, (row * 7) % 5 - 1.5
+        assert rollout.rewards[row].tolist() == pytest.approx(expected, abs=1e-5)
+    assert [len(d.turns) for d in rollout.dialogues] == [3] * 6
+    assert metrics["time_steps"] == rollout.response_mask.sum().item()
+    assert any(not torch.equal(p, before[name]) for name, p in parameters(trainer.models.policy).items())
+    trainer.step()
+
+
+def heard(rollout, row):
+    """The ids between the two replies: a separator where the first has none, then the user's turn."""
+    encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
+    mask = rollout.response_mask[row].tolist()
+    return encoder.encode_heard(rollout.response_ids[row, : mask.index(False)].tolist(), "Why ?")
 
 
 # -- episodes without a score
