@@ -22,6 +22,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.interrupts import Interrupts, leave
 from rlhf_dialog.models import load_models, trained_parameters
 from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.registry import VecInfoFactory
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import RewardError, build_reward
@@ -206,7 +207,7 @@ class PPOAgent:
     def _build(self) -> PPOTrainer:
         """Everything that a run needs, cheap checks first."""
         config, device = self.config, self.world.device
-        launch.seed_rank(config.seed, self.world)
+        seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
         check_sharing(config, device)
         memory.tell_forecast(

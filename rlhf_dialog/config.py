@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import RewardFactory, VecInfoFactory, nearest
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.schema import NO_EFFECT, Config, Settings
 
 logger = logging.getLogger(__name__)

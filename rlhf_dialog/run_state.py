@@ -7,17 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_dialog import identity, launch, run_folder
+from rlhf_dialog import identity, run_folder
+from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.checkpoint import (
-    RandomStates,
     damage_told,
     load_checkpoint,
     load_weights,
     mark_best,
     newest_checkpoint,
-    random_states,
     read_state,
-    replace_text,
     save_agent,
     save_checkpoint,
     world_size_of,
@@ -31,6 +29,7 @@ from rlhf_dialog.partitions import (
     refuse_another_sharing,
     write_partitions,
 )
+from rlhf_dialog.random_states import RandomStates, random_states, seed_rank
 from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
@@ -95,7 +94,7 @@ class RunState:
             read_partitions(source, state, trainer.engines, world)
         trainer.starts_from_reference = False
         if saved_by != world.size:
-            launch.seed_rank(self.config.seed, world, trainer.iteration)
+            seed_rank(self.config.seed, world, trainer.iteration)
             logger.warning(
                 "%s: was saved by %d processes, this run has %d; random numbers begin anew, so the run goes on, but not as "
                 "it would have",

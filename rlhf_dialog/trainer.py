@@ -18,6 +18,7 @@ from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Evaluation, Microbatch, Sampling, StopRule, evaluate, evaluate_values
+from rlhf_dialog.masks import masked, masked_mean
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models import Models
@@ -83,7 +84,7 @@ class PPOTrainer:
         start = time.perf_counter()
         self.clock = Clock(self.models.policy.lm.device)
         rollout = self.rollout = self._collect(self._next_prompts())
-        kl = ppo.masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
+        kl = masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
             check_start(kl, self.sharing.coarse)
         kl_coef = self.kl.kl_coef
@@ -287,7 +288,7 @@ class PPOTrainer:
         config, at = self.config, (part.rows, part.response)
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
         new, values = self._evaluate(rollout, part)
-        log_ratio = ppo.masked(new.logprobs - old_logprobs, mask)
+        log_ratio = masked(new.logprobs - old_logprobs, mask)
         if first:
             with self.world.in_step():
                 check_ratio(log_ratio.detach(), mask, self.iteration + 1, self.sharing.coarse)
@@ -297,9 +298,9 @@ class PPOTrainer:
         )
         losses = {"policy": policy_loss}
         if new.entropy is not None:
-            losses["policy"] = policy_loss - config.entropy_coef * ppo.masked(new.entropy, mask).sum() / num_tokens
+            losses["policy"] = policy_loss - config.entropy_coef * masked(new.entropy, mask).sum() / num_tokens
         with torch.no_grad():
-            approx_kl = ppo.masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
+            approx_kl = masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
         statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
         if values is not None:
             clip = config.clip_param if config.use_clipped_value_loss else None

@@ -21,8 +21,8 @@ from rich.console import Console
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import evaluate, report
+from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.chat import ChatAgent, read_settings
-from rlhf_dialog.checkpoint import replace_file, replace_json
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.config import find_config, load_config
 from rlhf_dialog.dialogue import Dialogue

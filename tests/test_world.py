@@ -8,7 +8,7 @@ import pytest
 import torch
 from ranks import in_ranks, runs_in_ranks
 
-from rlhf_dialog import launch, ppo
+from rlhf_dialog import launch, ppo, random_states
 from rlhf_dialog.cli import exit_code_of
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.world import World
@@ -156,19 +156,19 @@ def test_an_error_of_what_only_rank_0_does_reaches_all():
 
 
 def seeded(world: World) -> list[float]:
-    launch.seed_rank(3, world)
+    random_states.seed_rank(3, world)
     drawn = [torch.rand(()).item(), float(np.random.rand())]
-    launch.seed_rank(3, world, 7)
+    random_states.seed_rank(3, world, 7)
     return [*drawn, torch.rand(()).item()]
 
 
 def test_each_rank_draws_its_own_numbers_and_rank_0_those_of_one_process():
-    launch.seed_everything(3)
+    random_states.seed_everything(3)
     alone = [torch.rand(()).item(), float(np.random.rand())]
     found = [seeded(World(rank, 3)) for rank in range(3)]
     assert found[0][:2] == alone
     assert len({number for one in found for number in one}) == 9
-    launch.seed_everything(4)
+    random_states.seed_everything(4)
     assert torch.rand(()).item() not in found[1]  # seed + rank would repeat the runs of other seeds
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.registry import RewardFactory, nearest
+from rlhf_dialog.errors import RunStopped, UserError, nearest
+from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.limit import Aside, stop_after
 
