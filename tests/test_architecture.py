@@ -38,6 +38,7 @@ chat
 evaluate
 report
 minibatches checks summary
+update
 trainer
 validation
 run_state
