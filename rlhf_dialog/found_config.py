@@ -32,7 +32,7 @@ class RunConfig:
         """`env.args.data_path`. Raises UserError for a Hub name in a configuration that is not trusted."""
         path = self.config.env.args.data_path
         if not self.trusted and is_hub_name(path):
-            found = {"env.args.data_path": f"{path[:100]!r} is a name on the Hub, not a place on this machine"}
+            found = {"env.args.data_path": f"{path[:100]!r} is not on this machine, so the Hub would be asked"}
             raise UserError(f"{self._refusal(found)}; or name the data with --data_path")
         return path
 

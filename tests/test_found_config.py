@@ -115,7 +115,7 @@ def test_a_hub_name_of_a_found_config_is_not_looked_for(script, data, tmp_path, 
     assert script.main(argv) == 2
     error = capsys.readouterr().err
     assert asked == []
-    assert "env.args.data_path: 'someone/data' is a name on the Hub" in error
+    assert "env.args.data_path: 'someone/data' is not on this machine, so the Hub would be asked" in error
     assert str(tmp_path / "evil/config.yaml") in error
     assert "--trust_config" in error
     assert "--data_path" in error
@@ -153,7 +153,7 @@ def test_a_classifier_on_the_hub_is_left_out_but_for_one_of_the_user(
     assert script.main(argv) == 0
     assert asked == []
     assert not {"score", *ACTS} & set(measured(tmp_path / "e.json"))
-    assert "reward_class.args.intent_model: 'someone/classifier' is a name on the Hub" in capsys.readouterr().err
+    assert "reward_class.args.intent_model: 'someone/classifier' is not on this machine" in capsys.readouterr().err
     assert script.main([*argv, "--intent_model", classifier]) == 0
     assert {"score", *ACTS} <= set(measured(tmp_path / "e.json"))
     assert asked == []

@@ -41,7 +41,7 @@ class Intent(BaseReward):
 
         found, path = {}, str(args.get("intent_model"))
         if not is_local(path):
-            found["args.intent_model"] = f"{path[:100]!r} is a name on the Hub, not a folder on this machine"
+            found["args.intent_model"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
         if args.get("allow_pickle_weights"):
             found["args.allow_pickle_weights"] = "reads pickled weights"
         return found
