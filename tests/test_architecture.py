@@ -20,6 +20,7 @@ cli hub supervised model_sizes free_memory
 sources
 metrics
 rewards prompts packing lora
+found_config
 recompute module_files
 policy
 decoding
