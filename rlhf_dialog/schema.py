@@ -1,11 +1,17 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, field_validator, model_validator
+from pydantic_core.core_schema import CoreSchema, ValidationInfo, no_info_after_validator_function
+
+from rlhf_dialog import estimators
+from rlhf_dialog.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.registry import nearest
 
 
 class Settings(BaseModel):
@@ -34,6 +40,22 @@ class Settings(BaseModel):
             raise ValueError("a number")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """A text that is one of `known`, which is read when a value is checked: a table may grow."""
+
+    known: Iterable[str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: str) -> str:
+        if value not in self.known:
+            *others, last = map(repr, self.known)
+            raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.known)}")
         return value
 
 
@@ -156,10 +178,12 @@ class MemoryKeys(Settings):
 class PPOKeys(Settings):
     """PPO"""
 
-    advantage_estimator: Literal["gae", "grpo", "rloo", "reinforce_pp"] = Field(
-        "gae", description="only gae trains a critic"
+    advantage_estimator: Annotated[str, OneOf(ESTIMATORS)] = Field(
+        "gae", description=f"only {' and '.join(estimators.names('needs_critic'))} trains a critic"
     )
-    num_responses_per_prompt: int | None = Field(None, ge=1, description="default 1; 4 for grpo and rloo")
+    num_responses_per_prompt: int | None = Field(
+        None, ge=1, description=f"default 1; 4 for {' and '.join(estimators.names('needs_groups'))}"
+    )
     episode_length: int = Field(
         128, ge=1, description="OpenRL's count of tokens per environment and iteration; see rollout_batch_size"
     )
@@ -222,7 +246,8 @@ class RewardKeys(Settings):
     )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",
-        description="a response without a score (NaN, inf, none): stop, or drop the episode (grpo, rloo: its group) and count it",
+        description="a response without a score (NaN, inf, none): stop, or drop the episode "
+        f"({', '.join(estimators.names('needs_groups'))}: its group) and count it",
     )
     reward_timeout_s: float | None = Field(
         None, gt=0, description="seconds for scoring a rollout or an evaluation, then stacks and a stop; default: none"
@@ -285,7 +310,7 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
     @model_validator(mode="after")
     def _groups(self) -> "Config":
         n = self.responses_per_prompt
-        if self.advantage_estimator in ("grpo", "rloo") and n < 2:
+        if self.estimator.needs_groups and n < 2:
             raise ValueError(
                 f"num_responses_per_prompt: {self.advantage_estimator} compares the responses of one prompt "
                 f"and needs at least 2, found {n}"
@@ -303,9 +328,12 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
         return self
 
     @property
+    def estimator(self) -> Estimator:
+        return ESTIMATORS[self.advantage_estimator]
+
+    @property
     def responses_per_prompt(self) -> int:
-        default = 4 if self.advantage_estimator in ("grpo", "rloo") else 1
-        return self.num_responses_per_prompt or default
+        return self.num_responses_per_prompt or self.estimator.num_responses_per_prompt
 
     @property
     def uses_fp16(self) -> bool:

@@ -130,7 +130,7 @@ class PPOTrainer:
 
         Where a rank fails, all ranks raise; how long this one waited for the others is `time/wait`.
         """
-        in_groups = self.config.advantage_estimator in ("grpo", "rloo")
+        in_groups = self.config.estimator.needs_groups
         with self.world.in_step(), self.sharing.rollout():
             rollout = self._collect_own(prompts)
             rollout = without_unscored(rollout, self.config.responses_per_prompt if in_groups else 1)
@@ -164,22 +164,17 @@ class PPOTrainer:
 
     def _set_advantages(self, rollout: Rollout) -> Metrics:
         """Advantages and returns of the rollout, and how much of the returns' variance the critic explains (1: all)."""
-        config, mask, total, metrics = self.config, rollout.response_mask, self.world.sum, {}
-        if config.advantage_estimator == "gae":
-            values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
-            gae_lambda = config.gae_lambda if config.use_gae else 1.0
-            rollout.advantages, rollout.returns = ppo.gae(rollout.rewards, values, mask, config.gamma, gae_lambda)
-            explained = ppo.explained_variance(values, rollout.returns, mask, total)
-            metrics["ppo/explained_variance"] = explained.item()
-        else:
-            rollout.returns = ppo.discounted_returns(rollout.rewards, mask, config.gamma)
-            rollout.advantages = rollout.returns
-        if config.advantage_estimator in ("grpo", "rloo"):
-            n = config.responses_per_prompt
-            rollout.advantages = ppo.group_advantages(rollout.rewards, mask, n, config.advantage_estimator)
+        config, mask, total = self.config, rollout.response_mask, self.world.sum
+        values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
+        gae_lambda = config.gae_lambda if config.use_gae else 1.0
+        credit = ppo.Credit(config.gamma, gae_lambda, config.responses_per_prompt)
+        advantages_of = getattr(ppo, config.estimator.advantages)
+        rollout.advantages, rollout.returns = advantages_of(rollout.rewards, values, mask, credit)
         if config.use_adv_normalize:
             rollout.advantages = ppo.whiten(rollout.advantages, mask, total)
-        return metrics
+        if not config.estimator.needs_critic:
+            return {}
+        return {"ppo/explained_variance": ppo.explained_variance(values, rollout.returns, mask, total).item()}
 
     def _update(self, rollout: Rollout) -> Metrics:
         """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the good minibatches.
@@ -187,7 +182,7 @@ class PPOTrainer:
         A minibatch is the rows that every rank takes of its own part, in an order of its own.
         """
         rollout.targets = rollout.returns
-        if self.value_norm is not None and self.config.advantage_estimator == "gae":
+        if self.value_norm is not None and self.config.estimator.needs_critic:
             self.value_norm.update(rollout.returns, rollout.response_mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
         self._set_learning_rates()

@@ -11,7 +11,7 @@ import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
-errors interrupts clock allocator
+errors interrupts clock allocator estimators
 registry dialogue ppo intervals predictions cpu_linear
 schema
 config batch_plan
@@ -101,6 +101,7 @@ def test_the_table_sees_a_back_arrow():
         ("rewards/length", "torch"),
         ("metrics/text", "torch"),
         ("registry", "torch"),
+        ("estimators", "torch"),
         ("schema", "torch"),
         ("config", "torch"),
         ("cli", "torch"),
