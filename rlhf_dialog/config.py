@@ -117,8 +117,8 @@ def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] 
 
 
 def replace_keys(settings: S, values: dict[str, Any]) -> S:
-    """The settings with other values of some keys, checked like a file. Raises UserError."""
-    replaced = _validate(type(settings), settings.model_dump() | values, "arguments", [])
+    """The settings with other values of some keys, checked like a file; what nobody set follows them. Raises UserError."""
+    replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, "arguments", [])
     replaced._folder = settings.folder
     return replaced
 

@@ -41,7 +41,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
         "rollout_batch_size": batch_plan(config).num_responses,
-        "num_responses_per_prompt": config.responses_per_prompt,
+        "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
     }
     return json.loads(json.dumps(identity, default=str))

@@ -13,6 +13,8 @@ from rlhf_dialog import estimators
 from rlhf_dialog.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.registry import nearest
 
+BY_ESTIMATOR: Any = None  # null in the file; the validated settings hold the number that the estimator wants
+
 
 class Settings(BaseModel):
     """A flat configuration: unknown keys and non-finite numbers are errors, `1e-6` written as a string is a number."""
@@ -181,8 +183,11 @@ class PPOKeys(Settings):
     advantage_estimator: Annotated[str, OneOf(ESTIMATORS)] = Field(
         "gae", description=f"only {' and '.join(estimators.names('needs_critic'))} trains a critic"
     )
-    num_responses_per_prompt: int | None = Field(
-        None, ge=1, description=f"default 1; 4 for {' and '.join(estimators.names('needs_groups'))}"
+    num_responses_per_prompt: int = Field(
+        BY_ESTIMATOR,
+        ge=1,
+        validate_default=True,
+        description=f"default 1; 4 for {' and '.join(estimators.names('needs_groups'))}",
     )
     episode_length: int = Field(
         128, ge=1, description="OpenRL's count of tokens per environment and iteration; see rollout_batch_size"
@@ -232,6 +237,14 @@ class PPOKeys(Settings):
     max_skipped_steps: int = Field(
         3, ge=1, description="optimizer steps in a row without finite loss and gradients: skipped, the last one stops"
     )
+
+    @field_validator("num_responses_per_prompt", mode="before")
+    @classmethod
+    def _by_estimator(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            return value
+        name = info.data.get("advantage_estimator")  # absent when it is wrong
+        return ESTIMATORS[name].num_responses_per_prompt if name else 1
 
 
 class RewardKeys(Settings):
@@ -309,11 +322,12 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
 
     @model_validator(mode="after")
     def _groups(self) -> "Config":
-        n = self.responses_per_prompt
+        n = self.num_responses_per_prompt
         if self.estimator.needs_groups and n < 2:
             raise ValueError(
                 f"num_responses_per_prompt: {self.advantage_estimator} compares the responses of one prompt "
-                f"and needs at least 2, found {n}"
+                f"and needs at least 2, found {n}; set it too, to {self.estimator.num_responses_per_prompt} for instance "
+                "(a saved config.yaml holds the number that suited the estimator of its run)"
             )
         if self.rollout_batch_size and self.rollout_batch_size % n:
             raise ValueError(
@@ -330,10 +344,6 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
     @property
     def estimator(self) -> Estimator:
         return ESTIMATORS[self.advantage_estimator]
-
-    @property
-    def responses_per_prompt(self) -> int:
-        return self.num_responses_per_prompt or self.estimator.num_responses_per_prompt
 
     @property
     def uses_fp16(self) -> bool:

@@ -123,7 +123,7 @@ class PPOTrainer:
     def _next_prompts(self) -> list[Dialogue]:
         """This rank's prompts of one iteration; the responses to one prompt stand side by side."""
         indices = self.world.share(self.sampler.take(self.plan.num_prompts))
-        return [self.prompts[i] for i in indices for _ in range(self.config.responses_per_prompt)]
+        return [self.prompts[i] for i in indices for _ in range(self.config.num_responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
         """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
@@ -133,7 +133,7 @@ class PPOTrainer:
         in_groups = self.config.estimator.needs_groups
         with self.world.in_step(), self.sharing.rollout():
             rollout = self._collect_own(prompts)
-            rollout = without_unscored(rollout, self.config.responses_per_prompt if in_groups else 1)
+            rollout = without_unscored(rollout, self.config.num_responses_per_prompt if in_groups else 1)
             collected = time.perf_counter()
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected
@@ -167,7 +167,7 @@ class PPOTrainer:
         config, mask, total = self.config, rollout.response_mask, self.world.sum
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         gae_lambda = config.gae_lambda if config.use_gae else 1.0
-        credit = ppo.Credit(config.gamma, gae_lambda, config.responses_per_prompt)
+        credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt)
         advantages_of = getattr(ppo, config.estimator.advantages)
         rollout.advantages, rollout.returns = advantages_of(rollout.rewards, values, mask, credit)
         if config.use_adv_normalize:

@@ -11,6 +11,7 @@ from tiny import gpt2
 
 import rlhf_dialog
 from rlhf_dialog import cli, memory, models, ppo
+from rlhf_dialog.agent import _two_prompts
 from rlhf_dialog.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.schema import Config
 
@@ -66,7 +67,9 @@ def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
         torch.testing.assert_close(r.advantages, wanted)
     assert metrics["iteration"] == 2
     assert any(not torch.equal(p, start[name]) for name, p in trainer.models.policy.named_parameters())
-    assert settings(advantage_estimator="toy", rollout_batch_size=8).responses_per_prompt == (4 if needs_groups else 1)
+    assert settings(advantage_estimator="toy", rollout_batch_size=8).num_responses_per_prompt == (
+        4 if needs_groups else 1
+    )
     kinds = {row.key: row.kind for row in cli.key_rows(Config)}
     assert kinds["advantage_estimator"] == "gae | grpo | rloo | reinforce_pp | toy"
 
@@ -86,3 +89,9 @@ def test_an_unknown_one_names_the_four_and_the_nearest(typed, meant):
         settings(advantage_estimator=typed)
     assert ("did you mean" in str(caught.value)) is (meant is not None)
     assert meant is None or f"did you mean '{meant}'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
+def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
+    small = _two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
+    assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)
