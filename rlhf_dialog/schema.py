@@ -127,14 +127,12 @@ class RunKeys(Settings):
         description="decides on the best checkpoint, higher is better; a name as in the metrics, without `eval/`",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    disable_cuda: bool = Field(False, description="the same as device: cpu")
     use_amp: bool = Field(False, description="16-bit autocast in rollout, scoring and update; weights stay in float32")
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
         "auto", description="of use_amp; auto: bf16; fp16 scales the losses, for GPUs without bf16"
     )
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
     use_wandb: bool = Field(False, description="log to wandb; offline when there is no key")
-    disable_wandb: bool = Field(False, description="true wins over use_wandb")
     wandb_entity: str | None = Field(None, description="wandb team; does not start wandb by itself")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
@@ -216,23 +214,21 @@ class PPOKeys(Settings):
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
     gamma: float = Field(0.99, ge=0, le=1, description="discount per response token")
-    use_gae: bool = Field(True, description="false: gae_lambda 1, plain discounted returns")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
     use_adv_normalize: bool = Field(True, description="whiten advantages once over the whole rollout")
     clip_param: float = Field(
         0.2, gt=0, description="clip range of the ratio, and of the value in the clipped value loss"
     )
-    dual_clip_ppo: bool = Field(False, description="bound the loss of negative advantages (dual clip)")
-    dual_clip_coeff: float = Field(3.0, gt=1, description="the bound of dual_clip_ppo, in multiples of the advantage")
+    dual_clip_coeff: float = Field(
+        3.0, gt=1, description="with dual_clip_ppo: bound of the loss, in multiples of a negative advantage"
+    )
     entropy_coef: float = Field(0.01, ge=0, description="entropy bonus")
     value_loss_coef: float = Field(0.5, ge=0, description="weight of the value loss")
     use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
-    use_huber_loss: bool = Field(True, description="Huber instead of squared value loss")
-    huber_delta: float = Field(10.0, gt=0, description="where the Huber loss turns linear")
+    huber_delta: float = Field(10.0, gt=0, description="where the Huber value loss turns linear")
     use_valuenorm: bool = Field(
         True, description="the critic predicts returns normalised by their running mean and deviation"
     )
-    use_max_grad_norm: bool = Field(True, description="clip gradients")
     max_grad_norm: float = Field(10.0, gt=0, description="norm to clip to, separately for policy and separate critic")
     max_skipped_steps: int = Field(
         3, ge=1, description="optimizer steps in a row without finite loss and gradients: skipped, the last one stops"
@@ -310,7 +306,21 @@ class DeepSpeedKeys(Settings):
         return str(value).lower() if isinstance(value, bool) else value
 
 
-class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys):
+class DoubledKeys(Settings):
+    """Switches that OpenRL's YAML has beside another key for the same thing"""
+
+    disable_cuda: bool = Field(False, description="true: the same as device: cpu")
+    disable_wandb: bool = Field(False, description="true: the same as use_wandb: false, over which it wins")
+    use_gae: bool = Field(True, description="false: the same as gae_lambda: 1, plain discounted returns")
+    use_huber_loss: bool = Field(True, description="false: squared value loss, which a huge huber_delta gives too")
+    use_max_grad_norm: bool = Field(True, description="false: gradients are not clipped, as with a huge max_grad_norm")
+    dual_clip_ppo: bool = Field(
+        False,
+        description="true: bound the loss of negative advantages (dual clip); false: as with a huge dual_clip_coeff",
+    )
+
+
+class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys):
     """The configuration of train_ppo.py"""
 
     env: EnvConfig = Field(description="what the prompts are made of")

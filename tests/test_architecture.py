@@ -11,7 +11,7 @@ import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
-errors interrupts clock allocator estimators
+errors interrupts clock allocator estimators synonyms
 registry dialogue ppo intervals predictions cpu_linear
 schema
 config batch_plan
@@ -102,6 +102,7 @@ def test_the_table_sees_a_back_arrow():
         ("metrics/text", "torch"),
         ("registry", "torch"),
         ("estimators", "torch"),
+        ("synonyms", "torch"),
         ("schema", "torch"),
         ("config", "torch"),
         ("cli", "torch"),
