@@ -123,17 +123,17 @@ class PPOTrainer:
     def _next_prompts(self) -> list[Dialogue]:
         """This rank's prompts of one iteration; the responses to one prompt stand side by side."""
         indices = self.world.share(self.sampler.take(self.plan.num_prompts))
-        return [self.prompts[i] for i in indices for _ in range(self.config.responses_per_prompt)]
+        return [self.prompts[i] for i in indices for _ in range(self.config.num_responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
         """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
 
         Where a rank fails, all ranks raise; how long this one waited for the others is `time/wait`.
         """
-        in_groups = self.config.advantage_estimator in ("grpo", "rloo")
+        in_groups = self.config.estimator.needs_groups
         with self.world.fail_together(), self.sharing.rollout():
             rollout = self._collect_own(prompts)
-            rollout = without_unscored(rollout, self.config.responses_per_prompt if in_groups else 1)
+            rollout = without_unscored(rollout, self.config.num_responses_per_prompt if in_groups else 1)
             collected = time.perf_counter()
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected
@@ -164,27 +164,22 @@ class PPOTrainer:
 
     def _set_advantages(self, rollout: Rollout) -> Metrics:
         """Advantages and returns of the rollout, and how much of the returns' variance the critic explains (1: all)."""
-        config, mask, total, metrics = self.config, rollout.response_mask, self.world.sum, {}
-        if config.advantage_estimator == "gae":
-            values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
-            gae_lambda = config.gae_lambda if config.use_gae else 1.0
-            rollout.advantages, rollout.returns = ppo.gae(rollout.rewards, values, mask, config.gamma, gae_lambda)
-            explained = ppo.explained_variance(values, rollout.returns, mask, total)
-            metrics["ppo/explained_variance"] = explained.item()
-        else:
-            rollout.returns = ppo.discounted_returns(rollout.rewards, mask, config.gamma)
-            rollout.advantages = rollout.returns
-        if config.advantage_estimator in ("grpo", "rloo"):
-            n = config.responses_per_prompt
-            rollout.advantages = ppo.group_advantages(rollout.rewards, mask, n, config.advantage_estimator)
+        config, mask, total = self.config, rollout.response_mask, self.world.sum
+        values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
+        gae_lambda = config.gae_lambda if config.use_gae else 1.0
+        credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt)
+        advantages_of = getattr(ppo, config.estimator.advantages)
+        rollout.advantages, rollout.returns = advantages_of(rollout.rewards, values, mask, credit)
         if config.use_adv_normalize:
             rollout.advantages = ppo.whiten(rollout.advantages, mask, total)
-        return metrics
+        if not config.estimator.needs_critic:
+            return {}
+        return {"ppo/explained_variance": ppo.explained_variance(values, rollout.returns, mask, total).item()}
 
     def _set_targets(self, rollout: Rollout) -> None:
         """What the critic learns: the returns, in the units of `value_norm` where values are normalised."""
         rollout.targets = rollout.returns
-        if self.value_norm is not None and self.config.advantage_estimator == "gae":
+        if self.value_norm is not None and self.config.estimator.needs_critic:
             self.value_norm.update(rollout.returns, rollout.response_mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
 
