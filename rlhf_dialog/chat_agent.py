@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
 from rlhf_dialog.chat_template import TurnEncoder, prompt_encoder
@@ -85,6 +85,8 @@ def num_positions(policy: Policy) -> int | None:
 
 class AgentSettings(DataKeys, SamplingKeys):
     """What `rlhf_dialog.json` of an agent's folder says; a folder without it gets the defaults."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets
 
 
 class ChatAgent(Speaker):

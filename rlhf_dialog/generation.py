@@ -16,9 +16,9 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPL
 from rlhf_dialog.chat_template import closing_id
 from rlhf_dialog.decoding import Decoder, new_decoder
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.masks import last_token
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Policy, in_chunks
-from rlhf_dialog.ppo import last_token
 from rlhf_dialog.predictions import at_least_float32, on_support
 
 

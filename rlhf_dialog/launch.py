@@ -4,7 +4,6 @@ import gc
 import io
 import logging
 import os
-import random
 import sys
 import time
 import traceback
@@ -14,7 +13,6 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
@@ -93,7 +91,7 @@ def with_one_voice(run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit code; of all processes only rank 0 prints.
 
     Launchers end the other processes as soon as one has ended, so those with an error wait until rank 0 has told it. What
-    rank 0 cannot know, because it happened elsewhere and was no common end (`World.in_step`), its own process tells.
+    rank 0 cannot know, because it happened elsewhere and was no common end (`World.fail_together`), its own process tells.
     """
     code, leaving = 1, None
     try:
@@ -176,23 +174,6 @@ def pick_device(config: Config) -> torch.device:
     if config.device == "cuda" and not available:
         raise UserError("device: cuda, but torch finds no CUDA device here; use device: auto or device: cpu")
     return torch.device("cuda" if available and config.device != "cpu" and not config.disable_cuda else "cpu")
-
-
-def seed_everything(seed: int, *path: int) -> None:
-    """Seed python, numpy and torch; with a path (a rank, an iteration) by a number that is made of all of them."""
-    if path:
-        seed = int(np.random.SeedSequence([seed, *path]).generate_state(1)[0])
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def seed_rank(seed: int, world: World, *path: int) -> None:
-    """Every rank draws numbers of its own; without a path rank 0 those of a single process."""
-    if world.is_main and not path:
-        seed_everything(seed)
-    else:
-        seed_everything(seed, world.rank, *path)
 
 
 def set_threads(config: Config) -> None:

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf_dialog.checkpoint import mend_swaps, newest_checkpoint, remove_whole
+from rlhf_dialog.atomic_files import mend_swaps, remove_whole
+from rlhf_dialog.checkpoint import newest_checkpoint
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.tracking import read_metrics
 

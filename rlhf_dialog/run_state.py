@@ -7,17 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_dialog import identity, launch, run_folder
+from rlhf_dialog import identity, run_folder
+from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.checkpoint import (
-    RandomStates,
     damage_told,
     load_checkpoint,
     load_weights,
     mark_best,
     newest_checkpoint,
-    random_states,
     read_state,
-    replace_text,
     save_agent,
     save_checkpoint,
     world_size_of,
@@ -31,6 +29,7 @@ from rlhf_dialog.partitions import (
     refuse_another_sharing,
     write_partitions,
 )
+from rlhf_dialog.random_states import RandomStates, random_states, seed_rank
 from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
@@ -56,10 +55,10 @@ class RunState:
 
     def begin(self, overwrite: bool, resume: bool, weights_from: Path | None) -> None:
         """Bring trainer and folder to where the run begins or goes on, as the flags of the command line say."""
-        self.world.first(partial(self._tidy_up, overwrite, resume))
+        self.world.on_main(partial(self._tidy_up, overwrite, resume))
         if resume and newest_checkpoint(self.checkpoints):
             self._restore()
-        self.world.first(self._write_config)
+        self.world.on_main(self._write_config)
         if weights_from is not None:
             self._take_weights(weights_from)
 
@@ -80,29 +79,29 @@ class RunState:
 
     def _restore(self) -> None:
         trainer, world = self.trainer, self.world
-        with world.in_step():
+        with world.fail_together():
             source, state = read_state(self.checkpoints)
             self._compare(source, state)
             refuse_another_sharing(source, state, trainer.engines, world)
-        with world.in_step(), trainer.sharing.writable_weights():
+        with world.fail_together(), trainer.sharing.writable_weights():
             load_checkpoint(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size)
             with damage_told(source):
                 trainer.load_state_dict(state)
                 if self.validation:
                     self.validation.load_state_dict(state.get("validation", {"best": None}))
                 saved_by = world_size_of(state)
-        with world.in_step(), damage_told(source):
+        with world.fail_together(), damage_told(source):
             read_partitions(source, state, trainer.engines, world)
         trainer.starts_from_reference = False
         if saved_by != world.size:
-            launch.seed_rank(self.config.seed, world, trainer.iteration)
+            seed_rank(self.config.seed, world, trainer.iteration)
             logger.warning(
                 "%s: was saved by %d processes, this run has %d; random numbers begin anew, so the run goes on, but not as "
                 "it would have",
                 *(source, saved_by, world.size),
             )
         with trainer.sharing.whole_weights():
-            world.first(self._mend_after)
+            world.on_main(self._mend_after)
         logger.info("resumed after iteration %d", trainer.iteration)
 
     def _mend_after(self) -> None:
@@ -124,11 +123,11 @@ class RunState:
 
     def _take_weights(self, run: Path) -> None:
         """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
-        with self.world.in_step():
+        with self.world.fail_together():
             source, state = read_state(run / "checkpoints")
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
-        with self.world.in_step(), self.trainer.sharing.writable_weights():
+        with self.world.fail_together(), self.trainer.sharing.writable_weights():
             fresh = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
         anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
@@ -148,7 +147,7 @@ class RunState:
         random_of_ranks = self.world.gather(random_states())
         staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.sharing.whole_weights():
-            self.world.first(partial(self._write, best, random_of_ranks, staged))
+            self.world.on_main(partial(self._write, best, random_of_ranks, staged))
 
     def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()

@@ -3,8 +3,8 @@
 import math
 import traceback
 
-from rlhf_dialog import ppo
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.masks import masked_mean, mean
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.world import World
@@ -19,11 +19,11 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
     dropped, tokens, episodes, *paid = world.sum_of([rollout.num_dropped, rollout.num_tokens, len(rollout), *paid])
     metrics: Metrics = {
-        "objective/score": ppo.mean(rollout.scores, total).item(),
-        "objective/entropy": ppo.masked_mean(rollout.entropy, rollout.response_mask, total).item(),
+        "objective/score": mean(rollout.scores, total).item(),
+        "objective/entropy": masked_mean(rollout.entropy, rollout.response_mask, total).item(),
         "response/unscored": int(dropped),
         "response/length": tokens / episodes,
-        "response/truncated": ppo.mean(rollout.truncated.float(), total).item(),
+        "response/truncated": mean(rollout.truncated.float(), total).item(),
         **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
     for (name, part), raw, weighted in zip(parts.items(), paid[::2], paid[1::2], strict=True):
@@ -38,7 +38,7 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
     if rollout.kl_full is None or rollout.ref_support_mass is None:
         return {}
     found = {"objective/kl_full": rollout.kl_full, "objective/ref_support_mass": rollout.ref_support_mass}
-    return {name: ppo.masked_mean(x, rollout.response_mask, world.sum).item() for name, x in found.items()}
+    return {name: masked_mean(x, rollout.response_mask, world.sum).item() for name, x in found.items()}
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
@@ -46,7 +46,7 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
 
     Raises UserError with the line that failed when it raises, on whichever rank.
     """
-    with world.in_step():
+    with world.fail_together():
         found = _asked(vec_info, rollout) if len(rollout) else {}
     if world.size == 1:
         return found

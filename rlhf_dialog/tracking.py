@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_dialog.checkpoint import replace_text
+from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.schema import Config

@@ -6,13 +6,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rlhf_dialog import launch
-from rlhf_dialog.checkpoint import random_states_kept
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.measure import judges_of, measure
 from rlhf_dialog.prompts import load_prompts
-from rlhf_dialog.registry import nearest
+from rlhf_dialog.random_states import random_states_kept, seed_everything
 from rlhf_dialog.replies import Replies, generate_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
@@ -64,7 +62,7 @@ class Validation:
         """`eval/<metric>` of the policy as it is, and `time/eval`. Raises RewardError when the reward fails."""
         start = time.perf_counter()
         with random_states_kept():
-            launch.seed_everything(self.config.seed)
+            seed_everything(self.config.seed)
             replies = generate_replies(
                 trainer.speaker,
                 self.prompts,

@@ -30,7 +30,7 @@ from torch import nn
 from rlhf_dialog import launch
 from rlhf_dialog.agent import PPOAgent
 from rlhf_dialog.allocator import keep_freed_memory
-from rlhf_dialog.checkpoint import replace_json
+from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config

@@ -18,20 +18,18 @@ from tiny import byte_tokenizer, gpt2, llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import checkpoint
+from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
 from rlhf_dialog.checkpoint import (
     load_checkpoint,
     load_weights,
-    mend_swaps,
     newest_checkpoint,
-    random_states_kept,
-    replace_json,
     save_agent,
     save_checkpoint,
-    written_whole,
 )
 from rlhf_dialog.config import load_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import Policy
+from rlhf_dialog.random_states import random_states_kept
 
 CPU = torch.device("cpu")
 KINDS = {

@@ -20,9 +20,9 @@ from rlhf_dialog.generation import (
     teacher_forced_values,
     unpacked,
 )
+from rlhf_dialog.masks import last_token
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Critic, Policy
-from rlhf_dialog.ppo import last_token
 from rlhf_dialog.predictions import on_support
 
 PAD, EOS, EOU = 256, 257, 258

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from test_trainer import numbers_of
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import BaseReward, RewardFactory, launch, main
-from rlhf_dialog.checkpoint import random_states
+from rlhf_dialog import BaseReward, RewardFactory, agent, launch, main, random_states, run_state
 
 pytestmark = pytest.mark.multiprocess
 ROOT = Path(__file__).parents[1]
@@ -178,14 +177,15 @@ def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, ke
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, monkeypatch):
-    original = launch.seed_rank
+    original = random_states.seed_rank
 
     def noted(seed, world, *path):
         with open(f"seeds{world.rank}", "a") as file:
             file.write(f"{path} ")
         original(seed, world, *path)
 
-    monkeypatch.setattr(launch, "seed_rank", noted)
+    monkeypatch.setattr(agent, "seed_rank", noted)
+    monkeypatch.setattr(run_state, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
     assert {code for code, *_ in (first, *others)} == {0}, first[2]
@@ -288,7 +288,7 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
 
 
 def test_random_states_of_one_process_keep_their_names():
-    generators, python = random_states()
+    generators, python = random_states.random_states()
     assert "torch" in generators
     assert set(python) == {"python", "numpy"}
 
