@@ -5,7 +5,7 @@ from typing import Any
 
 _HOME = {
     "BaseReward": "rewards.base",
-    "ChatAgent": "chat",
+    "ChatAgent": "chat_agent",
     "CompositeReward": "rewards.composite",
     "Config": "schema",
     "Dialogue": "dialogue",

@@ -14,7 +14,7 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import identity, launch, memory, run_folder
 from rlhf_dialog.batch_plan import batch_plan
-from rlhf_dialog.chat import ChatAgent
+from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config import find_config, load_config, replace_keys
 from rlhf_dialog.dialogue import Dialogue
@@ -25,8 +25,9 @@ from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.registry import VecInfoFactory
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import RewardError, build_reward
+from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.limit import RewardTimeout
+from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.run_state import RunState
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing, deepspeed_setting

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
+from rlhf_dialog.chat_agent import AGENT_FILE, AGENT_FORMAT
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import merged_state
@@ -30,7 +31,6 @@ from rlhf_dialog.random_states import (
 from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
-AGENT_FILE = "rlhf_dialog.json"
 POINTER_REMEDY = "write the name of a checkpoint beside it into it (iter_000004), or remove it"
 OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run has its own
 
@@ -232,7 +232,7 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
                 "top_p",
             }
         )
-        write_json(target / AGENT_FILE, {"format_version": FORMAT_VERSION, **settings})
+        write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings})
 
 
 def _split(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

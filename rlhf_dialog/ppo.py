@@ -31,16 +31,23 @@ def _variance(x: Tensor, mask: Tensor, total: Total) -> Tensor:
 
 
 def token_rewards(
-    scores: Tensor, logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float
+    scores: Tensor,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    response_mask: Tensor,
+    kl_coef: float,
+    turn_rewards: Tensor | None = None,
 ) -> Tensor:
     """Rewards (B, T): -kl_coef * (logprob - ref_logprob) on every response token, plus the score (B,) on the last one.
 
+    `turn_rewards` (B, T), what an environment paid on the last token of each turn, is added.
     The log ratio of the sampled token is the k1 estimate of the KL divergence (Ziegler et al. 2019, arXiv 1909.08593).
     """
     rewards = masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
     positions = torch.arange(response_mask.shape[1], device=response_mask.device)
     is_last = positions == last_token(response_mask).unsqueeze(1)
-    return rewards + torch.where(is_last, scores.unsqueeze(1), torch.zeros_like(rewards))
+    rewards = rewards + torch.where(is_last, scores.unsqueeze(1), torch.zeros_like(rewards))
+    return rewards if turn_rewards is None else rewards + turn_rewards
 
 
 def gae(

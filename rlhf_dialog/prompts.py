@@ -31,17 +31,18 @@ def load_prompts(
     Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
     """
     records = load_records(data_path, split)
-    num_read = len(records)
-    if drop_overlap and split == "train":
-        records = _without_overlap(records, data_path)
-    prompts = [prompt for record in records for prompt in _prompts_of(record, context_size, min_context_size)]
-    for index, prompt in enumerate(prompts):
-        prompt.meta |= {"split": split, "index": index}
+    overlap = _overlap(records, data_path) if drop_overlap and split == "train" else set()
+    kept = {number: record for number, record in enumerate(records) if number not in overlap}
+    prompts: list[Dialogue] = []
+    for number, record in kept.items():
+        for prompt in _prompts_of(record, context_size, min_context_size):
+            prompt.meta |= {"split": split, "index": len(prompts), "dialogue": number}
+            prompts.append(prompt)
     if not prompts:
-        longest = max((len(record.turns) for record in records), default=0)
+        longest = max((len(record.turns) for record in kept.values()), default=0)
         needed = min_context_size + (0 if records and records[0].is_prompt else 1)  # a dialogue also holds the reply
         raise UserError(
-            f"{data_path}, {split}: no prompts; {num_read} dialogues were read, {len(records)} are left after "
+            f"{data_path}, {split}: no prompts; {len(records)} dialogues were read, {len(kept)} are left after "
             f"drop_overlap, and the longest has {longest} turns while min_context_size {min_context_size} needs "
             f"{needed}; lower min_context_size, turn drop_overlap off, or give other data"
         )
@@ -68,7 +69,8 @@ def _prompt(record: DialogueRecord, end: int, reply: int, said: list[str], conte
     )
 
 
-def _without_overlap(records: list[DialogueRecord], data_path: str) -> list[DialogueRecord]:
+def _overlap(records: list[DialogueRecord], data_path: str) -> set[int]:
+    """What `find_overlap` finds, and a line in the log. Raises UserError when a held-out split cannot be read."""
     try:
         held_out = load_records(data_path, "validation") + load_records(data_path, "test")
     except UserError as error:
@@ -81,7 +83,7 @@ def _without_overlap(records: list[DialogueRecord], data_path: str) -> list[Dial
         len(overlap),
         len(records),
     )
-    return [record for index, record in enumerate(records) if index not in overlap]
+    return overlap
 
 
 def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequence[DialogueRecord]) -> set[int]:
@@ -134,6 +136,11 @@ class PromptEncoder:
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply and the separator."""
         return self._encode(render_target(turn, self.separator))
+
+    def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
+        """What lies between the policy's reply and its next one: the user's turn, behind a separator where the reply has none."""
+        closed = self.separator in str(self.tokenizer.decode(reply_ids, skip_special_tokens=False))
+        return ([] if closed else self._encode(f" {self.separator}")) + self.encode_reply(turn)
 
     def reply_text(self, ids: list[int]) -> str:
         """The text that rewards and metrics see: cut at the first separator, special tokens removed, stripped."""

@@ -4,16 +4,19 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from rlhf_dialog import ppo
 from rlhf_dialog.batch_plan import batch_plan
+from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.checks import STANDS, check_numbers, check_start
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Sampling, StopRule
 from rlhf_dialog.masks import masked_mean
@@ -22,7 +25,7 @@ from rlhf_dialog.models import Models
 from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import Sharing
@@ -51,12 +54,19 @@ class PPOTrainer:
         vec_info: VecInfo,
         world: World | None = None,
     ):
-        self.config, self.models, self.prompts, self.reward, self.vec_info = config, models, prompts, reward, vec_info
+        self.config, self.models, self.prompts, self.vec_info = config, models, prompts, vec_info
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
-        self.encoder = prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length)
-        self.sampling = Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p)
-        self.stop = StopRule(models.policy, models.tokenizer, config.turn_separator)
+        self.speaker = Speaker(
+            models.policy,
+            prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length),
+            Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
+            StopRule(models.policy, models.tokenizer, config.turn_separator),
+            config.per_device_rollout_size,
+            config.per_device_microbatch_size,
+        )
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
+        self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler = PromptSampler(len(prompts), config.seed)
         self.kl = ppo.AdaptiveKLController(config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip)
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
@@ -87,7 +97,12 @@ class PPOTrainer:
             check_start(kl, self.sharing.reduced_precision)
         kl_coef = self.kl.kl_coef
         rollout.rewards = ppo.token_rewards(
-            rollout.scores, rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, kl_coef
+            rollout.scores,
+            rollout.logprobs,
+            rollout.ref_logprobs,
+            rollout.response_mask,
+            kl_coef,
+            rollout.turn_rewards,
         )
         explained = self._set_advantages(rollout)
         self._set_targets(rollout)
@@ -121,9 +136,10 @@ class PPOTrainer:
         return min(self.time_steps / self.config.total_time_steps, 1.0)
 
     def _next_prompts(self) -> list[Dialogue]:
-        """This rank's prompts of one iteration; the responses to one prompt stand side by side."""
-        indices = self.world.share(self.sampler.take(self.plan.num_prompts))
-        return [self.prompts[i] for i in indices for _ in range(self.config.num_responses_per_prompt)]
+        """This rank's prompts of one iteration; the responses to one prompt lie side by side, and are one `group` in `meta`."""
+        numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
+        prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
+        return [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
         """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
@@ -141,24 +157,13 @@ class PPOTrainer:
         if not left:
             raise RunStopped(
                 f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, since the reward "
-                f"'{self.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {STANDS}"
+                f"'{self.scorer.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {STANDS}"
             )
         return rollout
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
-        config = self.config
-        rollout = collect(
-            self.models,
-            prompts,
-            self.encoder,
-            self.sampling,
-            self.stop,
-            self.reward,
-            config.truncation_penalty,
-            config.per_device_microbatch_size,
-            config.per_device_rollout_size,
-            ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s),
-        )
+        environments = [SingleTurn(prompt) for prompt in prompts]
+        rollout = collect(environments, self.speaker, self.scorer, self.models)
         check_numbers(rollout, self.iteration + 1)
         return rollout
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlhf_dialog import ppo
 from rlhf_dialog.checks import all_finite, check_ratio, tell_skipped
 from rlhf_dialog.clock import Clock
-from rlhf_dialog.generation import Evaluation, Microbatch, evaluate, evaluate_values
+from rlhf_dialog.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.masks import masked
 from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.rollout import Rollout
@@ -145,7 +145,7 @@ class PPOUpdate:
         """For each engine the loss of a microbatch as its share of the minibatch, and the statistics to add up; all scalars."""
         config, at = self.config, (part.rows, part.response)
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
-        new, values = self._evaluate(rollout, part)
+        new, values = self._teacher_forced(rollout, part)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         if is_first:
             with self.world.fail_together():
@@ -171,7 +171,7 @@ class PPOUpdate:
         statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
         return losses, statistics
 
-    def _evaluate(self, rollout: Rollout, part: Microbatch) -> tuple[Evaluation, Tensor | None]:
+    def _teacher_forced(self, rollout: Rollout, part: Microbatch) -> tuple[TeacherForced, Tensor | None]:
         inputs = (
             rollout.prompt_ids[part.rows, part.prompt],
             rollout.prompt_mask[part.rows, part.prompt],
@@ -180,8 +180,8 @@ class PPOUpdate:
         )
         support = None if rollout.support is None else rollout.support[part.rows, part.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
-        new = evaluate(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
-        values = evaluate_values(models["critic"], *inputs) if "critic" in models else new.values
+        new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
+        values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values
         return new, values
 
     def _clip_gradients(self) -> Metrics:

@@ -209,8 +209,8 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     Raises UserError when a prompt does not have the ids that W gives it.
     """
     trainer = PPOAgent(config)._build()
-    trainer.stop.end_ids = [-1]
-    encoded = [trainer.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
+    trainer.speaker.stop.end_ids = [-1]
+    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
     if encoded != inputs.expected_ids():
         raise UserError("the prompts that the trainer reads have other token ids than the workload's")
     return trainer

@@ -22,19 +22,21 @@ import torch
 from rich.console import Console
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import evaluate, report
+from rlhf_dialog import measure, replies, report
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.chat import ChatAgent, read_settings
+from rlhf_dialog.chat_agent import ChatAgent, read_settings
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.config import find_config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.evaluate import Judges, Measured, Replies
 from rlhf_dialog.found_config import RunConfig, read_run_config
 from rlhf_dialog.generation import Sampling
+from rlhf_dialog.measure import Judges, Measured
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.replies import Replies
 from rlhf_dialog.rewards import Intent
+from rlhf_dialog.rewards.scoring import Scorer
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
 NOTHING = {"mean": None, "low": None, "high": None}
@@ -145,9 +147,9 @@ def run(options: argparse.Namespace) -> None:
     systems = {"after" if options.baseline else "metrics": agent}
     if options.baseline:
         systems["before"] = load_baseline(options, agent)
-    replies = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
-    measured = {name: evaluate.measure(found, judges) for name, found in replies.items()}
-    result: dict[str, Any] = {name: evaluate.with_intervals(found, options.seed) for name, found in measured.items()}
+    answers = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
+    measured = {name: measure.measure(found, judges) for name, found in answers.items()}
+    result: dict[str, Any] = {name: measure.with_intervals(found, options.seed) for name, found in measured.items()}
     names = list(next(iter(result.values())))
     if options.baseline:
         result["difference"] = differences(systems, measured, options.seed)
@@ -156,12 +158,12 @@ def run(options: argparse.Namespace) -> None:
         result["sweep"] = {name: complete(found, names, options.seed) for name, found in swept.items()}
         ours = measured["after" if options.baseline else "metrics"]
         result["sweep_difference"] = {
-            name: evaluate.differences(found, ours, options.seed) for name, found in swept.items()
+            name: measure.differences(found, ours, options.seed) for name, found in swept.items()
         }
-    others = evaluate.baseline_replies(prompts, train_replies(task), agent, options.seed)
+    others = replies.baseline_replies(prompts, train_replies(task), agent, options.seed)
     result["baselines"] = {
-        name: complete(evaluate.measure(found, judges), names, options.seed)
-        for name, found in evaluate.progress(list(others.items()), "baselines")
+        name: complete(measure.measure(found, judges), names, options.seed)
+        for name, found in replies.progress(list(others.items()), "baselines")
     }
     result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
     result = report.finite(result)
@@ -169,9 +171,9 @@ def run(options: argparse.Namespace) -> None:
     if options.report:
         replace_file(options.report, report.markdown(result))
     if options.replies:
-        replace_file(options.replies, report.replies_of(prompts, replies | others))
+        replace_file(options.replies, report.replies_of(prompts, answers | others))
     if options.samples:
-        replace_json(options.samples, report.samples_of(prompts, replies))
+        replace_json(options.samples, report.samples_of(prompts, answers))
     console = Console(width=None if sys.stdout.isatty() else 165)
     console.print(*report.tables_of(result, console.width))
     logger.info("written: %s", options.output)
@@ -186,7 +188,7 @@ def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
 
 def differences(systems: dict[str, ChatAgent], measured: dict[str, Measured], seed: int) -> dict[str, Any]:
     """After minus before; what counts tokens has none between two tokenizers."""
-    found: dict[str, Any] = evaluate.differences(measured["before"], measured["after"], seed)
+    found: dict[str, Any] = measure.differences(measured["before"], measured["after"], seed)
     first, second = (systems[name].encoder.tokenizer.get_vocab() for name in ("before", "after"))
     if first != second:
         logger.warning("two tokenizers: mean_length and reference_perplexity count other tokens and are not compared")
@@ -255,7 +257,7 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
         reward = reward and reward.to(options.device)
     elif task.run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
-    judges = evaluate.judges_of(reward)
+    judges = measure.judges_of(Scorer(reward) if reward else None)
     if options.intent_model and not (judges.intent and asks_classifier):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
@@ -269,7 +271,7 @@ def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
         prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
     except MissingSplit as error:
         raise MissingSplit(f"{error}; or measure on another split with --split train") from error
-    prompts = evaluate.pick_prompts(prompts, options.max_prompts, options.seed)
+    prompts = replies.pick_prompts(prompts, options.max_prompts, options.seed)
     for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
         missing = sum(getattr(prompt, what) is None for prompt in prompts)
         if missing:
@@ -291,10 +293,10 @@ def answer(
     agent: ChatAgent, prompts: list[Dialogue], sampling: Sampling, options: argparse.Namespace, title: str
 ) -> Replies:
     """The agent's replies, and what its model makes of the references where all prompts have one."""
-    replies = evaluate.generate_replies(agent, prompts, sampling, options.seed, options.batch_size, title)
-    if evaluate.have_references(prompts):
-        replies.reference_nll = evaluate.reference_nll(agent, prompts, options.batch_size)
-    return replies
+    found = replies.generate_replies(agent, prompts, sampling, options.seed, options.batch_size, title)
+    if replies.have_references(prompts):
+        found.reference_nll = replies.reference_nll(agent, prompts, options.batch_size)
+    return found
 
 
 def sweep(
@@ -309,15 +311,13 @@ def sweep(
     for system, agent in systems.items():
         for how, changes in SWEEP.items():
             sharper, title = replace(sampling, **changes), f"{system}, {how}"
-            replies = evaluate.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
-            found[title] = evaluate.measure(replies, judges)
+            answers = replies.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
+            found[title] = measure.measure(answers, judges)
     if options.baseline and (temperature := matched_temperature(systems, prompts, sampling, options)):
         title = f"before, distinct-2 matched (temperature {temperature:.2f})"
         sharper = replace(sampling, temperature=temperature, greedy=False)
-        replies = evaluate.generate_replies(
-            systems["before"], prompts, sharper, options.seed, options.batch_size, title
-        )
-        found[title] = evaluate.measure(replies, judges)
+        answers = replies.generate_replies(systems["before"], prompts, sharper, options.seed, options.batch_size, title)
+        found[title] = measure.measure(answers, judges)
     return found
 
 
@@ -328,11 +328,11 @@ def matched_temperature(
 
     None, with a notice, when there is none between 0.3 and 1.5.
     """
-    some = evaluate.pick_prompts(prompts, 1000, options.seed)
+    some = replies.pick_prompts(prompts, 1000, options.seed)
 
     def distinct_2(agent: ChatAgent, how: Sampling) -> float:
-        replies = evaluate.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
-        return evaluate.measure(replies, Judges()).points()["distinct_2"]
+        answers = replies.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
+        return measure.measure(answers, Judges()).points()["distinct_2"]
 
     def too_diverse(temperature: float) -> bool:
         return distinct_2(systems["before"], replace(sampling, temperature=temperature, greedy=False)) > wanted
@@ -349,7 +349,7 @@ def matched_temperature(
 
 def complete(measured: Measured, names: list[str], seed: int) -> dict[str, Any]:
     """The metrics of a baseline; what a system without a model cannot have is null."""
-    found: dict[str, Any] = evaluate.with_intervals(measured, seed)
+    found: dict[str, Any] = measure.with_intervals(measured, seed)
     return {name: found.get(name, NOTHING) for name in names}
 
 
@@ -380,12 +380,12 @@ def settings_of(
         "seed": options.seed,
         "batch_size": options.batch_size,
         "legacy_eou": options.legacy_eou,
-        "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.reward else None,
+        "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",
-        "distinct_block": evaluate.BLOCK,
-        "distinct_blocks": max(num_prompts // evaluate.BLOCK, 1),
+        "distinct_block": measure.BLOCK,
+        "distinct_blocks": max(num_prompts // measure.BLOCK, 1),
         "torch": torch.__version__,
     }
 

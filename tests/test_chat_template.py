@@ -16,15 +16,14 @@ from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from rlhf_dialog import ChatAgent, chat, main
+from rlhf_dialog.chat_agent import AGENT_FILE
 from rlhf_dialog.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
-from rlhf_dialog.checkpoint import AGENT_FILE
 from rlhf_dialog.cli import run_script
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.models import Policy
 from rlhf_dialog.prompts import PromptEncoder, collate
-from rlhf_dialog.rollout import decode_response
 
 ROOT = Path(__file__).parents[1]
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
@@ -176,10 +175,26 @@ def test_a_template_that_can_think_is_told_not_to():
 
 def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
     encoder = encoder_of()
-    assert decode_response(encoder, spell(" Yes .\n", END, "\nmore", END)) == "Yes ."
-    assert decode_response(encoder, spell("Yes", START, PAD, " .", EOS, "more")) == "Yes ."
-    assert decode_response(encoder, spell("a <EOU> b chat_template c")) == "a <EOU> b chat_template c"
-    assert decode_response(encoder, []) == decode_response(encoder, [END]) == ""
+    assert encoder.reply_text(spell(" Yes .\n", END, "\nmore", END)) == "Yes ."
+    assert encoder.reply_text(spell("Yes", START, PAD, " .", EOS, "more")) == "Yes ."
+    assert encoder.reply_text(spell("a <EOU> b chat_template c")) == "a <EOU> b chat_template c"
+    assert encoder.reply_text([]) == encoder.reply_text([END]) == ""
+
+
+# what the user says between two replies
+
+
+def test_prompt_reply_and_what_was_heard_are_the_longer_prompt():
+    for template, reply in ((CHATML, spell("b", END)), (LLAMA2, spell(" b ", EOS)), (UNMARKED, spell("b"))):
+        encoder = encoder_of(template)
+        whole = encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "c")
+        assert whole == encoder.encode_prompt(["a", "b", "c"]), template
+
+
+def test_a_reply_without_its_end_is_closed_for_the_user():
+    assert encoder_of().encode_heard(spell("b"), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of().encode_heard(spell("b", EOS), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of(UNMARKED).encode_heard(spell("b", EOS), "c") == spell("\nuser: c\nassistant: ")
 
 
 class Scripted(nn.Module):

@@ -12,7 +12,7 @@ from tiny import gpt2
 from rlhf_dialog.checkpoint import load_checkpoint, save_checkpoint
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import amp_dtype, load_models
 from rlhf_dialog.trainer import PPOTrainer
@@ -63,8 +63,8 @@ def test_the_ratio_is_checked_in_fp16(path, monkeypatch):
     trainer = build(path)
     from rlhf_dialog import update as module
 
-    real = module.evaluate
-    monkeypatch.setattr(module, "evaluate", lambda *args: _shifted(real(*args)))
+    real = module.teacher_forced
+    monkeypatch.setattr(module, "teacher_forced", lambda *args: _shifted(real(*args)))
     with pytest.raises(RunStopped, match="ratio of new to old"):
         trainer.step()
 
@@ -81,7 +81,7 @@ def test_gradients_are_unscaled_before_they_are_clipped(path):
         models = load_models(settings(model_path=path, use_amp=True, amp_dtype=amp), CPU)
         module = models.policy
         engine = Engine(module, torch.optim.AdamW(module.parameters()), World(), fp16=amp == "fp16")
-        engine.backward(evaluate(module, *EPISODES, 1.0).logprobs.sum() / 100)
+        engine.backward(teacher_forced(module, *EPISODES, 1.0).logprobs.sum() / 100)
         scale = engine.scaler.get_scale() if engine.scaler else 1
         raw = torch.linalg.vector_norm(
             torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
@@ -171,4 +171,4 @@ def test_where_there_is_no_such_autocast(path, monkeypatch):
 
 def test_a_critic_in_fp16_gives_float32(path):
     models = load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16", use_share_model=False), CPU)
-    assert evaluate_values(models.critic, *EPISODES).dtype == torch.float32
+    assert teacher_forced_values(models.critic, *EPISODES).dtype == torch.float32

@@ -74,7 +74,7 @@ def test_how_a_reward_is_asked_is_not_what_it_is():
 
 def identity_with(**keys):
     trainer = make_trainer(**keys)
-    return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.reward)
+    return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
 
 
 @pytest.mark.parametrize(

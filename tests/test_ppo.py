@@ -139,6 +139,15 @@ def test_token_rewards_by_hand():
     torch.testing.assert_close(rewards, tensor(expected))
 
 
+def test_what_turns_earn_is_paid_beside_the_kl_and_the_score():
+    """Two replies with a user's turn between them; the environment pays 0.25 for the first and -1 for the second."""
+    mask = tensor([[True, True, False, True, True, False]])
+    logprobs, ref_logprobs = tensor([[-1.0, -2.0, NAN, -1.0, -3.0, NAN]]), tensor([[-2.0, -2.0, NAN, -1.5, -1.0, NAN]])
+    turn_rewards = tensor([[0.0, 0.25, 0.0, 0.0, -1.0, 0.0]])
+    rewards = ppo.token_rewards(tensor([10.0]), logprobs, ref_logprobs, mask, 0.1, turn_rewards)
+    torch.testing.assert_close(rewards, tensor([[-0.1, 0.25, 0.0, -0.05, 0.2 - 1 + 10, 0.0]]))
+
+
 def test_whiten_by_hand():
     x, mask = tensor([[1.0, NAN, 3.0], [5.0, INF, 7.0]]), tensor([[True, False, True], [True, False, True]])
     deviation = math.sqrt((9 + 1 + 1 + 9) / 4)  # mean 4, population variance 5

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlhf_dialog import update as update_module
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Microbatch, evaluate
+from rlhf_dialog.generation import Microbatch, teacher_forced
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank, minibatch_sizes, parts_of
 from rlhf_dialog.rollout import Rollout
@@ -282,20 +282,20 @@ def stopped(world: World, spoil, keys: dict, reward=None) -> str:
 
 def wrong_ratio(trainer):
     def shifted(*args):
-        found = evaluate(*args)
+        found = teacher_forced(*args)
         found.logprobs = found.logprobs + 0.01
         return found
 
-    update_module.evaluate = shifted
+    update_module.teacher_forced = shifted
 
 
 def bad_microbatch(trainer):
     def spoilt(*args):
-        found = evaluate(*args)
+        found = teacher_forced(*args)
         found.entropy = found.entropy * math.nan
         return found
 
-    update_module.evaluate = spoilt
+    update_module.teacher_forced = spoilt
 
 
 def bad_weights(trainer):
@@ -306,7 +306,7 @@ def reward_raises(trainer):
     def broken(_):
         raise ZeroDivisionError("in the reward")
 
-    trainer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
+    trainer.scorer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
 
 
 def vec_info_raises(trainer):

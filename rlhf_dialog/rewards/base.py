@@ -1,6 +1,7 @@
 """What a reward is: a class that reads finished dialogues and returns one number each. Text only, no tensors."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
@@ -41,6 +42,10 @@ class BaseReward:
         """Return one finite number for each dialogue, in their order."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
 
+    def weighted_parts(self) -> "dict[str, Part]":
+        """The rewards that this one is the weighted sum of, by the names in logs and tables; none unless it is such a sum."""
+        return {}
+
     def score_available(self, dialogues: list[Dialogue]) -> Sequence[float | None]:
         """As `__call__`, but with None for a dialogue without a score; asked under `on_reward_error: skip`.
 
@@ -52,3 +57,11 @@ class BaseReward:
     def to(self, device: str) -> "BaseReward":
         """Move whatever model the reward holds to `device`; a reward without one has nothing to do."""
         return self
+
+
+@dataclass
+class Part:
+    """A reward and its weight in the sum."""
+
+    weight: float
+    reward: BaseReward
