@@ -358,7 +358,8 @@ def kill_before(monkeypatch, count):
     return done
 
 
-def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch):
+@pytest.mark.parametrize("best", [None, 4])
+def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch, best):
     def go_back(folder, state):
         mend(folder)
         leave_later(folder, folder / "checkpoints/iter_000002", state)
@@ -366,7 +367,7 @@ def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch):
     state = {"validation": {"best": {"iteration": 1}}}
 
     def begin(name):
-        make_checkpoints(tmp_path / name, 1, 2, 4, 6, latest=6, best=4)
+        make_checkpoints(tmp_path / name, 1, 2, 4, 6, latest=6, best=best)
         (tmp_path / name / "checkpoints/abandoned/iter_000004").mkdir(parents=True)
         return tmp_path / name
 
@@ -375,11 +376,13 @@ def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch):
         steps = kill_before(patch, -1)
         go_back(whole, state)
     assert steps[0] >= 10
-    assert names(whole / "checkpoints") == {"latest", "best", "abandoned", "iter_000001", "iter_000002"}
-    assert (whole / "checkpoints/best").read_text() == "iter_000001"
+    if best:
+        assert (whole / "checkpoints/best").read_text() == "iter_000001"
+    assert names(whole / "checkpoints") - {"best"} == {"latest", "abandoned", "iter_000001", "iter_000002"}
+    assert (whole / "best_agent").exists() == (best is None)
     tail = whole / "checkpoints/abandoned/metrics_after_iter_000002.jsonl"
     assert [json.loads(line)["iteration"] for line in tail.read_text().splitlines()] == [3, 4, 5, 6]
-    assert {"agent", "best_agent", "iter_000004", "iter_000004.2", "iter_000006"} < names(tail.parent)
+    assert {"agent", "iter_000004", "iter_000004.2", "iter_000006"} < names(tail.parent)
     for step in range(1, steps[0] + 1):
         folder = begin(str(step))
         with monkeypatch.context() as patch:
