@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from rlhf_dialog.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.checkpoint import AGENT_FILE, FORMAT_VERSION
@@ -24,6 +24,8 @@ WELCOME = "Say something. `reset` starts anew, `quit` ends."
 
 class AgentSettings(DataKeys, SamplingKeys):
     """What `rlhf_dialog.json` of an agent's folder says; a folder without it gets the defaults."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets
 
 
 class ChatAgent:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments, walk
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.schema import Settings
+from rlhf_dialog.schema import OneOf, Settings
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -195,7 +195,8 @@ def _kind(field: Any) -> str:
         for name, sign in bounds.items()
         if hasattr(item, name)
     ]
-    return " ".join([_type_name(field.annotation), ", ".join(limits)]).strip()
+    choices = [" | ".join(item.known) for item in field.metadata if isinstance(item, OneOf)]
+    return " ".join([*(choices or [_type_name(field.annotation)]), ", ".join(limits)]).strip()
 
 
 def _type_name(annotation: Any) -> str:

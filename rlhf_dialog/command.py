@@ -62,7 +62,7 @@ def _main(words: list[str]) -> None:
     )
     if "smoke" not in flags:
         if agent.overwrite and not agent.resume:
-            launch.start(config).first(lambda: run_folder.confirm_overwrite(agent.run_folder))
+            launch.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
         agent.train()
         return
     seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in agent.smoke().items())

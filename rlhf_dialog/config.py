@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.schema import NO_EFFECT, Config, Settings
+from rlhf_dialog.synonyms import hint
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -117,8 +118,8 @@ def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] 
 
 
 def replace_keys(settings: S, values: dict[str, Any]) -> S:
-    """The settings with other values of some keys, checked like a file. Raises UserError."""
-    replaced = _validate(type(settings), settings.model_dump() | values, "arguments", [])
+    """The settings with other values of some keys, checked like a file; what nobody set follows them. Raises UserError."""
+    replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, "arguments", [])
     replaced._folder = settings.folder
     return replaced
 
@@ -233,13 +234,13 @@ def _meaning(schema: type[BaseModel], key: str) -> str:
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:
-    """The nearest known key; one of the same name at another level counts as nearest."""
+    """The known key of that name at another level, else what other libraries mean by it, else the nearest one."""
     known = [name for name, _ in walk(schema)]
     leaf = key.rsplit(".", 1)[-1]
     same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
     if same:
         return f"; did you mean '{same[0]}'?"
-    return nearest(key, known) or nearest(leaf, known)
+    return hint(leaf, known) or nearest(key, known) or nearest(leaf, known)
 
 
 def walk(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -199,7 +199,7 @@ def check_token_count(config: Config, settings: EngineSettings) -> None:
 
 def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, world_size: int) -> dict[str, Any]:
     """The JSON for `deepspeed.initialize`: the user's, with batch sizes in responses and our limit of gradients."""
-    most = math.ceil(plan.num_prompts / world_size) * config.responses_per_prompt
+    most = math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt
     part = math.ceil(most / plan.num_minibatches)
     micro = min(config.per_device_microbatch_size, part)
     rounds = math.ceil(part / micro)

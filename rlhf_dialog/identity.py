@@ -15,7 +15,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import base_parameters
 from rlhf_dialog.models import Models
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.schema import Config, PPOKeys, RewardKeys
+from rlhf_dialog.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.world import World
 
 SHARED_KEYS = (
@@ -25,7 +25,7 @@ SHARED_KEYS = (
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")  # compared as their result
-FREE_KEYS = ("per_device_microbatch_size",)
+FREE_KEYS = ("per_device_microbatch_size", "disable_cuda", "disable_wandb")
 KEPT_KEYS = {"kl_coef": "no effect: the controller goes on with that of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
 SAMPLES = 256  # numbers of each parameter that the fingerprint of a model reads
@@ -41,7 +41,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
         "rollout_batch_size": batch_plan(config).num_responses,
-        "num_responses_per_prompt": config.responses_per_prompt,
+        "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
     }
     return json.loads(json.dumps(identity, default=str))
@@ -58,7 +58,7 @@ def essential(args: Any) -> Any:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings that change the numbers of a run, but may be other ones at `--resume`."""
-    names = [*PPOKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
+    names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
         kept += ["total_time_steps", "max_iterations"]
@@ -95,7 +95,14 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
 
 def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:
     """Raises UserError when a process of the run read another model, other data or other settings than rank 0."""
-    deciding = {*PPOKeys.model_fields, "total_time_steps", "max_iterations", "save_interval", "eval_interval"}
+    deciding = {
+        *PPOKeys.model_fields,
+        *DoubledKeys.model_fields,
+        "total_time_steps",
+        "max_iterations",
+        "save_interval",
+        "eval_interval",
+    }
     told = world.gather(config.model_dump(include=deciding) | identity)
     for rank, other in enumerate(told):
         if found := differences(told[0], other, "on rank 0", f"on rank {rank}"):

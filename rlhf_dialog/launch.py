@@ -91,7 +91,7 @@ def with_one_voice(run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit code; of all processes only rank 0 prints.
 
     Launchers end the other processes as soon as one has ended, so those with an error wait until rank 0 has told it. What
-    rank 0 cannot know, because it happened elsewhere and was no common end (`World.in_step`), its own process tells.
+    rank 0 cannot know, because it happened elsewhere and was no common end (`World.fail_together`), its own process tells.
     """
     code, leaving = 1, None
     try:

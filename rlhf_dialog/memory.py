@@ -86,7 +86,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
         rows_at_once=config.per_device_rollout_size,
         prompt=config.max_prompt_length,
         response=config.max_new_tokens,
-        critic=critic if config.advantage_estimator == "gae" else "none",
+        critic=critic if config.estimator.needs_critic else "none",
         own_reference=config.ref_model not in (None, config.model_path),
         precision="amp" if config.use_amp else "fp32",
         lora_rank=config.lora_r if config.use_lora else 0,

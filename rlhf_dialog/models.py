@@ -225,7 +225,7 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
 
 def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> tuple[Policy, Critic | None]:
     """The policy, and the separate critic if there is one: a copy of the trunk, or with LoRA an adapter on the same one."""
-    uses_critic = config.advantage_estimator == "gae"
+    uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
     critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
     own: tuple[str | None, str | None] = (None, None)

@@ -11,6 +11,7 @@ and the result is that of all episodes together.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -70,18 +71,58 @@ def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> 
     return gae(rewards, torch.zeros_like(rewards), response_mask, gamma, gae_lambda=1.0)[0]
 
 
-def group_advantages(rewards: Tensor, response_mask: Tensor, num_responses_per_prompt: int, estimator: str) -> Tensor:
-    """Advantages (B, T) without a critic, from several responses to one prompt that stand side by side in the batch.
+@dataclass(frozen=True)
+class Credit:
+    """How far an estimator looks, and what it compares."""
 
-    An episode's return is the sum of its token rewards. `grpo` divides its distance from the group mean by the group's
-    deviation (Shao et al. 2024, arXiv 2402.03300); `rloo` subtracts the mean of the others (Ahmadian et al. 2024,
-    arXiv 2402.14740). Every token of an episode has the same advantage.
+    gamma: float
+    gae_lambda: float = 1.0
+    num_responses_per_prompt: int = 1  # they stand side by side in the batch
+
+
+def gae_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """Advantages and returns, each (B, T), with a critic: `gae`."""
+    return gae(rewards, values, response_mask, credit.gamma, credit.gae_lambda)
+
+
+def reinforce_pp_advantages(
+    rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+) -> tuple[Tensor, Tensor]:
+    """REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): the discounted returns, each (B, T), are the advantages."""
+    returns = discounted_returns(rewards, response_mask, credit.gamma)
+    return returns, returns
+
+
+def grpo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """GRPO (Shao et al. 2024, arXiv 2402.03300): distance from the group's mean, divided by the group's deviation.
+
+    A group is the responses to one prompt; an episode's return is the sum of its token rewards, and every token of an episode has
+    the same advantage. Advantages and discounted returns, each (B, T).
     """
-    n = num_responses_per_prompt
+    distance, deviation = _in_groups(rewards, response_mask, credit.num_responses_per_prompt)
+    return _spread(distance * (1 / (deviation + 1e-4)), rewards, response_mask, credit)
+
+
+def rloo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): an episode's return minus the mean of the others of its group.
+
+    Groups, returns and result as in `grpo_advantages`.
+    """
+    n = credit.num_responses_per_prompt
+    distance, _ = _in_groups(rewards, response_mask, n)
+    return _spread(distance * (n / (n - 1)), rewards, response_mask, credit)
+
+
+def _in_groups(rewards: Tensor, response_mask: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """How far each episode's sum of rewards lies from the mean of its group (B / n, n), and the group's deviation (B / n, 1)."""
     totals = masked(rewards, response_mask).sum(dim=1).view(-1, n)
-    distance = totals - totals.mean(dim=1, keepdim=True)
-    scale = 1 / (totals.std(dim=1, keepdim=True) + 1e-4) if estimator == "grpo" else n / (n - 1)
-    return masked((distance * scale).view(-1, 1).expand_as(rewards), response_mask)
+    return totals - totals.mean(dim=1, keepdim=True), totals.std(dim=1, keepdim=True)
+
+
+def _spread(of_episodes: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """The advantage of each episode on all of its tokens (B, T), and the discounted returns (B, T)."""
+    advantages = masked(of_episodes.view(-1, 1).expand_as(rewards), response_mask)
+    return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 
 def whiten(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:

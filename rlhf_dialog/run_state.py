@@ -56,10 +56,10 @@ class RunState:
 
     def begin(self, overwrite: bool, resume: bool, weights_from: Path | None, resume_from: str | None = None) -> None:
         """Bring trainer and folder to where the run begins or goes on, as the flags of the command line say."""
-        source = self.world.first(partial(self._tidy_up, overwrite, resume, resume_from))
+        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from))
         if source is not None:
             self._restore(source)
-        self.world.first(self._write_config)
+        self.world.on_main(self._write_config)
         if weights_from is not None:
             self._take_weights(weights_from)
 
@@ -83,12 +83,12 @@ class RunState:
     def _restore(self, source: Path) -> None:
         """Go on from a checkpoint: nothing in the folder changes before every rank has read it."""
         trainer, world = self.trainer, self.world
-        with world.in_step():
+        with world.fail_together():
             _, state = read_state(self.checkpoints, source)
             self._compare(source, state)
             refuse_another_sharing(source, state, trainer.engines, world)
         self._load(source, state)
-        world.first(partial(leave_later, self.run_folder, source, state))
+        world.on_main(partial(leave_later, self.run_folder, source, state))
         trainer.starts_from_reference = False
         if (saved_by := world_size_of(state)) != world.size:
             seed_rank(self.config.seed, world, trainer.iteration)
@@ -98,18 +98,18 @@ class RunState:
                 *(source, saved_by, world.size),
             )
         with trainer.sharing.whole_weights():
-            world.first(self._mend_after)
-        if best := world.first(self._best_without_agent):
-            with world.in_step(), trainer.sharing.writable_weights():
+            world.on_main(self._mend_after)
+        if best := world.on_main(self._best_without_agent):
+            with world.fail_together(), trainer.sharing.writable_weights():
                 load_weights(best, self._modules(), world.device)
             with trainer.sharing.whole_weights():
-                world.first(self._save_best)
+                world.on_main(self._save_best)
             self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
 
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
-        with world.in_step(), trainer.sharing.writable_weights():
+        with world.fail_together(), trainer.sharing.writable_weights():
             load_checkpoint(
                 *(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source)
             )
@@ -117,7 +117,7 @@ class RunState:
                 trainer.load_state_dict(state)
                 if self.validation:
                     self.validation.load_state_dict(state.get("validation", {"best": None}))
-        with world.in_step(), damage_told(source):
+        with world.fail_together(), damage_told(source):
             read_partitions(source, state, trainer.engines, world)
 
     def _best_without_agent(self) -> Path | None:
@@ -145,11 +145,11 @@ class RunState:
 
     def _take_weights(self, run: Path) -> None:
         """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
-        with self.world.in_step():
+        with self.world.fail_together():
             source, state = read_state(run / "checkpoints")
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
-        with self.world.in_step(), self.trainer.sharing.writable_weights():
+        with self.world.fail_together(), self.trainer.sharing.writable_weights():
             fresh = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
         anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
@@ -169,7 +169,7 @@ class RunState:
         random_of_ranks = self.world.gather(random_states())
         staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.sharing.whole_weights():
-            self.world.first(partial(self._write, best, random_of_ranks, staged))
+            self.world.on_main(partial(self._write, best, random_of_ranks, staged))
 
     def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()

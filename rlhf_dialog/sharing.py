@@ -108,7 +108,7 @@ class Sharing:
                     module.use_amp = False
 
     @property
-    def coarse(self) -> bool:
+    def reduced_precision(self) -> bool:
         """Whether log-probabilities are computed in less than float32."""
         return self.config.use_amp or (self.settings is not None and self.settings.half)
 

@@ -46,7 +46,7 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
 
     Raises UserError with the line that failed when it raises, on whichever rank.
     """
-    with world.in_step():
+    with world.fail_together():
         found = _asked(vec_info, rollout) if len(rollout) else {}
     if world.size == 1:
         return found

@@ -3,7 +3,9 @@
 python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickstart_sft --output evaluation.json
 
 Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
-agent/), or of --config; with --data_path neither is needed.
+agent/), or of --config; with --data_path neither is needed. A config.yaml that is found beside the agent is data: nothing of
+it opens a connection, reads an environment variable or a pickle, or runs a reward of your own, unless --trust_config or
+--config says that it may. Without that a reward that would do so is left out.
 """
 
 import argparse
@@ -24,16 +26,15 @@ from rlhf_dialog import evaluate, report
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.chat import ChatAgent, read_settings
 from rlhf_dialog.cli import exit_code_of, set_up_logging
-from rlhf_dialog.config import find_config, load_config
+from rlhf_dialog.config import find_config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluate import Judges, Measured, Replies
+from rlhf_dialog.found_config import RunConfig, read_run_config
 from rlhf_dialog.generation import Sampling
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.rewards import Intent
-from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.schema import ClassConfig, Config
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
 NOTHING = {"mean": None, "low": None, "high": None}
@@ -65,7 +66,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--replies", type=Path, help="JSONL file for every prompt with the replies of agents and baselines")
     add("--samples", type=Path, help="JSON file for the replies of three prompts")
-    add("--config", help="YAML with data and reward; default: config.yaml of the agent's run")
+    add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
+    add(
+        "--trust_config",
+        action="store_true",
+        help="let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
+        "variables and pickled weights, use rewards of --register",
+    )
     add("--data_path", help="other data than the configuration's; without a configuration there is no score")
     add("--register", help="Python file to run first, because it registers rewards of your own: train_ppo.py")
     judge = parser.add_mutually_exclusive_group()
@@ -195,20 +202,17 @@ class Task:
     context_size: int
     min_context_size: int
     drop_overlap: bool = False
-    reward_class: ClassConfig | None = None
+    run: RunConfig | None = None
 
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
     if options.register:
         register(options.register)
-    beside = Path(options.agent).resolve().parent / "config.yaml"
-    path = find_config(options.config) if options.config else beside if beside.is_file() else None
-    if path:
-        config = _load_config(path)
-        data_path = options.data_path or config.env.args.data_path
-        least = options.min_context_size or config.min_context_size
-        return Task(data_path, config.context_size, least, config.drop_overlap, config.reward_class)
+    if run := read_run(options):
+        data_path = options.data_path or run.data_path()
+        least = options.min_context_size or run.config.min_context_size
+        return Task(data_path, run.config.context_size, least, run.config.drop_overlap, run)
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
@@ -217,12 +221,17 @@ def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1)
 
 
-def _load_config(path: Path) -> Config:
+def read_run(options: argparse.Namespace) -> RunConfig | None:
+    """The configuration of --config, else the one beside the agent, if any. Raises UserError for its mistakes."""
+    beside = Path(options.agent).resolve().parent / "config.yaml"
     try:
-        return load_config(path)
+        return read_run_config(find_config(options.config) if options.config else None, beside, options.trust_config)
     except UserError as error:
         if "unknown reward" in str(error):
-            error.args = (f"{error}\nWhere a reward of your own is registered is said with --register train_ppo.py",)
+            also = "" if options.config or options.trust_config else ", and that it may be used with --trust_config"
+            error.args = (
+                f"{error}\nWhere a reward of your own is registered is said with --register train_ppo.py{also}",
+            )
         raise
 
 
@@ -239,12 +248,12 @@ def register(path: str) -> None:
 
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
-    reward, wanted = None, task.reward_class
-    asks_classifier = wanted is not None and "intent_model" in str(wanted.args)
-    if wanted and not (options.no_intent and asks_classifier):
-        args = with_classifier(wanted.args, options.intent_model) if options.intent_model else wanted.args
-        reward = build_reward(wanted.id, args).to(options.device)
-    elif wanted:
+    reward = None
+    asks_classifier = task.run is not None and "intent_model" in str(task.run.config.reward_class.args)
+    if task.run and not (options.no_intent and asks_classifier):
+        reward = task.run.reward({"intent_model": options.intent_model} if options.intent_model else {})
+        reward = reward and reward.to(options.device)
+    elif task.run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     judges = evaluate.judges_of(reward)
     if options.intent_model and not (judges.intent and asks_classifier):
@@ -253,15 +262,6 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
-
-
-def with_classifier(args: Any, path: str) -> Any:
-    """Arguments of a reward, of its parts too, with another `intent_model` wherever there is one."""
-    if isinstance(args, list):
-        return [with_classifier(item, path) for item in args]
-    if not isinstance(args, dict):
-        return args
-    return {key: path if key == "intent_model" else with_classifier(value, path) for key, value in args.items()}
 
 
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
@@ -380,7 +380,7 @@ def settings_of(
         "seed": options.seed,
         "batch_size": options.batch_size,
         "legacy_eou": options.legacy_eou,
-        "reward_class": task.reward_class.model_dump() if task.reward_class and judges.reward else None,
+        "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.reward else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",

@@ -14,8 +14,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from rlhf_dialog.cli import exit_code_of, set_up_logging
-from rlhf_dialog.config import read_yaml
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_config import number_in
 from rlhf_dialog.tracking import read_metrics
 
 Rows = list[dict[str, Any]]
@@ -63,7 +63,7 @@ def _rewards(axis: Any, rows: Rows) -> None:
 def _kl(axis: Any, rows: Rows, run: Path) -> None:
     _line(axis, rows, "objective/kl", "KL per token")
     _line(axis, rows, "objective/kl_coef", "KL coefficient", linestyle=":")
-    target = read_yaml(run / "config.yaml").get("kl_target") if (run / "config.yaml").is_file() else None
+    target = number_in(run / "config.yaml", "kl_target")
     if target is not None:
         axis.axhline(target, color="grey", linestyle="--", label="KL target")
     axis.set_title("KL to the reference, nats per token", fontsize=10)

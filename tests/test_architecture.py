@@ -20,6 +20,7 @@ cli hub supervised model_sizes free_memory
 sources
 metrics
 rewards prompts packing lora
+found_config
 recompute module_files
 policy
 decoding
@@ -39,6 +40,7 @@ chat
 evaluate
 report
 minibatches checks summary
+update
 trainer
 validation
 run_state

@@ -22,6 +22,7 @@ from rlhf_dialog.config import (
     override,
     parse_arguments,
     read_yaml,
+    replace_keys,
     walk,
 )
 from rlhf_dialog.errors import UserError
@@ -484,6 +485,61 @@ def test_the_dump_loads_again_and_is_the_same(write):
     again = load_config(write(dump_yaml(config), "again.yaml"))
     assert again == config
     assert set(yaml.safe_load(dump_yaml(config))) == set(Config.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", 1),
+        ("advantage_estimator: grpo", 4),
+        ("advantage_estimator: rloo\nnum_responses_per_prompt: null", 4),
+        ("advantage_estimator: reinforce_pp\nnum_responses_per_prompt: ~", 1),
+        ("num_responses_per_prompt: 3", 3),
+        ("advantage_estimator: rloo\nnum_responses_per_prompt: 2", 2),
+    ],
+)
+def test_the_responses_per_prompt_are_a_number_once_loaded_and_saved(write, text, number):
+    config = load_config(write(SMALL + text + "\n"))
+    assert config.num_responses_per_prompt == number
+    saved = dump_yaml(config)
+    assert yaml.safe_load(saved)["num_responses_per_prompt"] == number
+    assert load_config(write(saved)) == config
+
+
+def test_another_estimator_on_top_of_a_saved_configuration(write):
+    """The file holds a number, which may be one that somebody chose: it stays where it fits, else the message says what to do."""
+    saved = dump_yaml(load_config(write(SMALL)))
+    said = message(write(saved), {"advantage_estimator": "grpo"})
+    for words in ("1 problem", "num_responses_per_prompt: grpo", "at least 2, found 1", "to 4", "saved config.yaml"):
+        assert words in said
+    for value in (4, None):
+        both = {"advantage_estimator": "grpo", "num_responses_per_prompt": value}
+        assert load_config(write(saved), both).num_responses_per_prompt == 4
+    grouped = dump_yaml(load_config(write(SMALL), {"advantage_estimator": "rloo"}))
+    assert load_config(write(grouped), {"advantage_estimator": "gae"}).num_responses_per_prompt == 4
+    assert load_config(write(SMALL), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
+
+
+def test_replaced_keys_take_along_what_nobody_set(write):
+    plain, chosen = load_config(write(SMALL)), load_config(write(SMALL + "num_responses_per_prompt: 2\n"))
+    assert replace_keys(plain, {"seed": 3}).model_dump() == plain.model_dump() | {"seed": 3}
+    assert replace_keys(plain, {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
+    assert replace_keys(chosen, {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
+    assert (
+        replace_keys(replace_keys(chosen, {"seed": 3}), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
+    )
+    plain.num_responses_per_prompt = None  # type: ignore[assignment]
+    assert plain.num_responses_per_prompt == 1
+    with pytest.raises(ValueError, match="found 1"):
+        plain.advantage_estimator = "rloo"
+
+
+def test_a_wrong_estimator_is_one_problem(write):
+    said = message(write(SMALL + "advantage_estimator: gpro\n"))
+    assert said.splitlines()[0].endswith("1 problem")
+    assert said.endswith(
+        "advantage_estimator: found 'gpro', wanted 'gae', 'grpo', 'rloo' or 'reinforce_pp'; did you mean 'grpo'?"
+    )
 
 
 def plan(text: str, write) -> BatchPlan:

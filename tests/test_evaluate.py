@@ -641,8 +641,12 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
     argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "4"]
     assert script.main(argv) == 2
     assert "--register" in capsys.readouterr().err
-    assert script.main([*argv, "--register", str(tmp_path / "mine.py")]) == 0
-    assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
+    argv += ["--register", str(tmp_path / "mine.py")]
+    assert script.main(argv) == 0  # its code is the user's, its arguments are not
+    assert "score" not in json.loads(output.read_text(encoding="utf-8"))["metrics"]
+    for trust in (["--trust_config"], ["--config", str(tmp_path / "config.yaml")]):
+        assert script.main([*argv, *trust]) == 0
+        assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
     del RewardFactory.classes["Seven"]
     assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
 

@@ -61,7 +61,7 @@ def test_a_run_in_16_bit(path, amp, share):
 
 def test_the_ratio_is_checked_in_fp16(path, monkeypatch):
     trainer = build(path)
-    from rlhf_dialog import trainer as module
+    from rlhf_dialog import update as module
 
     real = module.evaluate
     monkeypatch.setattr(module, "evaluate", lambda *args: _shifted(real(*args)))
@@ -110,7 +110,7 @@ def test_a_scale_that_is_too_large_is_lowered_and_does_not_stop_the_run(path, ca
     with caplog.at_level(logging.WARNING):
         found = trainer.step()
     assert found["ppo/overflow_steps"] == found["ppo/skipped_steps"] > 2
-    assert trainer.skipped_in_a_row == 0
+    assert trainer.update.skipped_in_a_row == 0
     assert trainer.engines["policy"].scaler.get_scale() == 2.0 ** (30 - found["ppo/overflow_steps"])
     assert "is skipped" not in caplog.text
     after = trainer.models.policy
@@ -124,21 +124,21 @@ def test_gradients_that_are_bad_at_any_scale_stop_the_run(path):
     trainer.models.policy.lm.transformer.ln_f.weight.register_hook(lambda g: g * math.nan)
     with pytest.raises(RunStopped, match="3 in a row"):
         trainer.step()
-    assert trainer.overflows == 16  # 65536 to 1
+    assert trainer.update.overflows == 16  # 65536 to 1
 
 
 def test_a_loss_that_is_not_finite_counts_at_once(path, monkeypatch):
     trainer = build(path, max_skipped_steps=2)
-    real = trainer._losses
+    real = trainer.update.losses
 
     def broken(*args):
         losses, statistics = real(*args)
         return {k: x * math.nan for k, x in losses.items()}, {k: x * math.nan for k, x in statistics.items()}
 
-    trainer._losses = broken
+    trainer.update.losses = broken
     with pytest.raises(RunStopped, match="2 in a row"):
         trainer.step()
-    assert trainer.overflows == 0
+    assert trainer.update.overflows == 0
 
 
 @pytest.mark.parametrize("share", [True, False])

@@ -102,6 +102,21 @@ def test_another_run_is_refused_with_the_key(key, value, said):
     assert identity.sha256_of(now) != identity.sha256_of(then)
 
 
+@pytest.mark.parametrize(("estimator", "number"), [("gae", 1), ("rloo", 4)])
+def test_responses_per_prompt_are_compared_as_their_number(estimator, number):
+    keys = {"advantage_estimator": estimator, "rollout_batch_size": 8}
+    plain = identity_with(**keys)
+    assert plain == identity_with(**keys, num_responses_per_prompt=number)
+    assert plain["num_responses_per_prompt"] == number
+
+
+def test_switches_beside_other_keys_are_compared_where_they_change_numbers():
+    stored = identity.settings_of(settings())
+    assert {"use_gae", "use_huber_loss", "use_max_grad_norm", "dual_clip_ppo", "lr", "kl_coef"} <= set(stored)
+    assert not {"disable_cuda", "disable_wandb"} & set(stored)
+    assert identity.changed_settings(settings(use_gae=False, disable_cuda=True), stored) == ["use_gae true -> false"]
+
+
 def test_all_differences_are_told_at_once():
     with pytest.raises(UserError) as caught:
         identity.refuse_another_run(identity_with(seed=1, top_p=0.5), identity_with(), Path("a/b/c"))

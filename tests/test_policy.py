@@ -97,9 +97,9 @@ def fast_gradients(policy: Policy, critic: Critic | None, case: Case, old: dict[
     for engine in trainer.engines.values():
         engine.zero_grad()
         engine.step = engine.zero_grad = lambda: None
-    trainer._clip_gradients = dict
+    trainer.update._clip_gradients = dict
     rollout = SimpleNamespace(**vars(case), **old)
-    totals = trainer._minibatch(rollout, torch.arange(len(case.prompt_ids)), first=False)
+    totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
 
 

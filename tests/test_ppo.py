@@ -261,10 +261,14 @@ def test_group_advantages_by_hand():
     """Two prompts with three responses each; the returns are the sums over the True positions: 1, 2, 6 and 4, 4, 4."""
     mask = tensor([[True, True], [True, False], [False, True], [True, True], [True, False], [True, True]])
     rewards = tensor([[0.5, 0.5], [2.0, NAN], [INF, 6.0], [1.0, 3.0], [4.0, 99.0], [4.0, 0.0]])
-    rloo = ppo.group_advantages(rewards, mask, 3, "rloo")
+    credit = ppo.Credit(gamma=0.5, num_responses_per_prompt=3)
+    rloo, returns = ppo.rloo_advantages(rewards, torch.full((6, 2), NAN), mask, credit)
+    # half of what the second token gets comes to the first one; the 99 belongs to the token before it
+    assert returns.tolist() == [[0.75, 0.5], [2, 0], [0, 6], [2.5, 3], [103, 0], [4, 0]]
     # each return minus the mean of the other two: 1 - 4, 2 - 3.5, 6 - 1.5
     assert rloo.tolist() == [[-3, -3], [-1.5, 0], [0, 4.5], [0, 0], [0, 0], [0, 0]]
-    grpo = ppo.group_advantages(rewards, mask, 3, "grpo")
+    grpo, same = ppo.grpo_advantages(rewards, torch.full((6, 2), NAN), mask, credit)
+    assert torch.equal(same, returns)
     deviation = math.sqrt((4 + 1 + 9) / 2) + 1e-4  # mean 3, sample deviation
     expected = tensor([[-2.0, -2.0], [-1.0, 0.0], [0.0, 3.0], [0, 0], [0, 0], [0, 0]]) / deviation
     torch.testing.assert_close(grpo, expected)

@@ -10,11 +10,11 @@ import torch
 from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog import ppo
-from rlhf_dialog import trainer as trainer_module
+from rlhf_dialog import update as update_module
 from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Responses, evaluate, respond
+from rlhf_dialog.generation import Responses, StopRule, evaluate, respond
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.policy import Critic, Policy
@@ -103,7 +103,7 @@ def test_learns_to_write_one_letter(estimator, share):
         max_iterations=20,
     )
     trainer.models.policy.lm.generation_config.eos_token_id = None
-    trainer.stop = trainer_module.StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
+    trainer.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
     scores = []
     for metrics in trainer.train():
         scores.append(metrics["objective/score"])
@@ -131,7 +131,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
     trainer = make_trainer()
     trainer.step()
     before = parameters(trainer.models.policy)
-    monkeypatch.setattr(trainer_module, "evaluate", noisy(1e-3))
+    monkeypatch.setattr(update_module, "evaluate", noisy(1e-3))
     with pytest.raises(RunStopped, match=r"iteration 2: the ratio .* is not 1 on the first minibatch"):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
@@ -139,7 +139,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
 
 
 def test_ratio_check_allows_rounding(monkeypatch):
-    monkeypatch.setattr(trainer_module, "evaluate", noisy(1e-5))
+    monkeypatch.setattr(update_module, "evaluate", noisy(1e-5))
     make_trainer().step()
 
 
@@ -150,7 +150,7 @@ def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
         calls.append(1)
         return noisy(1e-2 if len(calls) == 6 else 0)(*args)
 
-    monkeypatch.setattr(trainer_module, "evaluate", last_is_wrong)
+    monkeypatch.setattr(update_module, "evaluate", last_is_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         make_trainer(num_mini_batch=1, per_device_microbatch_size=1).step()
     assert len(calls) == 6
@@ -168,7 +168,7 @@ def test_ratio_check_ignores_padding(monkeypatch):
         result.entropy = torch.where(padding, math.inf, result.entropy)
         return result
 
-    monkeypatch.setattr(trainer_module, "evaluate", wrong_on_padding)
+    monkeypatch.setattr(update_module, "evaluate", wrong_on_padding)
     metrics = trainer.step()
     assert sum(seen) > 0
     assert math.isfinite(metrics["ppo/policy_loss"])
@@ -263,11 +263,11 @@ def test_weights_of_the_critic_that_are_no_numbers_stop_before_the_update():
 
 def spoil(monkeypatch, trainer, is_bad, number=math.nan):
     """Log-probs become `number` in the update where `is_bad(number of the minibatch, index of the prompt)`, both from 0."""
-    minibatches, original = [], trainer._minibatch
+    minibatches, original = [], trainer.update.optimizer_step
 
-    def recording(rollout, rows, first):
+    def recording(rollout, rows, is_first):
         minibatches.append(None)
-        minibatches[-1] = original(rollout, rows, first)
+        minibatches[-1] = original(rollout, rows, is_first)
         return minibatches[-1]
 
     def spoilt(policy, prompt_ids, prompt_mask, *rest):
@@ -277,8 +277,8 @@ def spoil(monkeypatch, trainer, is_bad, number=math.nan):
                 result.logprobs[row] = number
         return result
 
-    monkeypatch.setattr(trainer, "_minibatch", recording)
-    monkeypatch.setattr(trainer_module, "evaluate", spoilt)
+    monkeypatch.setattr(trainer.update, "optimizer_step", recording)
+    monkeypatch.setattr(update_module, "evaluate", spoilt)
     return minibatches
 
 
@@ -390,7 +390,7 @@ def test_a_good_step_begins_the_count_anew(monkeypatch):
     for _ in range(2):
         assert trainer.step()["ppo/skipped_steps"] == 4
     assert len(minibatches) == 12
-    assert trainer.skipped_in_a_row == 0
+    assert trainer.update.skipped_in_a_row == 0
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -410,7 +410,7 @@ def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
         calls.append(1)
         return noisy(math.nan if len(calls) == 1 else 1e-2)(*args)
 
-    monkeypatch.setattr(trainer_module, "evaluate", bad_then_wrong)
+    monkeypatch.setattr(update_module, "evaluate", bad_then_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         trainer.step()
     assert len(calls) == 2
@@ -737,10 +737,12 @@ def test_advantages_without_a_critic(estimator):
     trainer = make_trainer(advantage_estimator=estimator, **keys, lr=1e-2)
     trainer.step()
     metrics, r = trainer.step(), trainer.rollout
-    if estimator == "reinforce_pp":
-        expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
-    else:
-        expected = ppo.group_advantages(r.rewards, r.response_mask, 3, estimator)
+    totals = ppo.masked(r.rewards, r.response_mask).sum(dim=1).view(-1, 3)
+    distance = totals - totals.mean(dim=1, keepdim=True)
+    of_episodes = {"grpo": distance / (totals.std(dim=1, keepdim=True) + 1e-4), "rloo": distance * 1.5}
+    expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
+    if estimator in of_episodes:
+        expected = of_episodes[estimator].view(-1, 1) * r.response_mask
     torch.testing.assert_close(r.advantages, expected)
     assert r.rewards[r.response_mask].abs().min() > 0  # each token pays its KL
     assert math.isnan(metrics["ppo/value_loss"])
@@ -760,7 +762,7 @@ def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
         minibatches.append([tuple(ids[mask].tolist()) for ids, mask in zip(prompt_ids, prompt_mask, strict=True)])
         return evaluate(policy, prompt_ids, prompt_mask, *rest)
 
-    monkeypatch.setattr(trainer_module, "evaluate", recording)
+    monkeypatch.setattr(update_module, "evaluate", recording)
     trainer = make_trainer(rollout_batch_size=responses, num_mini_batch=asked, ppo_epoch=3)
     assert trainer.plan.num_minibatches == len(sizes)
     trainer.step()

@@ -74,9 +74,9 @@ def test_a_world_of_one():
     x = torch.tensor([1.0, 2.0])
     assert world.sum(x) is x
     assert (world.sum_of([1, 2.5]), world.gather("a"), world.broadcast("b")) == ([1, 2.5], ["a"], "b")
-    assert (world.share([1, 2, 3]), world.first(lambda: 7), world.is_main) == ([1, 2, 3], 7, True)
+    assert (world.share([1, 2, 3]), world.on_main(lambda: 7), world.is_main) == ([1, 2, 3], 7, True)
     error = ValueError("x")
-    with pytest.raises(ValueError, match="x") as found, world.in_step():
+    with pytest.raises(ValueError, match="x") as found, world.fail_together():
         raise error
     assert found.value is error
     with pytest.raises(RuntimeError, match="NCCL"), world.contact():
@@ -93,7 +93,7 @@ def test_shares_are_neighbours_and_even(count, size):
 def exchange(world: World) -> tuple:
     x = torch.tensor([world.rank + 1.0, 10.0], requires_grad=True)
     total = world.sum(x)
-    first = world.first(lambda: f"from {world.rank}")
+    first = world.on_main(lambda: f"from {world.rank}")
     world.barrier()
     told = world.broadcast({"rank": world.rank})
     return (
@@ -116,7 +116,7 @@ def test_what_ranks_say_to_each_other():
 
 def fail(world: World, errors: dict) -> tuple[str, str, str]:
     try:
-        with world.in_step():
+        with world.fail_together():
             if world.rank in errors:
                 raise errors[world.rank]
     except Exception as error:
@@ -143,7 +143,7 @@ def first_fails(world: World, failure: Exception) -> tuple[str, str]:
         raise failure
 
     try:
-        world.first(action)
+        world.on_main(action)
     except Exception as error:
         return type(error).__name__, str(error)
     return "", ""
@@ -188,7 +188,7 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
             if errors.get("alone") is not None:
                 time.sleep(after)
                 return
-            with world.in_step():
+            with world.fail_together():
                 if errors.get("step") == rank:
                     raise UserError("bad reward")
 

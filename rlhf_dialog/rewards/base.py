@@ -1,6 +1,7 @@
 """What a reward is: a class that reads finished dialogues and returns one number each. Text only, no tensors."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
 
@@ -26,6 +27,15 @@ class BaseReward:
     def name(self) -> str:
         """The name in logs and tables: `reward/<name>`."""
         return type(self).__name__.lower()
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """What of these arguments opens a connection, reads an environment variable or a pickle, or runs other code.
+
+        `{"args.url": "sends every dialogue to a server"}`; empty for none. A configuration that was found beside an agent may
+        build only a class that returns nothing here. It must define this itself: what it inherits is not about its own code.
+        """
+        return {"id": "is no built-in reward, and its code may do anything with its arguments"}
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """Return one finite number for each dialogue, in their order."""

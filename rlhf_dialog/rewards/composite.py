@@ -84,6 +84,17 @@ class CompositeReward(BaseReward):
 
     name = "composite"
 
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """What its parts do, and theirs."""
+        parts = args.get("parts")
+        usable = [] if not isinstance(parts, list) or any(map(_problems, parts)) else parts
+        return {
+            f"args.parts[{i}].{key}": why
+            for i, part in enumerate(usable)
+            for key, why in reaches_out(*_id_and_args(part)).items()
+        }
+
     def __init__(self, parts: list[dict[str, Any]]):
         if not isinstance(parts, list) or not parts:
             raise UserError("reward_class.args.parts: give a list of one or more {id, weight, args}")
@@ -169,6 +180,17 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
     if not isinstance(reward, BaseReward):
         raise UserError(f"reward '{name}': its class {cls.__name__} must be a subclass of BaseReward")
     return reward
+
+
+def reaches_out(name: str, args: dict[str, Any]) -> dict[str, str]:
+    """`BaseReward.reaches_out` of the class of this name, which must define it itself: a subclass may do more than its base.
+
+    Nothing for a name or arguments that `build_reward` refuses.
+    """
+    if RewardFactory.problem(name, args):
+        return {}
+    cls: Any = RewardFactory.classes[name]
+    return (cls if "reaches_out" in vars(cls) else BaseReward).reaches_out(args)
 
 
 def _score(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRules) -> Scores:
@@ -273,6 +295,10 @@ def _problems(part: Any) -> list[str]:
     return found
 
 
+def _id_and_args(part: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return str(part["id"]), part.get("args") or {}
+
+
 def is_finite(value: Any) -> bool:
     """A finite number, or its text: PyYAML reads `1e-1` as text."""
     if isinstance(value, bool) or not isinstance(value, (Real, str)):
@@ -286,7 +312,7 @@ def is_finite(value: Any) -> bool:
 def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
     place = f"reward_class.args.parts[{index}]"
     try:
-        return build_reward(str(part["id"]), part.get("args") or {})
+        return build_reward(*_id_and_args(part))
     except UserError as error:
         text = str(error)
         inside = "reward_class.args" in text

@@ -34,6 +34,18 @@ class Intent(BaseReward):
     name = "intent"
     uses_device = True
 
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """A classifier that is not on this machine, and pickled weights."""
+        from rlhf_dialog.hub import is_local
+
+        found, path = {}, str(args.get("intent_model"))
+        if not is_local(path):
+            found["args.intent_model"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
+        if args.get("allow_pickle_weights"):
+            found["args.allow_pickle_weights"] = "reads pickled weights"
+        return found
+
     def __init__(
         self,
         intent_model: str,

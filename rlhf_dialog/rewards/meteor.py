@@ -1,6 +1,7 @@
 """METEOR as a reward."""
 
 import logging
+from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor, meteor_variant
@@ -20,6 +21,11 @@ class Meteor(BaseReward):
     """
 
     needs = ("reference",)
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """Nothing: WordNet is read where nltk keeps it, and never fetched."""
+        return {}
 
     def __init__(self, meteor_wordnet: str | bool = "auto"):
         self.wordnet = load_wordnet(meteor_wordnet)

@@ -1,5 +1,7 @@
 """NLPReward: the reward of the DailyDialog task, Intent and METEOR in a weighted sum."""
 
+from typing import Any
+
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.composite import CompositeReward, Part, is_finite
@@ -19,6 +21,13 @@ class NLPReward(CompositeReward):
     """
 
     name = "nlp"
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """What its classifier does; without one (`intent_coef: 0`) nothing."""
+        coef = args.get("intent_coef", 0.5)
+        without = not args.get("intent_model") or (is_finite(coef) and float(coef) == 0)
+        return {} if without else Intent.reaches_out(args)
 
     def __init__(
         self,

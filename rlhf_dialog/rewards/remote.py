@@ -54,6 +54,12 @@ class RemoteReward(BaseReward):
 
     name = "remote"
 
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """The server, and the environment variables that are sent to it."""
+        environment = {f"args.{key}": "reads the environment" for key in ("token_env", "headers_env") if args.get(key)}
+        return {"args.url": "sends every dialogue to a server"} | environment
+
     def __init__(
         self,
         url: str,
