@@ -24,7 +24,10 @@ usage: python train_ppo.py --config FILE [--key value] [--a.b value]
   --config FILE   YAML: as given, else configs/FILE, else beside the script
   --resume_weights_only RUN_FOLDER
                   a new run, in a folder of its own, that begins with the weights of that run's newest checkpoint; optimizer,
-                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed"""
+                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed
+  --resume_from CHECKPOINT
+                  continue the run that the run folder holds from an older checkpoint (iter_000004, or 4); the later ones, the
+                  metrics after it and the agents made since go to checkpoints/abandoned/; to continue afterwards: --resume"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> None:
-    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS)
+    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from",))
     if "help" in flags:
         usage = f"{USAGE}\n{flag_lines(TRAIN_FLAGS)}"
         show_help(Config, usage)
@@ -48,13 +51,14 @@ def _main(words: list[str]) -> None:
     weights = overrides.pop("resume_weights_only", None)
     if weights is True or weights == "":
         raise UserError("--resume_weights_only: name the folder of the run whose weights the new one begins with")
+    resume_from = overrides.pop("resume_from", None)
     config = load_config(path, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
     keep_freed_memory()
     agent = PPOAgent(
-        config, overwrite="overwrite" in flags, resume="resume" in flags, weights_from=weights and str(weights)
+        config, "overwrite" in flags, "resume" in flags, weights_from=weights and str(weights), resume_from=resume_from
     )
     if "smoke" not in flags:
         if agent.overwrite and not agent.resume:

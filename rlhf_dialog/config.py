@@ -4,7 +4,7 @@ import logging
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -257,10 +257,13 @@ def dump_yaml(settings: Settings) -> str:
     return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-def parse_arguments(argv: Iterable[str], flags: Iterable[str]) -> tuple[str | None, dict[str, Any], set[str]]:
+def parse_arguments(
+    argv: Iterable[str], flags: Iterable[str], texts: Collection[str] = ()
+) -> tuple[str | None, dict[str, Any], set[str]]:
     """`--config X --flag --key value --a.b=value` -> (config, overrides, flags). Raises UserError.
 
-    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`); a key without a value is true.
+    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`), those of `texts` as they are; a key without a value is
+    true.
     """
     words, flags, overrides, given = list(argv), set(flags), {}, set()
     config = None
@@ -278,7 +281,7 @@ def parse_arguments(argv: Iterable[str], flags: Iterable[str]) -> tuple[str | No
         if key == "config":
             config = text
         else:
-            overrides[key] = _value(key, text)
+            overrides[key] = text if key in texts else _value(key, text)
     return config, overrides, given
 
 

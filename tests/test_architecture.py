@@ -34,6 +34,7 @@ checkpoint identity engine memory lockstep
 deepspeed_engine
 partitions sharing
 tracking
+branches
 run_folder
 chat
 evaluate
