@@ -16,20 +16,18 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.generation import Sampling, evaluate, respond
 from rlhf_dialog.intervals import Array, Interval, Statistic
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
-from rlhf_dialog.metrics.meteor import load_wordnet, meteor
+from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
 from rlhf_dialog.prompts import collate
-from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import CompositeReward
-from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.rewards.meteor import Meteor
+from rlhf_dialog.rewards.base import BaseReward, Purpose
+from rlhf_dialog.rewards.intent import Intent, act_classifier
+from rlhf_dialog.rewards.meteor import wordnet_of
 from rlhf_dialog.rewards.needs import ACTS
-from rlhf_dialog.rewards.scoring import STOPPING, ScoringRules, scored
+from rlhf_dialog.rewards.scoring import STOPPING, ScoringRules, begin_scoring, scored
 from rlhf_dialog.rollout import answered, encode_prompts
 
 BLOCK = 100
-Part = TypeVar("Part", bound=BaseReward)
 T = TypeVar("T")
 CONSTANT_REPLY = "Yes , I am ."
 LONG_CONSTANT_REPLY = "I don't know , but I think it is a good idea for you to do that ."
@@ -58,7 +56,8 @@ class Judges:
 
     `reward` the run's own; `intent` a classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the
     published way, where the text `<EOU>` stands behind references and finished replies. `seed` draws the other prompts
-    of `meteor_shuffled`. `rules`: what becomes of a reply without a score, which by default is an error.
+    of `meteor_shuffled`. `rules`: what becomes of a reply without a score, which by default is an error. `purpose` and
+    `iteration` are what the reward is told before it scores.
     """
 
     reward: BaseReward | None = None
@@ -67,20 +66,13 @@ class Judges:
     legacy_eou: bool = False
     seed: int = 0
     rules: ScoringRules = STOPPING
+    purpose: Purpose = "evaluation"
+    iteration: int = 0
 
 
 def judges_of(reward: BaseReward | None) -> Judges:
     """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
-    meteor_part = _part_of(reward, Meteor)
-    wordnet = meteor_part.wordnet if meteor_part else load_wordnet("auto")
-    return Judges(reward, _part_of(reward, Intent), wordnet)
-
-
-def _part_of(reward: BaseReward | None, kind: type[Part]) -> Part | None:
-    if isinstance(reward, CompositeReward):
-        found = (_part_of(part.reward, kind) for part in reward.parts.values())
-        return next((part for part in found if part is not None), None)
-    return reward if isinstance(reward, kind) else None
+    return Judges(reward, act_classifier(reward), wordnet_of(reward))
 
 
 def generate_replies(
@@ -217,6 +209,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
     )
     if judges.reward:
+        begin_scoring(judges.reward, judges.purpose, judges.iteration)
         found.per_prompt |= _of_reward(dialogues, judges.reward, judges.rules)
     if have_references(dialogues):
         _add_overlap(found, dialogues, judges)

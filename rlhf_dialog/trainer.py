@@ -24,11 +24,11 @@ from rlhf_dialog.models import Models
 from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import ScoringRules
+from rlhf_dialog.rewards.scoring import ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import Sharing
-from rlhf_dialog.summary import Metrics, filter_metrics, rollout_metrics, vec_info_metrics
+from rlhf_dialog.summary import Metrics, filter_metrics, reward_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)
@@ -147,6 +147,7 @@ class PPOTrainer:
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
         config = self.config
+        begin_scoring(self.reward, "rollout", self.iteration + 1)
         rollout = collect(
             self.models,
             prompts,
@@ -346,6 +347,7 @@ class PPOTrainer:
             metrics["objective/kl_initial"] = kl
         metrics |= filter_metrics(rollout, self.world)
         self._watch_support(metrics.get("objective/ref_support_mass"))
+        metrics |= reward_metrics(self.reward, rollout, self.world)
         return metrics | vec_info_metrics(self.vec_info, rollout, self.world)
 
     def _watch_support(self, mass: float | None) -> None:
@@ -374,6 +376,7 @@ class PPOTrainer:
             "sampler": self.sampler.state_dict(),
             "kl_controller": self.kl.state_dict(),
             "value_normalizer": self.value_norm.state_dict() if self.value_norm else None,
+            "reward": state_of(self.reward),
             "scalers": {name: engine.scaler.state_dict() for name, engine in self.engines.items() if engine.scaler},
         }
 
@@ -390,3 +393,5 @@ class PPOTrainer:
         for name, engine in self.engines.items():
             if engine.scaler and name in state.get("scalers", {}):
                 engine.scaler.load_state_dict(state["scalers"][name])
+        if "reward" in state:
+            load_state(self.reward, state["reward"])

@@ -32,7 +32,8 @@ from rlhf_dialog.generation import Sampling
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.rewards import Intent
-from rlhf_dialog.rewards.composite import build_reward
+from rlhf_dialog.rewards.composite import build_reward, model_paths
+from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.schema import ClassConfig, Config
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
@@ -240,14 +241,15 @@ def register(path: str) -> None:
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
     reward, wanted = None, task.reward_class
-    asks_classifier = wanted is not None and "intent_model" in str(wanted.args)
-    if wanted and not (options.no_intent and asks_classifier):
-        args = with_classifier(wanted.args, options.intent_model) if options.intent_model else wanted.args
+    models = model_paths(wanted.id, wanted.args) if wanted else {}
+    classifiers = {path for name, path in models.items() if name.startswith(CLASSIFIER)}
+    if wanted and not (options.no_intent and classifiers):
+        args = with_model(wanted.args, classifiers, options.intent_model) if options.intent_model else wanted.args
         reward = build_reward(wanted.id, args).to(options.device)
     elif wanted:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     judges = evaluate.judges_of(reward)
-    if options.intent_model and not (judges.intent and asks_classifier):
+    if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
@@ -255,13 +257,13 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     return judges
 
 
-def with_classifier(args: Any, path: str) -> Any:
-    """Arguments of a reward, of its parts too, with another `intent_model` wherever there is one."""
+def with_model(args: Any, old: set[str], path: str) -> Any:
+    """Arguments of a reward, of its parts too, with another model in the place of the `old` ones."""
+    if isinstance(args, dict):
+        return {key: with_model(value, old, path) for key, value in args.items()}
     if isinstance(args, list):
-        return [with_classifier(item, path) for item in args]
-    if not isinstance(args, dict):
-        return args
-    return {key: path if key == "intent_model" else with_classifier(value, path) for key, value in args.items()}
+        return [with_model(item, old, path) for item in args]
+    return path if str(args) in old else args
 
 
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
