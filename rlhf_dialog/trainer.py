@@ -131,6 +131,8 @@ class PPOTrainer:
         Where a rank fails, all ranks raise; how long this one waited for the others is `time/wait`.
         """
         in_groups = self.config.advantage_estimator in ("grpo", "rloo")
+        with self.world.in_step():
+            begin_scoring(self.reward, "rollout", self.iteration + 1)
         with self.world.in_step(), self.sharing.rollout():
             rollout = self._collect_own(prompts)
             rollout = without_unscored(rollout, self.config.responses_per_prompt if in_groups else 1)
@@ -147,7 +149,6 @@ class PPOTrainer:
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
         config = self.config
-        begin_scoring(self.reward, "rollout", self.iteration + 1)
         rollout = collect(
             self.models,
             prompts,

@@ -376,10 +376,12 @@ def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):
 
 def test_an_alias_outside_of_the_reward_keeps_its_kl_keys(write):
     text = (
-        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: NLPReward, args: &a {intent_coef: 0, kl_coef: 0.3}}\n"
+        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: NLPReward, args: &a {kl_coef: 0.3, intent_coef: 0}}\n"
         "vec_info_class: {id: NLPVecInfo, args: *a}\n"
     )
-    assert "vec_info_class: wrong arguments for NLPVecInfo" in message(write(text))
+    assert "vec_info_class: wrong arguments for NLPVecInfo: got an unexpected keyword argument 'kl_coef'" in message(
+        write(text)
+    )
 
 
 def test_wrong_arguments_end_with_a_full_stop(write):

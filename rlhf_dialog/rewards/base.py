@@ -51,9 +51,9 @@ class BaseReward:
         In a rollout the list holds the dialogues of this process alone, in the order of its prompts, with the responses to one
         prompt side by side (`num_responses_per_prompt`); `meta["group"]` is the number of the prompt within the rollout,
         the same for all responses to it, and `meta["dialogue"]` that of the dialogue in the data. It is called once for
-        each rollout, so a score that compares dialogues must do so within a prompt, or else gather what it needs from
-        the other processes: scores should not depend on how many there are. A validation passes the replies to its prompts
-        on rank 0 alone, before training also two references; a part that leaves the device alone is called in a thread.
+        each rollout, and a score that compares dialogues does so within a prompt: scores should not depend on how many
+        processes there are. A validation passes the replies to its prompts on rank 0 alone, before training also two
+        references. A part that leaves the device alone is called in a thread.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
 
@@ -103,7 +103,7 @@ class BaseReward:
     # -- its life in a run
 
     def begin_scoring(self, purpose: Purpose, iteration: int) -> None:
-        """Said in the main thread before each scoring: what for, and in which iteration, counted from 1.
+        """Said in the main thread before each scoring, on all ranks for a rollout: what for, and the iteration, from 1.
 
         A validation follows the rollout of its `iteration` (0: the check before training). An evaluation (`scripts/evaluate.py`)
         knows no iteration: 0. By default the children are told.
@@ -113,7 +113,7 @@ class BaseReward:
                 child.begin_scoring(purpose, iteration)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of this reward beside its scores, asked after each rollout and logged as `reward/<name>/<key>`.
+        """Numbers of this reward beside its scores, asked after each rollout on all ranks, logged as `reward/<name>/<key>`.
 
         With several processes the mean over their numbers, weighted by how many episodes each scored. By default those of the
         children, `<child's name>/<key>`.
