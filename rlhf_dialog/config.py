@@ -1,5 +1,6 @@
 """YAML + command line -> typed settings. Every mistake is found before anything is loaded, all at once, with its key."""
 
+import copy
 import logging
 import re
 import reprlib
@@ -141,18 +142,45 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     return config
 
 
+def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every `{id, args}` of a reward in the YAML, at every depth and in order, with its dotted key; aliased ones once.
+
+    >>> [key for key, _ in reward_nodes({"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {}}]}})]
+    ['reward_class', 'reward_class.args.parts.0']
+    """
+    todo: list[tuple[str, Any]] = [("reward_class", reward_class)]
+    seen: set[int] = set()
+    while todo:
+        key, node = todo.pop()
+        if not isinstance(node, dict | list) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, dict) and isinstance(node.get("id"), str) and isinstance(node.get("args"), dict):
+            yield key, node
+        children = list(node.items() if isinstance(node, dict) else enumerate(node))
+        todo += [(f"{key}.{name}", child) for name, child in reversed(children)]
+
+
 def _lift_kl(raw: dict[str, Any]) -> list[str]:
-    """NLPReward's KL arguments are the top-level keys of the same names; both and different is a mistake."""
-    reward = raw.get("reward_class")
-    if not isinstance(reward, dict) or reward.get("id") != "NLPReward" or not isinstance(reward.get("args"), dict):
+    """A reward's KL arguments, at any depth, are the top-level keys of the same names; two that differ are a mistake."""
+    if not any(_kl_arguments(node) for _, node in reward_nodes(raw.get("reward_class"))):
         return []
-    args = reward["args"]
-    problems = []
-    raw["reward_class"] = {**reward, "args": {key: value for key, value in args.items() if key not in KL_KEYS}}
-    for key in KL_KEYS:
-        if key in args and str(raw.setdefault(key, args[key])) != str(args[key]):
-            problems.append(f"{key}: {raw[key]!r} here, but {args[key]!r} in reward_class.args.{key}; keep one of them")
+    problems, places = [], {key: f"{key}: {value!r} here" for key, value in raw.items()}
+    raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias outside keeps them
+    for place, node in reward_nodes(raw["reward_class"]):
+        for key in _kl_arguments(node):
+            value, where = node["args"].pop(key), f"{place}.args.{key}"
+            if str(raw.setdefault(key, value)) != str(value):
+                problems.append(f"{places[key]}, but {value!r} in {where}; keep one of them")
+            places.setdefault(key, f"{where}: {value!r} here")
     return problems
+
+
+def _kl_arguments(node: dict[str, Any]) -> list[str]:
+    """The KL keys among the arguments of a reward whose class `lifts_kl`, or is not registered yet."""
+    cls = RewardFactory.classes.get(node["id"])
+    lifts = cls is None or getattr(cls, "lifts_kl", False)
+    return [key for key in KL_KEYS if lifts and key in node["args"]]
 
 
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:

@@ -152,8 +152,9 @@ class RunState:
         with self.world.fail_together(), self.trainer.sharing.writable_weights():
             fresh = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
-        anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
-        logger.info("weights of %s; %s begin anew", source, anew)
+        anew = ["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh]
+        anew += ["the state of the reward"] if state.get("reward") else []
+        logger.info("weights of %s; %s begin anew", source, ", ".join(anew))
         if found:
             logger.info("other than in that run: %s", "; ".join(found))
         self.save(best=False)

@@ -53,7 +53,7 @@ def plot(run: Path, output: Path) -> None:
 def _rewards(axis: Any, rows: Rows) -> None:
     _line(axis, rows, "objective/score", "score", color="black", linewidth=2)
     for name in rows[0]:
-        if name.startswith("reward/") and not name.endswith("_weighted"):
+        if name.startswith("reward/") and name.count("/") == 1 and not name.endswith("_weighted"):
             _line(axis, rows, name, name.removeprefix("reward/"))
     _line(axis, rows, "eval/score", "score on validation", color="black", linestyle="", marker="o")
     axis.set_title("reward and its parts", fontsize=10)

@@ -337,6 +337,59 @@ def test_a_wrong_kl_argument_of_nlpreward_is_a_mistake(write):
     assert "kl_coef: found -1" in message(write(nlp("{intent_coef: 0, kl_coef: -1}")))
 
 
+def inside(depth: int, reward: str) -> str:
+    """The reward in so many composites, each time behind another part."""
+    for _ in range(depth):
+        reward = f"{{id: CompositeReward, args: {{parts: [{{id: LengthMatch}}, {reward}]}}}}"
+    return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {reward}\n"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_kl_arguments_of_an_nlpreward_in_composites_become_the_top_level_keys(write, depth):
+    args = "{intent_coef: 0, ref_model: r, kl_coef: 0.3, kl_target: 0.7, kl_rate: 0.4, kl_clip: 0.5}"
+    config = load_config(write(inside(depth, f"{{id: NLPReward, args: {args}}}")))
+    assert (config.ref_model, config.kl_coef, config.kl_target) == ("r", 0.3, 0.7)
+    assert (config.kl_rate, config.kl_clip) == (0.4, 0.5)
+    node = config.reward_class.model_dump()
+    for _ in range(depth):
+        node = node["args"]["parts"][1]
+    assert node == {"id": "NLPReward", "args": {"intent_coef": 0}}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
+    """At the top level and inside; in two parts of a composite."""
+    reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
+    where = "reward_class" + ".args.parts.1" * depth
+    said = message(write(inside(depth, reward) + "kl_coef: 0.2\n"))
+    assert f"kl_coef: 0.2 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    other = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.4}}"
+    pair = f"{{id: CompositeReward, args: {{parts: [{other}, {reward}]}}}}"
+    said = message(write(inside(depth - 1, pair)))
+    first = where[:-1] + "0"
+    assert "1 problem\n" in said
+    assert f"{first}.args.kl_coef: 0.4 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+
+
+def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):
+    assert "kl_coef: found -1" in message(write(inside(2, "{id: NLPReward, args: {intent_coef: 0, kl_coef: -1}}")))
+
+
+def test_an_alias_outside_of_the_reward_keeps_its_kl_keys(write):
+    text = (
+        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: NLPReward, args: &a {kl_coef: 0.3, intent_coef: 0}}\n"
+        "vec_info_class: {id: NLPVecInfo, args: *a}\n"
+    )
+    assert "vec_info_class: wrong arguments for NLPVecInfo: got an unexpected keyword argument 'kl_coef'" in message(
+        write(text)
+    )
+
+
+def test_wrong_arguments_end_with_a_full_stop(write):
+    said = message(write(SMALL.replace("{id: LengthMatch}", "{id: LengthMatch, args: {zzz: 1}}")))
+    assert "'zzz'. It takes LengthMatch" in said
+
+
 # order and overrides
 
 
