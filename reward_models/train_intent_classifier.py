@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import rlhf_dialog  # noqa: F401  before torch
+
+# isort: split
 import torch
 from pydantic import Field
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers

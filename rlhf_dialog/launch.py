@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from rlhf_dialog.deepspeed_config import asks_deepspeed
+from rlhf_dialog import openmp
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
@@ -41,6 +41,8 @@ def start(config: Config) -> World:
     """
     set_threads(config)
     device = pick_device(config)
+    if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
+        openmp.warn_when_too_late()
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if asks_deepspeed(config):
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import rlhf_dialog  # noqa: F401  before torch
+
+# isort: split
 import benchmark_compare
 import benchmark_machine
 import benchmark_workload as workload

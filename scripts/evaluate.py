@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import rlhf_dialog  # before torch
+
+# isort: split
 import torch
 from rich.console import Console
 

@@ -11,6 +11,9 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+import rlhf_dialog  # noqa: F401  before torch
+
+# isort: split
 import torch
 from pydantic import Field
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -3,14 +3,13 @@
 import json
 import math
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from processes import output_of
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from test_trainer import Places, make_trainer, parameters
@@ -120,10 +119,7 @@ def test_resume_in_another_process(tmp_path):
         f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
         "json.dump(t.steps(trainer, 2), sys.stdout)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=300
-    )
-    assert json.loads(done.stdout) == expected[2:]
+    assert json.loads(output_of("-c", code, cwd=Path(__file__).parent)) == expected[2:]
 
 
 # -- what is written

@@ -639,7 +639,7 @@ def test_batch_plan_by_hand(write, text, numbers, words):
     length=st.integers(1, 300), env_num=st.integers(1, 9), new=st.integers(1, 60), per_prompt=st.integers(2, 5),
     asked=st.integers(1, 40),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_batch_plan_covers_the_tokens_and_shares_out_whole_groups(length, env_num, new, per_prompt, asked):
     sizes = {"episode_length": length, "env_num": env_num, "max_new_tokens": new, "num_mini_batch": asked}
     config = Config.model_validate(
@@ -710,9 +710,7 @@ CLASSES = st.fixed_dictionaries(
         "args": TREES | st.dictionaries(st.sampled_from(["kl_coef", "ref_model", "parts"]) | st.integers(0, 2), TREES)
     },
 )
-PROPERTY = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+PROPERTY = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @given(tree=st.dictionaries(KEYS, TREES, max_size=6) | TREES, reward=CLASSES, whole=st.booleans())

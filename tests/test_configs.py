@@ -1,12 +1,11 @@
 """Every configuration that ships loads, and names only what ships or what another stage writes."""
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from processes import ROOT, load_script
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
@@ -15,23 +14,11 @@ from rlhf_dialog.config import load_config, load_settings
 from rlhf_dialog.deepspeed_config import read_engine_file
 from rlhf_dialog.schema import Config, Settings
 
-ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
 SCRIPTS = {
     "sft": ("scripts/train_sft.py", "SFTConfig"),
     "intent": ("reward_models/train_intent_classifier.py", "IntentConfig"),
 }
-
-
-def load_script(path: str):
-    name = f"shipped_{Path(path).stem}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def load(path: Path) -> Settings:

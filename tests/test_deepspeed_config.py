@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import ROOT
 from torch import nn
 
 from rlhf_dialog.batch_plan import batch_plan
@@ -28,8 +29,6 @@ from rlhf_dialog.rewards import build_reward
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing
 from rlhf_dialog.world import World
-
-ROOT = Path(__file__).parents[1]
 
 
 def config(folder: Path | None = None, args: dict | None = None, **keys) -> Config:

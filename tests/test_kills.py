@@ -11,16 +11,16 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import tiny
 import yaml
+from processes import HANGING, ROOT, run_python, start_python
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.whole_run
 SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
@@ -73,14 +73,8 @@ class Starter:
     def __init__(self):
         self.running = False
         program = SERVER.replace("STEPS", repr(STEPS)).replace("SCRIPT", repr(str(SCRIPT)))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=Path(__file__).parent,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = start_python("-c", program, cwd=Path(__file__).parent, **pipes)
 
     def start(self, folder, *words, step=None, limit=None):
         """Begin; returns the process id. `step`: SIGKILL before so many changes of the disk; `limit`: bytes of a file."""
@@ -107,7 +101,7 @@ def starter():
     starter = Starter()
     yield starter
     starter.process.stdin.close()
-    starter.process.wait(timeout=60)
+    starter.process.wait(HANGING)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +158,7 @@ def expected(starter, world, tmp_path_factory):
 
 def wait_for(event, pid):
     """Until `event()` is true, or the process is gone."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + HANGING
     while not event() and Path(f"/proc/{pid}/stat").exists() and time.monotonic() < limit:
         time.sleep(0.001)
 
@@ -197,9 +191,7 @@ def kill_and_resume(starter, folder, kills, seed):
 def test_five_kills_at_random_moments_leave_no_trace(starter, world, tmp_path, expected):
     folder = write_config(tmp_path, world)
     assert kill_and_resume(starter, folder, 5, seed=1) == 5
-    command = [sys.executable, str(SCRIPT), "--config", "ppo.yaml", "--resume"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(SCRIPT, "--config", "ppo.yaml", "--resume", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "its lock is replaced" in done.stderr
     assert results(folder) == expected[0]
@@ -437,8 +429,7 @@ def test_a_run_folder_in_use_is_refused(starter, world, tmp_path):
     pid = starter.start(folder)
     run = folder / "run_results/ppo"
     wait_for((run / "metrics.jsonl").exists, pid)
-    command = [sys.executable, str(SCRIPT), "--config", "ppo.yaml", "--resume"]
-    second = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    second = run_python(SCRIPT, "--config", "ppo.yaml", "--resume", cwd=folder)
     os.kill(pid, signal.SIGTERM)
     assert starter.end() == 143
     assert second.returncode == 2

@@ -3,14 +3,13 @@
 import functools
 import json
 import logging
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from processes import output_of
 from tiny import byte_tokenizer, gpt2, llama
 from transformers import (
     AutoModelForCausalLM,
@@ -573,6 +572,7 @@ print(peak() - before)
 """A run is measured in a process of its own, because the largest memory of a process never falls."""
 
 
+@pytest.mark.whole_run
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process from Linux")
 @pytest.mark.parametrize(
     ("shape", "keys", "of_weights"),
@@ -596,9 +596,6 @@ def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_wei
     told = forecast(*read_sizes(configs[1]), setting_of(configs[1]))
     always = sum(part.bytes for part in told.parts if not part.phases or "gradients" in part.name)
     assert abs(always / told.total - of_weights) < 0.1  # the run is what its name says
-    program = [sys.executable, "-c", RUN, json.dumps([config.model_dump() for config in configs])]
-    ran = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    measured = int(ran.stdout)
+    measured = int(output_of("-c", RUN, json.dumps([config.model_dump() for config in configs])))
     print(f"forecast {human(told.total)}, measured {human(measured)}: {told.total / measured:.2f}")
     assert 0.75 < told.total / measured < 1.25

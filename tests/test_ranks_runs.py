@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from processes import ROOT, environment, run_command
 from ranks import free_port, runs_in_ranks
 from safetensors.torch import load_file
 from test_trainer import numbers_of
@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import BaseReward, RewardFactory, agent, launch, main, random_states, run_state
 
-pytestmark = pytest.mark.multiprocess
-ROOT = Path(__file__).parents[1]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 RUN = Path("run_results/ppo")
 SCRIPT = """
 import os, sys
@@ -97,7 +96,7 @@ def ppo(world, tmp_path, monkeypatch):
     }
     Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
-    def run(size: int, *words: str, seconds: float = 60) -> list[tuple[int, str, str]]:
+    def run(size: int, *words: str) -> list[tuple[int, str, str]]:
         def work(_: int) -> int:
             Moody.calls = 0
             try:
@@ -105,7 +104,7 @@ def ppo(world, tmp_path, monkeypatch):
             except SystemExit as end:
                 return end.code
 
-        return runs_in_ranks(size, work, tmp_path, seconds)
+        return runs_in_ranks(size, work, tmp_path)
 
     return run
 
@@ -242,9 +241,7 @@ def test_a_reward_that_raises_on_one_rank_ends_all_and_names_it(ppo, rank):
 
 
 def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
-    start = time.monotonic()
     first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
-    assert time.monotonic() - start < 30
     assert second[0] == "gone"
     assert first[0] == 3
     assert first[2].count("rank 0 has lost another process") == 1
@@ -322,12 +319,11 @@ def test_random_states_of_one_process_keep_their_names():
 # the launchers
 
 
-def launched(tmp_path: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess:
+def launched(tmp_path: Path, command: list[str], **changes: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
     script.write_text(SCRIPT.format(tests=str(ROOT / "tests")))
     words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
-    paths = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=240, env=os.environ | paths)
+    return run_command(*words, env=environment(**changes))
 
 
 def test_torchrun(ppo, tmp_path):

@@ -1,33 +1,18 @@
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from processes import load_script
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_dialog.cli import run_script
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent
 
-PATH = Path(__file__).parents[1] / "reward_models" / "train_intent_classifier.py"
 SMALL = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48", "--device", "cpu"]
 THREADS = ["--pytorch_threads", "1"]
-
-
-def load_script():
-    spec = importlib.util.spec_from_file_location("train_intent_classifier", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_intent_classifier"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-intent = load_script()
+intent = load_script("reward_models/train_intent_classifier.py")
 
 
 def run(*argv: str) -> int:

@@ -1,12 +1,10 @@
-import importlib.util
 import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from processes import load_script
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTTrainer
 
@@ -14,22 +12,9 @@ from rlhf_dialog.cli import run_script
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.prompts import PromptEncoder
 
-PATH = Path(__file__).parents[1] / "scripts" / "train_sft.py"
 SMALL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--device", "cpu", "--evals", "1"]
 THREADS = ["--pytorch_threads", "1"]
-
-
-def load_script():
-    spec = importlib.util.spec_from_file_location("train_sft", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_sft"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-sft = load_script()
+sft = load_script("scripts/train_sft.py")
 
 
 def run(*argv: str) -> int:

@@ -1,36 +1,21 @@
 """The dialogues that scripts/write_dialogues.py makes: files, splits, acts, and answers that fit their questions."""
 
-import importlib.util
-import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+from processes import ROOT, environment, load_script, output_of
 
 from rlhf_dialog.errors import UserError
 
-PATH = Path(__file__).parents[1] / "scripts" / "write_dialogues.py"
+PATH = ROOT / "scripts/write_dialogues.py"
 SPLITS = ("train", "validation", "test")
 INFORM, QUESTION, DIRECTIVE, COMMISSIVE = 1, 2, 3, 4
-
-
-def load_script():
-    spec = importlib.util.spec_from_file_location("write_dialogues", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["write_dialogues"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-script = load_script()
+script = load_script("scripts/write_dialogues.py")
 
 
 @pytest.fixture(scope="module")
@@ -191,17 +176,8 @@ def test_yes_or_no_answers_follow_yes_or_no_questions(dialogues):
 
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
     def written(name: str, seed: int, hash_seed: str) -> dict[str, bytes]:
-        command = [
-            sys.executable,
-            str(PATH),
-            "--output",
-            str(tmp_path / name),
-            "--num_dialogues",
-            "100",
-            "--seed",
-            str(seed),
-        ]
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        words = ["--output", tmp_path / name, "--num_dialogues", "100", "--seed", str(seed)]
+        output_of(PATH, *words, env=environment(PYTHONHASHSEED=hash_seed))
         return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.txt")}
 
     first = written("a", 3, "1")
