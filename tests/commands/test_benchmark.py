@@ -1,6 +1,5 @@
 """scripts/benchmark.py: the workload is W's, the arithmetic of its comparisons, and one run of it from end to end."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,32 +13,26 @@ import pytest
 import tiny
 import torch
 
+from rlhf_dialog.commands import benchmark
+from rlhf_dialog.commands import benchmark_compare as compare
+from rlhf_dialog.commands import benchmark_machine as machine
+from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.registry import RewardFactory
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmark.py"
 FEW = ["--rollout_batch_size=8", "--minibatch=4", "--epochs=1", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]
 RATES = {"fp32_gflops": 100.0, "bf16_gflops": 400.0, "copy_gb_per_s": 10.0}
 
 
-def load_scripts():
-    sys.path.insert(0, str(SCRIPTS))
-    names = ("benchmark", "benchmark_compare", "benchmark_machine", "benchmark_workload")
-    try:
-        return [importlib.import_module(name) for name in names]
-    finally:
-        sys.path.remove(str(SCRIPTS))
-
-
-benchmark, compare, machine, workload = load_scripts()
 CLASSIFIER = RewardFactory.classes.pop("BenchmarkClassifier")
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """The script's reward is registered in these tests alone."""
+    """The command's reward is registered in these tests alone."""
     monkeypatch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
 
 
@@ -57,7 +50,7 @@ def small_tokenizer():
 def measured(tmp_path_factory) -> tuple[dict, Path, str]:
     """A run of the command: its JSON, where that lies, and what was printed."""
     path = tmp_path_factory.mktemp("benchmark") / "out.json"
-    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}"]
+    command = [sys.executable, str(SCRIPT), "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -375,7 +368,8 @@ def test_our_own_run_gets_the_options(monkeypatch):
     words = ["--size=test", "--set", "clip_param=0.3", "--critic=separate", "--vs=x", "--w_data=some where"]
     options = benchmark.parse([*words, "--compare=y", "--json=z"])
     assert compare.own_run(options) == result()
-    again = benchmark.parse(given[0][2:])
+    assert given[0][:3] == [sys.executable, "-m", "rlhf_dialog.commands.benchmark"]
+    again = benchmark.parse(given[0][3:])
     dropped = {"vs": None, "compare": None, "json": again.json, "pairs": 5}
     assert vars(again) == {**vars(options), **dropped}
 
