@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from rlhf_dialog import openmp
+from rlhf_dialog.deepspeed_config import asks_deepspeed
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World

@@ -17,12 +17,13 @@ from torch import nn
 from rlhf_dialog import ChatAgent, chat, main
 from rlhf_dialog.chat_agent import AGENT_FILE
 from rlhf_dialog.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
-from rlhf_dialog.cli import run_script
+from rlhf_dialog.commands import train_sft
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.models import Policy
 from rlhf_dialog.prompts import PromptEncoder, collate
+from rlhf_dialog.training.supervised import sft
 
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
 THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
@@ -265,11 +266,10 @@ def save(folder: Path, template: str | None) -> Path:
 
 
 def fine_tune(model: Path | None, root: Path, output: str) -> int:
-    sft = load_script("scripts/train_sft.py")
     argv = ["--data_path", str(root / "data"), "--output", str(root / output), "--turn_separator", "chat_template"]
     argv += ["--model_path", str(model)] if model else []
     few = ["--max_steps", "3", "--batch_size", "4", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
-    return run_script(sft.main, sft.SFTConfig, "", [*argv, *few])
+    return train_sft.main([*argv, *few])
 
 
 def train(model: Path, root: Path) -> int:
@@ -356,7 +356,7 @@ def test_a_new_tokenizer_has_no_template(world, tmp_path, capsys):
 
 
 def test_labels_and_merged_rows_with_a_template():
-    sft, encoder = load_script("scripts/train_sft.py"), encoder_of()
+    encoder = encoder_of()
     turns = ["a", "b", "c", "d"]
     rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
     first = said("user", "a") + OPEN
