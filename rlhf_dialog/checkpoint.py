@@ -85,12 +85,12 @@ def mark_best(folder: Path, iteration: int) -> None:
     replace_text(folder / "best", f"iter_{iteration:06d}")
 
 
-def read_state(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint's folder and its trainer.json; no tensor is read.
+def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """The folder of the checkpoint `source`, by default the newest, and its trainer.json; no tensor is read.
 
     Raises UserError when there is none, when it is damaged or of another format, and when a name in it leads elsewhere.
     """
-    source = newest_checkpoint(folder)
+    source = source or newest_checkpoint(folder)
     if source is None:
         raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
     with damage_told(source):

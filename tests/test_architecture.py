@@ -44,6 +44,8 @@ validation
 run_state
 agent
 command
+commands
+__main__
 """
 ORDER = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
