@@ -94,7 +94,7 @@ class PPOAgent:
         self.world.on_main(self._check_folder)
         metrics = self._run()
         self._tell_best()
-        logger.info("agent saved; talk to it: python chat.py --agent %s", self.run_folder / "agent")
+        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
         return metrics
 
     def smoke(self) -> dict[str, float]:
@@ -139,7 +139,7 @@ class PPOAgent:
     def _go_on(self, state: RunState) -> dict[str, float]:
         """Train to the end from the state that the run is in, and save the agent."""
         trackers: list[Trackers] = []  # rank 0 has them
-        with Interrupts(self.config.grace_seconds, speaks=self.world.is_main) as interrupts:
+        with Interrupts(self.config.grace_seconds, self.world.is_main, self.run_folder) as interrupts:
             self.world.on_main(lambda: trackers.append(Trackers(self.config, self.run_folder)))
             try:
                 metrics = self._loop(state, trackers, interrupts)

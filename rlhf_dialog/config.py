@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+import rlhf_dialog
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.schema import NO_EFFECT, Config, Settings
@@ -47,14 +48,33 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def find_config(name: str, script_dir: Path | None = None) -> Path:
-    """The file that `--config name` means: as given, in ./configs, or beside the script. Raises UserError."""
+    """The file that `--config name` means: as given, in ./configs, beside the script, or shipped. Raises UserError."""
     beside = script_dir or Path(sys.argv[0]).resolve().parent
-    for path in (Path(name), Path("configs") / name, beside / name, beside / "configs" / name):
+    for path in (
+        Path(name),
+        Path("configs") / name,
+        beside / name,
+        beside / "configs" / name,
+        shipped("configs") / name,
+    ):
         if _is_file(path):
             return path
-    shipped = sorted({path.name for folder in (Path("configs"), beside / "configs") for path in folder.glob("*.yaml")})
-    listed = f"configs/ holds: {', '.join(shipped)}" if shipped else "there is no configs/ folder here"
-    raise UserError(f"config file '{name}' not found{nearest(name, shipped) or ';'} {listed}")
+    own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped("configs"))
+    listed = f"configs/ holds: {', '.join(own)}" if own else "there is no configs/ folder here"
+    raise UserError(
+        f"config file '{name}' not found{nearest(name, [*own, *ours]) or ';'} {listed}; this program brings: {', '.join(ours)}"
+    )
+
+
+def shipped(folder: str) -> Path:
+    """The folder `configs` or `ds_configs` that comes with the program: inside the installed package, beside it in a checkout."""
+    package = Path(rlhf_dialog.__file__).parent
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def _yaml_names(*folders: Path) -> list[str]:
+    return sorted({path.name for folder in folders for path in folder.glob("*.yaml")})
 
 
 def _is_file(path: Path) -> bool:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_dialog.batch_plan import BatchPlan
-from rlhf_dialog.config import reward_nodes
+from rlhf_dialog.config import reward_nodes, shipped
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
-SHIPPED = Path(__file__).parents[1] / "ds_configs"
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
 FROZEN_KEYS = ("ref_ds_config", "intent_ds_config")
 FROZEN_DEFAULT = "default"  # what NLPReward calls: no engine, and the model waits on the CPU
@@ -176,10 +175,12 @@ def _asked(config: Config, key: str) -> dict[str, Any]:
 
 
 def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[str, dict[str, Any]]:
-    """Where the JSON was found and what it holds: beside the YAML, then in ds_configs/; ours for no name. Raises UserError."""
+    """Where the JSON was found and what it holds: beside the YAML, in ds_configs/, here, or shipped; ours for no name.
+
+    Raises UserError."""
     if name is None:
         return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
-    places = [*([folder] if folder else []), Path("ds_configs"), SHIPPED, Path()]
+    places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped("ds_configs")]
     path = next((place / name for place in places if (place / name).is_file()), None)
     if path is None:
         listed = ", ".join(str(place) for place in dict.fromkeys(places))

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import rlhf_dialog
 import rlhf_dialog.metrics
-import rlhf_dialog.rewards  # noqa: F401  so that unknown reward ids are known to be unknown
+import rlhf_dialog.rewards
 from rlhf_dialog.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config import (
     dump_yaml,
@@ -23,6 +24,7 @@ from rlhf_dialog.config import (
     parse_arguments,
     read_yaml,
     replace_keys,
+    shipped,
     walk,
 )
 from rlhf_dialog.errors import UserError
@@ -520,6 +522,26 @@ def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "project" / "train_ppo.py")])
     assert find_config("a.yaml") == tmp_path / "project" / "configs" / "a.yaml"
+
+
+def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = find_config("quickstart.yaml", tmp_path)
+    assert found == shipped("configs") / "quickstart.yaml"
+    assert load_config(found).experiment_name == "quickstart"
+    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*this program brings: .*nlp_ppo.yaml"):
+        find_config("quikstart.yaml", tmp_path)
+    (tmp_path / "quickstart.yaml").touch()
+    assert find_config("quickstart.yaml") == Path("quickstart.yaml")
+
+
+def test_an_installed_package_brings_its_files_inside_and_a_checkout_beside_it(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "rlhf_dialog"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(rlhf_dialog, "__file__", str(package / "__init__.py"))
+    assert shipped("configs") == tmp_path / "site-packages" / "configs"
+    (package / "configs").mkdir()
+    assert shipped("configs") == package / "configs"
 
 
 def test_a_folder_of_that_name_is_no_config(tmp_path, monkeypatch):

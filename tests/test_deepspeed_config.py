@@ -81,7 +81,10 @@ def test_shipped_files_mean_what_their_names_say(path):
 def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beside").mkdir()
-    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0].endswith("ds_configs/zero1.json")
+    ours = Path(read_engine_file("zero1.json", tmp_path / "beside", "k")[0])
+    assert ours == ROOT / "ds_configs/zero1.json"
+    (tmp_path / "zero1.json").write_text("{}")
+    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "zero1.json"
     (tmp_path / "ds_configs").mkdir()
     (tmp_path / "ds_configs/zero1.json").write_text("{}")
     assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "ds_configs/zero1.json"

@@ -264,6 +264,7 @@ def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, a
     assert leftovers() == []
     text = capfd.readouterr().err
     assert f"saved after iteration {at}; continue with --resume" in text
+    assert f"rlhf-dialog export --run {folder} --output DIR\n" in text
     assert "Traceback" not in text
     assert run("cut", "--resume") == 0
     assert run("whole") == 0
