@@ -1,22 +1,25 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
 # make test         install with the test tools, then the default tests
+# make test-fast    the tests that train no whole run, under a minute
 # make test-all     every test: the slow ones, those of several processes, and after make quickstart those of its run
 # make lint         ruff and mypy
-# make docs        the generated parts of docs/CONFIG.md and docs/SCALING.md
+# make hooks        ruff before every commit
+# make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md
 # make bench        the speed of training on made-up prompts (offline, about a minute)
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
-# Waiting threads sleep instead of spinning: up to a quarter slower on an idle machine, many times faster on a busy one.
-export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: quickstart test test-all lint bench docs clean
+.PHONY: quickstart test test-fast test-all lint hooks bench docs clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --durations=10
+
+test-fast: .venv/installed-dev
+	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not slow and not gpu and not multiprocess and not quickstart"
 
 test-all: .venv/installed-dev
 	$(BIN)/python -m pytest -q -n 2 -m ""
@@ -25,6 +28,9 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+hooks: .venv/installed-dev
+	$(BIN)/pre-commit install
 
 bench: .venv/installed
 	$(BIN)/python scripts/benchmark.py --workload W --size small --critic shared --iterations 4

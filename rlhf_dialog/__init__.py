@@ -1,8 +1,14 @@
-"""RLHF fine-tuning for generative dialog language models. The names below are the public ones; each is imported when used."""
+"""RLHF fine-tuning for generative dialog language models. The names below are the public ones; each is imported when used.
+
+Import it before torch: it sets how long torch's waiting threads spin (`openmp`), which torch reads when it is imported.
+"""
 
 from importlib import import_module
 from typing import Any
 
+from rlhf_dialog import openmp
+
+openmp.spin_briefly()
 _HOME = {
     "BaseReward": "rewards.base",
     "ChatAgent": "chat_agent",

@@ -37,6 +37,7 @@ from rlhf_dialog.validation import Validation, load_validation_prompts
 from rlhf_dialog.world import OtherRankFailed, World
 
 logger = logging.getLogger(__name__)
+NO_BEST_AGENT = "none, because its checkpoint was removed before the run went back"
 STAGES = ("config", "data", "models", "rollout", "reward", "update", "evaluation", "checkpoint", "chat")
 
 
@@ -49,9 +50,17 @@ class PPOAgent:
     """
 
     def __init__(
-        self, config: Config, overwrite: bool = False, resume: bool = False, weights_from: str | Path | None = None
+        self,
+        config: Config,
+        overwrite: bool = False,
+        resume: bool = False,
+        weights_from: str | Path | None = None,
+        resume_from: str | int | None = None,
     ):
-        self.config, self.overwrite, self.resume = config, overwrite, resume
+        """`resume_from` names a checkpoint of the run folder (`iter_000004` or 4): the run goes back to it, as `resume` does to
+        the newest."""
+        self.config, self.overwrite, self.resume = config, overwrite, resume or resume_from is not None
+        self.resume_from = None if resume_from is None else str(resume_from)
         self.weights_from = None if weights_from is None else Path(weights_from)
         self.world = World()
         self._identity: dict[str, Any] = {}
@@ -85,7 +94,7 @@ class PPOAgent:
         self.world.on_main(self._check_folder)
         metrics = self._run()
         self._tell_best()
-        logger.info("agent saved; talk to it: python chat.py --agent %s", self.run_folder / "agent")
+        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
         return metrics
 
     def smoke(self) -> dict[str, float]:
@@ -124,13 +133,13 @@ class PPOAgent:
             self.world.on_main(lambda: stack.enter_context(run_folder.locked(self.run_folder)))
             self.world.on_main(self._check_folder)  # what another run has left there since
             state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
-            state.begin(self.overwrite, self.resume, self.weights_from)
+            state.begin(self.overwrite, self.resume, self.weights_from, self.resume_from)
             return self._go_on(state)
 
     def _go_on(self, state: RunState) -> dict[str, float]:
         """Train to the end from the state that the run is in, and save the agent."""
         trackers: list[Trackers] = []  # rank 0 has them
-        with Interrupts(self.config.grace_seconds, speaks=self.world.is_main) as interrupts:
+        with Interrupts(self.config.grace_seconds, self.world.is_main, self.run_folder) as interrupts:
             self.world.on_main(lambda: trackers.append(Trackers(self.config, self.run_folder)))
             try:
                 metrics = self._loop(state, trackers, interrupts)
@@ -183,7 +192,7 @@ class PPOAgent:
                 best.metric,
                 best.value,
                 best.iteration,
-                self.run_folder / "best_agent",
+                self.run_folder / "best_agent" if (self.run_folder / "best_agent").exists() else NO_BEST_AGENT,
             )
 
     @contextlib.contextmanager
@@ -196,12 +205,16 @@ class PPOAgent:
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
         run_folder.check_unlocked(self.run_folder)
-        run_folder.check_folder(self.run_folder, self.overwrite, self.resume, self.config.save_interval)
+        if self.overwrite and self.resume_from is not None:
+            raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
+        run_folder.check_folder(
+            self.run_folder, self.overwrite, self.resume, self.config.save_interval, self.resume_from
+        )
         if self.weights_from is None:
             return
         if self.resume:
             raise UserError(
-                "--resume_weights_only begins a new run, --resume goes on with an old one; give one of them"
+                "--resume_weights_only begins a new run, --resume and --resume_from go on with an old one; give one of them"
             )
         run_folder.check_source(self.weights_from, self.run_folder)
 

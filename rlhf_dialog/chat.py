@@ -48,7 +48,7 @@ def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of chat.py; returns the exit code."""
+    """The command `rlhf-dialog chat`, which chat.py runs too; returns the exit code."""
     parser = argparse.ArgumentParser(description="Chat with a trained agent in the terminal.")
     parser.add_argument(
         "--agent", help="folder of the agent; default: ./ppo_agent, else the newest one of run_results and runs"

@@ -31,7 +31,9 @@ from rlhf_dialog.random_states import (
 from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
+UNANNOUNCED = "unannounced"  # in a checkpoint that `latest` does not name yet: what `latest` was before it
 POINTER_REMEDY = "write the name of a checkpoint beside it into it (iter_000004), or remove it"
+NAME = r"iter_[0-9]+"
 OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run has its own
 
 
@@ -47,8 +49,9 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
-    The newest `keep_checkpoints` and the best one stay, the others go. `state` is JSON with its "iteration";
-    `random_of_ranks` the random states of every process, by default of this one alone; the files in `staged` go with it.
+    Of those up to this one the newest `keep_checkpoints` and the best stay, the others go. `state` is JSON with its
+    "iteration"; `random_of_ranks` the random states of every process, by default of this one alone; the files in `staged` go
+    with it.
     Raises UserError when the folder cannot be written; what was there stays whole.
     """
     name = f"iter_{state['iteration']:06d}"
@@ -68,11 +71,14 @@ def save_checkpoint(
             target / "trainer.json",
             {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, **python},
         )
+        (target / UNANNOUNCED).write_bytes(_text_of(folder / "latest"))
     try:
         replace_text(folder / "latest", name)
+        (folder / name / UNANNOUNCED).unlink()
         if best:
             mark_best(folder, state["iteration"])
-        for old in sorted(folder.glob("iter_*"))[: -config.keep_checkpoints]:
+        branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
+        for old in branch[: -config.keep_checkpoints]:
             if old != best_checkpoint(folder):
                 remove_whole(old)
     except OSError as error:
@@ -85,12 +91,38 @@ def mark_best(folder: Path, iteration: int) -> None:
     replace_text(folder / "best", f"iter_{iteration:06d}")
 
 
-def read_state(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint's folder and its trainer.json; no tensor is read.
+def finish_saving(folder: Path) -> None:
+    """Point `latest` at the checkpoint that a kill left whole but unannounced, unless `latest` has been changed since.
+
+    Raises OSError when that cannot be written.
+    """
+    for checkpoint in checkpoints_of(folder):
+        if (checkpoint / UNANNOUNCED).is_file():
+            if _text_of(folder / "latest") == (checkpoint / UNANNOUNCED).read_bytes():
+                replace_text(folder / "latest", checkpoint.name)
+            (checkpoint / UNANNOUNCED).unlink()
+
+
+def _text_of(pointer: Path) -> bytes:
+    return pointer.read_bytes() if pointer.is_file() else b""
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoints in the folder by their iterations, the first one first."""
+    return sorted((one for one in folder.glob("iter_*") if re.fullmatch(NAME, one.name)), key=iteration_of)
+
+
+def iteration_of(checkpoint: Path) -> int:
+    """The iteration that the name of a checkpoint says."""
+    return int(checkpoint.name.removeprefix("iter_"))
+
+
+def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """The folder of the checkpoint `source`, by default the newest, and its trainer.json; no tensor is read.
 
     Raises UserError when there is none, when it is damaged or of another format, and when a name in it leads elsewhere.
     """
-    source = newest_checkpoint(folder)
+    source = source or newest_checkpoint(folder)
     if source is None:
         raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
     with damage_told(source):
@@ -107,6 +139,11 @@ def read_state(folder: Path) -> tuple[Path, dict[str, Any]]:
             )
         if not isinstance(state["iteration"], int):
             raise TypeError("its iteration is no number")
+        if state["iteration"] != iteration_of(source):
+            raise UserError(
+                f"{source}: holds the state of iteration {state['iteration']}; rename it to iter_{state['iteration']:06d}, or "
+                "resume from another checkpoint"
+            )
     return source, state
 
 
@@ -128,13 +165,16 @@ def load_checkpoint(
     device: torch.device,
     rank: int = 0,
     world_size: int = 1,
+    source: Path | None = None,
 ) -> dict[str, Any]:
-    """Restore modules, optimizers and this rank's random states from the newest checkpoint; returns the state as saved.
+    """Restore modules, optimizers and this rank's random states; returns the state as saved.
+
+    They are those of the checkpoint `source`, by default of the newest in `folder`.
 
     Random states are left alone when so many processes are not those that saved it (`world_size_of`).
     Raises UserError when there is none, or when it does not fit.
     """
-    source, state = read_state(folder)
+    source, state = read_state(folder, source)
     with damage_told(source):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
@@ -188,7 +228,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
         if not source.is_dir():
             raise UserError(f"{folder / 'latest'}: names {source.name}, which is not there; {POINTER_REMEDY}")
         return source
-    return max(folder.glob("iter_[0-9]*"), default=None)
+    return max(checkpoints_of(folder), key=iteration_of, default=None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
@@ -208,7 +248,7 @@ def _pointed(pointer: Path) -> Path:
         name = pointer.read_bytes()[:200].decode("utf-8", "replace").strip()
     except OSError as error:
         raise UserError(f"{pointer}: cannot be read: {error.strerror}; {POINTER_REMEDY}") from error
-    if not re.fullmatch(r"iter_[0-9]+", name):
+    if not re.fullmatch(NAME, name):
         raise UserError(f"{pointer}: names {name!r}, which is no checkpoint of this folder; {POINTER_REMEDY}")
     return pointer.parent / name
 

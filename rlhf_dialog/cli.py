@@ -40,7 +40,7 @@ INTERRUPTED, TERMINATED = 130, 143
 def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
     """Run `main` with the settings of `--config FILE --key value ...`; returns the exit code.
 
-    `doc` (the docstring of the script) opens the help text. `argv` is `sys.argv[1:]` by default.
+    `doc` (the docstring of the command) opens the help text. `argv` is `sys.argv[1:]` by default.
     """
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
@@ -51,9 +51,7 @@ def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv
 def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str]) -> None:
     name, overrides, flags = parse_arguments(words, FLAGS)
     if "help" in flags:
-        show_help(
-            schema, f"{doc.strip()}\n\nusage: python {sys.argv[0]} --config FILE [--key value ...]\n{flag_lines(FLAGS)}"
-        )
+        show_help(schema, f"{doc.strip()}\n\nusage: {program()} --config FILE [--key value ...]\n{flag_lines(FLAGS)}")
         return
     path = find_config(name) if name else None
     settings = load_settings(schema, path, overrides)
@@ -63,6 +61,12 @@ def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str])
         sys.stdout.write(dump_yaml(settings))
         return
     main(settings)
+
+
+def program() -> str:
+    """What is typed before the arguments: `rlhf-dialog train`, or `python train_ppo.py`."""
+    name = sys.argv[0]
+    return f"python {name}" if name.endswith(".py") else name
 
 
 def exit_on_sigterm() -> None:

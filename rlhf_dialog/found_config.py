@@ -6,6 +6,7 @@ or runs a class that is not built in; docs/SECURITY.md has the rule.
 
 import logging
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rlhf_dialog.schema import Config
 from rlhf_dialog.sources import is_hub_name
 
 logger = logging.getLogger(__name__)
+HERE = os.curdir  # a path that is on this machine
 
 
 @dataclass(frozen=True)
@@ -36,20 +38,22 @@ class RunConfig:
             raise UserError(f"{self._refusal(found)}; or name the data with --data_path")
         return path
 
-    def reward(self, given: dict[str, Any] | None = None) -> BaseReward | None:
-        """The reward, with the values `given` by the user in the place of its arguments of those names, in all parts.
+    def reward(self, given: dict[str, str] | None = None) -> BaseReward | None:
+        """The reward, in all its parts with the models that the user gave in the place of others: `given` is old -> new path.
 
         None, with one warning, for a reward that reaches out in a configuration that is not trusted.
         Raises what `build_reward` raises.
         """
         given, wanted = given or {}, self.config.reward_class
-        args = _replaced(wanted.args, given)
-        found = {} if self.trusted else reaches_out(wanted.id, args)
-        refused = {f"reward_class.{key}": why for key, why in found.items() if key.rsplit(".", 1)[-1] not in given}
+        beside = _replaced(
+            wanted.args, dict.fromkeys(given, HERE)
+        )  # where a model that the user named lies is theirs to say
+        found = {} if self.trusted else reaches_out(wanted.id, beside)
+        refused = {f"reward_class.{key}": why for key, why in found.items()}
         if refused:
             logger.warning("no score and no measures of the reward: %s", self._refusal(refused))
             return None
-        return build_reward(wanted.id, args)
+        return build_reward(wanted.id, _replaced(wanted.args, given))
 
     def _refusal(self, found: dict[str, str]) -> str:
         keys = "; ".join(f"{key}: {why}" for key, why in found.items())
@@ -76,10 +80,10 @@ def number_in(path: Path, key: str) -> float | None:
     return float(value)
 
 
-def _replaced(args: Any, given: dict[str, Any]) -> Any:
-    """Arguments of a reward, of its parts too, with the given values wherever there are such keys."""
+def _replaced(args: Any, given: dict[str, str]) -> Any:
+    """Arguments of a reward, of its parts too, with other paths in the place of those that `given` knows."""
+    if isinstance(args, dict):
+        return {key: _replaced(value, given) for key, value in args.items()}
     if isinstance(args, list):
         return [_replaced(item, given) for item in args]
-    if not isinstance(args, dict):
-        return args
-    return {key: given[key] if key in given else _replaced(value, given) for key, value in args.items()}
+    return given.get(str(args), args)

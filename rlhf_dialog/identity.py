@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.batch_plan import batch_plan
@@ -14,7 +15,7 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import base_parameters
 from rlhf_dialog.models import Models
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, models_inside
 from rlhf_dialog.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.world import World
 
@@ -40,6 +41,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "data": data_fingerprint(prompts),
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
+        "reward models": {name: model_fingerprint(module) for name, (_, module) in models_inside(reward).items()},
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
@@ -129,7 +131,7 @@ def _excerpt(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
-def model_fingerprint(lm: PreTrainedModel) -> str:
+def model_fingerprint(lm: nn.Module) -> str:
     """Class, size, and a hash of the configuration, the parameters' names and shapes and a sample of their numbers.
 
     Of a model with adapters it is that of the model without them.
@@ -138,7 +140,7 @@ def model_fingerprint(lm: PreTrainedModel) -> str:
     'GPT2LMHeadModel, 124439808 parameters, 5f0c7f0a3c1f9d8e'
     """
     digest = hashlib.sha256()
-    config = lm.config.to_diff_dict()
+    config = lm.config.to_diff_dict() if isinstance(lm, PreTrainedModel) else {}
     for name in ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"):
         config.pop(name, None)
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
@@ -168,11 +170,9 @@ def data_fingerprint(prompts: list[Dialogue]) -> str:
 
 
 def part_names(reward: BaseReward) -> list[str]:
-    """The names of the parts of a reward, which tell `meteor` from `meteor_exact_stem`; of a plain reward its own."""
-    parts = getattr(reward, "parts", None)
-    if not isinstance(parts, dict):
-        return [reward.name]
-    return [name for part in parts.values() for name in part_names(part.reward)]
+    """The names of a reward and those inside of it, which tell `meteor` from `meteor_exact_stem`; a sum's own is left out."""
+    own = [] if reward.weighted_parts() else [reward.name]
+    return own + [name for child in reward.children() for name in part_names(child)]
 
 
 def _hash(texts: Iterable[str]) -> str:

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from rlhf_dialog import openmp
+from rlhf_dialog.deepspeed_config import asks_deepspeed
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
@@ -40,11 +42,13 @@ def start(config: Config) -> World:
     """
     set_threads(config)
     device = pick_device(config)
+    if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
+        openmp.warn_when_too_late()
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if needs_group(config):
+    if asks_deepspeed(config):
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
     if size == 1:
-        if needs_group(config) and not dist.is_initialized():
+        if asks_deepspeed(config) and not dist.is_initialized():  # DeepSpeed wants a group for one process too
             dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
@@ -53,11 +57,6 @@ def start(config: Config) -> World:
     if not dist.is_initialized():
         _meet(_backend(device))
     return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
-
-
-def needs_group(config: Config) -> bool:
-    """Whether DeepSpeed computes, which wants a group of processes also for a single one."""
-    return config.use_deepspeed or config.reward_class.args.get("use_deepspeed") is True
 
 
 def _backend(device: torch.device) -> str:

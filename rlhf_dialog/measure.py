@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
@@ -10,19 +9,17 @@ from rlhf_dialog import intervals
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.intervals import Array, Interval, Statistic
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
-from rlhf_dialog.metrics.meteor import load_wordnet, meteor
+from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
 from rlhf_dialog.replies import Replies, have_acts, have_references
-from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import CompositeReward
-from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.rewards.meteor import Meteor
+from rlhf_dialog.rewards.base import Purpose
+from rlhf_dialog.rewards.intent import Intent, act_classifier
+from rlhf_dialog.rewards.meteor import wordnet_of
 from rlhf_dialog.rewards.needs import ACTS
-from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 
 BLOCK = 100
-Part = TypeVar("Part", bound=BaseReward)
 LEGACY_END = " <EOU>"
 
 
@@ -32,7 +29,8 @@ class Judges:
 
     `scorer` the run's own reward, with what becomes of a reply without a score (by default it is an error); `intent` a
     classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the published way, where the text `<EOU>` stands
-    behind references and finished replies. `seed` draws the other prompts of `meteor_shuffled`.
+    behind references and finished replies. `seed` draws the other prompts of `meteor_shuffled`. The reward
+    learns `purpose` and `iteration` before it scores.
     """
 
     scorer: Scorer | None = None
@@ -40,21 +38,14 @@ class Judges:
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
+    purpose: Purpose = "evaluation"
+    iteration: int = 0
 
 
 def judges_of(scorer: Scorer | None) -> Judges:
     """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
     reward = scorer.reward if scorer else None
-    meteor_part = _part_of(reward, Meteor)
-    wordnet = meteor_part.wordnet if meteor_part else load_wordnet("auto")
-    return Judges(scorer, _part_of(reward, Intent), wordnet)
-
-
-def _part_of(reward: BaseReward | None, kind: type[Part]) -> Part | None:
-    if isinstance(reward, CompositeReward):
-        found = (_part_of(part.reward, kind) for part in reward.parts.values())
-        return next((part for part in found if part is not None), None)
-    return reward if isinstance(reward, kind) else None
+    return Judges(scorer, act_classifier(reward), wordnet_of(reward))
 
 
 @dataclass
@@ -92,6 +83,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
     )
     if judges.scorer:
+        begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
         found.per_prompt |= _of_reward(dialogues, judges.scorer)
     if have_references(dialogues):
         _add_overlap(found, dialogues, judges)

@@ -38,7 +38,7 @@ class Registry:
         except TypeError as error:
             unknown = [str(key) for key in args if key not in signature.parameters]
             hint = nearest(unknown[0], signature.parameters) if unknown else ""
-            return f"wrong arguments for {name}: {error}{hint} It takes {name}{signature}."
+            return f"wrong arguments for {name}: {error}{hint or '.'} It takes {name}{signature}."
         return None
 
     def create(self, name: str, args: dict[str, Any]) -> Any:

@@ -295,6 +295,12 @@ class DeepSpeedKeys(Settings):
     deepspeed_config: str | None = Field(
         None, description="DeepSpeed's JSON, beside the YAML or in ds_configs/; default: ZeRO stage 2"
     )
+    ref_ds_config: str | None = Field(
+        None, description="JSON for the frozen reference, or default: it waits on the CPU; none: it lies on the device"
+    )
+    intent_ds_config: str | None = Field(
+        None, description="the same for the frozen models of the reward, an act classifier or any other"
+    )
     zero3_gather_for_generation: Literal["auto", "true", "false"] = Field(
         "auto", description="ZeRO stage 3: whole weights during a rollout; false: layer by layer; auto: if they fit"
     )

@@ -6,6 +6,8 @@ import traceback
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.masks import masked_mean, mean
 from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.scoring import metrics_of
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.world import World
 
@@ -48,9 +50,23 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
     """
     with world.fail_together():
         found = _asked(vec_info, rollout) if len(rollout) else {}
+    return _mean_over_ranks(found, len(rollout), world)
+
+
+def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
+    """`reward/<name>/<key>`: what a reward says of itself; with several ranks the mean of theirs, by their episodes.
+
+    Raises RewardError when it raises, or gives what is not a number, on whichever rank.
+    """
+    with world.fail_together():
+        found = {f"reward/{name}": value for name, value in metrics_of(reward).items()}
+    return _mean_over_ranks(found if len(rollout) else {}, len(rollout), world)
+
+
+def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
     if world.size == 1:
         return found
-    told = world.gather({name: (float(value), len(rollout)) for name, value in found.items()})
+    told = world.gather({name: (float(value), episodes) for name, value in found.items()})
     pairs = {name: [one[name] for one in told if name in one] for one in told for name in one}
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
 

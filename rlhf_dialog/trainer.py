@@ -25,11 +25,11 @@ from rlhf_dialog.models import Models
 from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import Sharing
-from rlhf_dialog.summary import Metrics, filter_metrics, rollout_metrics, vec_info_metrics
+from rlhf_dialog.summary import Metrics, filter_metrics, reward_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.update import PPOUpdate
 from rlhf_dialog.world import World
 
@@ -147,6 +147,8 @@ class PPOTrainer:
         Where a rank fails, all ranks raise; how long this one waited for the others is `time/wait`.
         """
         in_groups = self.config.estimator.needs_groups
+        with self.world.fail_together():
+            begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
         with self.world.fail_together(), self.sharing.rollout():
             rollout = self._collect_own(prompts)
             rollout = without_unscored(rollout, self.config.num_responses_per_prompt if in_groups else 1)
@@ -207,6 +209,7 @@ class PPOTrainer:
             metrics["objective/kl_initial"] = kl
         metrics |= filter_metrics(rollout, self.world)
         self._watch_support(metrics.get("objective/ref_support_mass"))
+        metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
         return metrics | vec_info_metrics(self.vec_info, rollout, self.world)
 
     def _watch_support(self, mass: float | None) -> None:
@@ -235,6 +238,7 @@ class PPOTrainer:
             "sampler": self.sampler.state_dict(),
             "kl_controller": self.kl.state_dict(),
             "value_normalizer": self.value_norm.state_dict() if self.value_norm else None,
+            "reward": state_of(self.scorer.reward),
             "scalers": {name: engine.scaler.state_dict() for name, engine in self.engines.items() if engine.scaler},
         }
 
@@ -252,3 +256,5 @@ class PPOTrainer:
         for name, engine in self.engines.items():
             if engine.scaler and name in state.get("scalers", {}):
                 engine.scaler.load_state_dict(state["scalers"][name])
+        if "reward" in state:
+            load_state(self.scorer.reward, state["reward"])

@@ -145,7 +145,7 @@ class PPOUpdate:
         """For each engine the loss of a microbatch as its share of the minibatch, and the statistics to add up; all scalars."""
         config, at = self.config, (part.rows, part.response)
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
-        new, values = self._evaluate(rollout, part)
+        new, values = self._teacher_forced(rollout, part)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         if is_first:
             with self.world.fail_together():
@@ -171,7 +171,7 @@ class PPOUpdate:
         statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
         return losses, statistics
 
-    def _evaluate(self, rollout: Rollout, part: Microbatch) -> tuple[TeacherForced, Tensor | None]:
+    def _teacher_forced(self, rollout: Rollout, part: Microbatch) -> tuple[TeacherForced, Tensor | None]:
         inputs = (
             rollout.prompt_ids[part.rows, part.prompt],
             rollout.prompt_mask[part.rows, part.prompt],

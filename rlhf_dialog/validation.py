@@ -36,7 +36,7 @@ class Validation:
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         self.config, self.prompts = config, prompts
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
-        self.judges = judges_of(Scorer(reward, rules))
+        self.judges = replace(judges_of(Scorer(reward, rules)), purpose="validation")
         self.best: Best | None = None
 
     def check(self) -> None:
@@ -71,7 +71,7 @@ class Validation:
                 min(BATCH_SIZE, trainer.plan.num_responses),
                 f"evaluation of iteration {trainer.iteration}",
             )
-            found = measure(replies, self.judges).points()
+            found = measure(replies, replace(self.judges, iteration=trainer.iteration)).points()
         self._compare(found.get(self.config.eval_metric, math.nan), trainer.iteration)
         return {f"eval/{name}": value for name, value in found.items()} | {"time/eval": time.perf_counter() - start}
 

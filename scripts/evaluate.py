@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import rlhf_dialog  # before torch
+
+# isort: split
 import torch
 from rich.console import Console
 
@@ -36,6 +39,8 @@ from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.replies import Replies
 from rlhf_dialog.rewards import Intent
+from rlhf_dialog.rewards.composite import model_paths
+from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.scoring import Scorer
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
@@ -250,15 +255,16 @@ def register(path: str) -> None:
 
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
-    reward = None
-    asks_classifier = task.run is not None and "intent_model" in str(task.run.config.reward_class.args)
-    if task.run and not (options.no_intent and asks_classifier):
-        reward = task.run.reward({"intent_model": options.intent_model} if options.intent_model else {})
+    reward, run = None, task.run
+    models = model_paths(run.config.reward_class.id, run.config.reward_class.args) if run else {}
+    classifiers = [path for name, path in models.items() if name.startswith(CLASSIFIER)]
+    if run and not (options.no_intent and classifiers):
+        reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
         reward = reward and reward.to(options.device)
-    elif task.run:
+    elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
     judges = measure.judges_of(Scorer(reward) if reward else None)
-    if options.intent_model and not (judges.intent and asks_classifier):
+    if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import HANGING
 
 from rlhf_dialog import launch
 from rlhf_dialog.schema import Config
@@ -33,14 +34,12 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def in_ranks(size: int, work: Callable[..., Any], *args: Any, seconds: float = 60) -> list[Any]:
+def in_ranks(size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """`work(world, *args)` in `size` processes; what each returns. Fails with the tracebacks, or when they do not end."""
-    return started(size, lambda *rest: work(launch.start(CONFIG), *rest), args, seconds)
+    return started(size, lambda *rest: work(launch.start(CONFIG), *rest), args)
 
 
-def runs_in_ranks(
-    size: int, work: Callable[[int], Any], folder: Path, seconds: float = 90
-) -> list[tuple[Any, str, str]]:
+def runs_in_ranks(size: int, work: Callable[[int], Any], folder: Path) -> list[tuple[Any, str, str]]:
     """`work(rank)` in `size` processes that are no world yet; what each returns, its stdout and its stderr."""
 
     def quietly() -> Any:
@@ -50,16 +49,16 @@ def runs_in_ranks(
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
         return work(rank)
 
-    results = started(size, quietly, (), seconds)
+    results = started(size, quietly, ())
     texts = [[(folder / f"{name}{rank}").read_text() for name in ("out", "err")] for rank in range(size)]
     return [(result, *text) for result, text in zip(results, texts, strict=True)]
 
 
-def started(size: int, work: Callable[..., Any], args: tuple[Any, ...], seconds: float) -> list[Any]:
+def started(size: int, work: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
     context, port = multiprocessing.get_context("fork"), free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     ranks = [
-        context.Process(target=_run, args=(rank, size, port, pipes[rank][1], work, args, seconds), daemon=True)
+        context.Process(target=_run, args=(rank, size, port, pipes[rank][1], work, args), daemon=True)
         for rank in range(size)
     ]
     for rank in ranks:
@@ -67,7 +66,7 @@ def started(size: int, work: Callable[..., Any], args: tuple[Any, ...], seconds:
     for _, theirs in pipes:
         theirs.close()
     try:
-        found = [_answer(rank, ours, seconds) for rank, (ours, _) in enumerate(pipes)]
+        found = [_answer(rank, ours) for rank, (ours, _) in enumerate(pipes)]
     finally:
         for rank in ranks:
             rank.kill()
@@ -77,8 +76,8 @@ def started(size: int, work: Callable[..., Any], args: tuple[Any, ...], seconds:
     return [result for _, result in found]
 
 
-def _answer(rank: int, pipe: Connection, seconds: float) -> tuple[bool, Any]:
-    if not pipe.poll(seconds + 5):
+def _answer(rank: int, pipe: Connection) -> tuple[bool, Any]:
+    if not pipe.poll(HANGING + 5):
         return False, f"rank {rank} does not end"
     try:
         return pickle.loads(pipe.recv_bytes())
@@ -86,10 +85,8 @@ def _answer(rank: int, pipe: Connection, seconds: float) -> tuple[bool, Any]:
         return True, "gone"  # killed
 
 
-def _run(
-    rank: int, size: int, port: int, pipe: Connection, work: Callable[..., Any], args: tuple[Any, ...], seconds: float
-) -> None:
-    faulthandler.dump_traceback_later(seconds, exit=True)  # where it hangs
+def _run(rank: int, size: int, port: int, pipe: Connection, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    faulthandler.dump_traceback_later(HANGING, exit=True)  # where it hangs
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()})
     torch.set_num_threads(1)

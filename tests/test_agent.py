@@ -1,11 +1,9 @@
 """Whole runs through main() and PPOAgent: what they leave behind, how they resume, and how every mistake ends."""
 
-import importlib.util
 import io
 import json
 import math
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from processes import ROOT, load_file, run_python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import (
@@ -27,7 +26,6 @@ from rlhf_dialog import (
     main,
 )
 
-ROOT = Path(__file__).parents[1]
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
     *("objective/entropy", "ppo/policy_loss", "ppo/value_loss", "ppo/clip_fraction", "ppo/approx_kl"),
@@ -114,12 +112,8 @@ def rewards(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
     path = tmp_path_factory.mktemp("user") / "my_rewards.py"
     path.write_text(REWARDS, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("my_rewards", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "my_rewards", module)
-    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "my_rewards", None)  # load_file changes it until the test ends
+    module = load_file(path, "my_rewards")
     for name in ("Vowels", "Broken", "Returns", "Moody", "Planned", "Impatient", "Unbuildable"):
         RewardFactory.register(name, getattr(module, name))
     return path
@@ -187,6 +181,7 @@ def tree(folder: Path) -> set[str]:
 # what a run leaves behind
 
 
+@pytest.mark.whole_run
 def test_a_run_end_to_end(run, world, tmp_path, capsys):
     before = tree(world)
     assert run() == 0
@@ -220,6 +215,7 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert "samples of iteration 1" not in captured.out
 
 
+@pytest.mark.whole_run
 def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, tmp_path):
     assert run("--use_share_model", "true") == 0
     agent = tmp_path / "run_results" / "ppo" / "agent"
@@ -232,6 +228,7 @@ def test_the_agent_is_a_plain_causal_lm_that_has_learned_and_talks(run, world, t
     assert isinstance(ChatAgent.load(agent).chat("Hello", history=["Good morning", "Good morning"]), str)
 
 
+@pytest.mark.whole_run
 def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert run("--experiment_name", name, "--seed", seed) == 0
@@ -240,12 +237,14 @@ def test_the_same_seed_gives_the_same_run_and_another_another(run, tmp_path):
     assert same(weights(runs / "a" / "agent"), weights(runs / "b" / "agent"))
 
 
+@pytest.mark.whole_run
 def test_training_ends_with_the_iteration_that_reaches_the_tokens(run, tmp_path):
     assert run("--max_iterations", "null", "--total_time_steps", "100", "--run_dir", "runs") == 0
     found = [row["time_steps"] for row in rows(tmp_path / "runs" / "ppo")]
     assert found[-2] < 100 <= found[-1]
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(
     "words",
     [
@@ -288,12 +287,14 @@ def test_the_options_run(run, tmp_path, words):
     assert found[0]["objective/kl_coef"] == (0.3 if "kl_coef: 0.3" in words[-1] else 0.2)
 
 
+@pytest.mark.whole_run
 def test_a_model_without_learned_positions(run, tmp_path):
     tiny.llama().save_pretrained(tmp_path / "llama")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "llama")
     assert run("--model_path", "./llama", "--use_share_model", "true") == 0
 
 
+@pytest.mark.whole_run
 def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     tiny.gpt2(seed=5).save_pretrained(tmp_path / "ref")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "ref")
@@ -303,6 +304,7 @@ def test_another_reference_than_the_start_has_its_own_kl(run, tmp_path):
     assert abs(first["objective/kl"]) > 1e-3  # an estimate, of either sign
 
 
+@pytest.mark.whole_run
 def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
     monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
 
@@ -318,6 +320,7 @@ def test_a_vec_info_of_ones_own_is_logged(run, tmp_path, monkeypatch):
     assert [row["my/number"] for row in rows(tmp_path / "run_results" / "ppo")] == [4.0, 4.0]
 
 
+@pytest.mark.whole_run
 def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
     assert run("--max_iterations", "5", "--save_interval", "2", "--keep_checkpoints", "2", "--ppo_epoch", "1") == 0
     names = {path.name for path in (tmp_path / "run_results" / "ppo" / "checkpoints").iterdir()}
@@ -327,6 +330,7 @@ def test_checkpoints_at_their_interval_and_only_the_newest(run, tmp_path):
 # overwrite and resume
 
 
+@pytest.mark.whole_run
 def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     folder = tmp_path / "run_results" / "ppo"
     assert run("--max_iterations", "3", "--use_tensorboard", "true") == 0
@@ -344,6 +348,7 @@ def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     }
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path, rewards, shared):
     """Its reward raises in iteration 4, two iterations after the checkpoint; the lines in between are not there twice."""
@@ -362,6 +367,7 @@ def test_a_run_that_broke_and_was_resumed_equals_one_that_did_not(run, tmp_path,
     assert same(weights(folder / "agent"), weights(whole / "agent"))
 
 
+@pytest.mark.whole_run
 def test_resume_goes_on_where_a_shorter_run_ended(run, tmp_path):
     for name, lengths in (("parts", ("2", "4")), ("whole", ("4",))):
         for i, length in enumerate(lengths):
@@ -372,6 +378,7 @@ def test_resume_goes_on_where_a_shorter_run_ended(run, tmp_path):
     assert same(weights(runs / "parts" / "agent"), weights(runs / "whole" / "agent"))
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -393,6 +400,7 @@ def test_a_damaged_checkpoint_is_the_users_error(run, tmp_path, capsys, name, te
     assert "checkpoints" in captured.err
 
 
+@pytest.mark.whole_run
 def test_resuming_with_another_kind_of_critic_is_refused(run, capsys):
     assert run() == 0
     assert run("--resume", "--use_share_model", "true") == 2
@@ -403,6 +411,7 @@ def checkpoint_of(folder: Path, name: str = "iter_000002") -> dict:
     return json.loads((folder / "checkpoints" / name / "trainer.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.whole_run
 def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -421,6 +430,7 @@ def test_resuming_another_run_is_refused_with_every_key(run, world, tmp_path, ca
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.whole_run
 def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert run() == 0
     for name in ("model", "data"):
@@ -433,6 +443,7 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
     assert state["settings"]["lr"] == 1e-4
 
 
+@pytest.mark.whole_run
 def test_a_checkpoint_of_an_earlier_version_is_resumed_with_a_warning(run, tmp_path, caplog):
     assert run() == 0
     path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
@@ -444,6 +455,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_with_a_warning(run, tmp_p
     assert "does not say what it was made with" in caplog.text
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize("key", ["iteration", "sampler", "kl_controller", "value_normalizer"])
 def test_a_state_that_is_poisoned_is_the_users_error(run, tmp_path, capsys, key):
     assert run() == 0
@@ -457,6 +469,7 @@ def test_a_state_that_is_poisoned_is_the_users_error(run, tmp_path, capsys, key)
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.whole_run
 def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     assert run("--max_iterations", "3") == 0
     old = tmp_path / "run_results" / "ppo"
@@ -482,6 +495,7 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     assert without_clocks(more) == without_clocks(new)
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -508,6 +522,7 @@ def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, 
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
+@pytest.mark.whole_run
 def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
     assert run() == 0
     folder = tmp_path / "run_results" / "ppo"
@@ -535,6 +550,7 @@ def without_evaluation(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if not key.startswith("eval/")} for row in without_clocks(folder)]
 
 
+@pytest.mark.whole_run
 def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(run, world, tmp_path, capsys):
     words = ["--eval_interval", "2", "--max_iterations", "5", "--eval_episodes", "4", "--log_interval", "3"]
     assert run(*words, *planned(0.25, 0.75, 0.5)) == 0
@@ -556,6 +572,7 @@ def test_the_validation_split_is_measured_at_its_intervals_and_once_at_the_end(r
     ]
 
 
+@pytest.mark.whole_run
 def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     moody = ["--reward_class", "{id: Moody}", "--max_iterations", "3"]
     assert run(*moody, "--experiment_name", "without") == 0
@@ -566,6 +583,7 @@ def test_evaluation_does_not_disturb_the_training(run, tmp_path):
     assert same(weights(runs / "with" / "agent"), weights(runs / "without" / "agent"))
 
 
+@pytest.mark.whole_run
 def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path, caplog):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1", "--save_interval", "9"]
     assert run(*words, *planned(0.1, 0.9, 0.3, 0.9), "--max_iterations", "4") == 0
@@ -585,6 +603,7 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert not (checkpoints / "best").exists()
 
 
+@pytest.mark.whole_run
 def test_another_metric_can_decide(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_metric", "planned", "--eval_episodes", "2"]
     planned(0.4, 0.2)
@@ -593,6 +612,7 @@ def test_another_metric_can_decide(run, tmp_path):
     assert (tmp_path / "run_results/ppo/checkpoints/best").read_text(encoding="utf-8") == "iter_000001"
 
 
+@pytest.mark.whole_run
 def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tmp_path, rewards):
     words = ["--max_iterations", "5", "--eval_interval", "2", "--eval_episodes", "5", "--save_interval", "1"]
     broken = ["--reward_class", "{id: Broken, args: {at: 6}}"]  # check, 1, 2, evaluation, 3, 4
@@ -612,6 +632,7 @@ def test_a_run_that_was_killed_goes_on_with_its_evaluations_and_its_best(run, tm
     assert same(weights(folder / "best_agent"), weights(whole / "best_agent"))
 
 
+@pytest.mark.whole_run
 def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", "--keep_checkpoints", "1"]
     best = tmp_path / "run_results/ppo/checkpoints/best"
@@ -625,6 +646,7 @@ def test_the_best_before_a_resume_is_beaten_only_by_a_better_one(run, tmp_path):
     assert best.read_text(encoding="utf-8") == "iter_000005"
 
 
+@pytest.mark.whole_run
 def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_path):
     words = ["--eval_interval", "1", "--eval_episodes", "2", *planned(0.1, 0.6)]
     assert run(*words) == 0
@@ -639,6 +661,7 @@ def test_a_kill_between_the_checkpoint_and_its_best_agent_is_mended(run, tmp_pat
 # the smoke test
 
 
+@pytest.mark.whole_run
 def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, caplog):
     words = ["--eval_interval", "3", "--num_responses_per_prompt", "2", "--rollout_batch_size", "40"]
     assert run("--smoke", *words, "--max_iterations", "100", "--use_tensorboard", "true") == 0
@@ -656,6 +679,7 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
     assert stages == first + last
 
 
+@pytest.mark.whole_run
 def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
@@ -678,6 +702,7 @@ def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, ref
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")} == before
 
 
+@pytest.mark.whole_run
 def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
     def damaged(*_args, **_options):
         raise UserError("the agent does not load")
@@ -828,6 +853,7 @@ def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
     assert "eval_interval: 1 asks for a validation split; set eval_interval: 0, or mend this: " in message
 
 
+@pytest.mark.whole_run
 def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path):
     folder = tmp_path / "some"
     folder.mkdir()
@@ -852,6 +878,7 @@ def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monk
     assert "length_match" in message
 
 
+@pytest.mark.whole_run
 def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
     assert run("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}") == 0
@@ -864,6 +891,7 @@ def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
     assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
 
 
+@pytest.mark.whole_run
 def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -872,6 +900,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(run, refused, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.whole_run
 def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -880,6 +909,7 @@ def test_overwrite_of_a_run_with_a_mistake_keeps_the_old_run(run, refused, tmp_p
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+@pytest.mark.whole_run
 def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_path, rewards, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 2}}") == 2
     captured = capsys.readouterr()
@@ -896,6 +926,7 @@ def test_a_reward_that_raises_names_its_line_and_leaves_the_traceback(run, tmp_p
     assert [row["iteration"] for row in rows(folder)] == [1]
 
 
+@pytest.mark.whole_run
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -916,6 +947,7 @@ def test_what_a_reward_may_not_return(run, capsys, what, said):
     assert all(word in captured.err for word in said), captured.err
 
 
+@pytest.mark.whole_run
 def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_still_free(run, tmp_path, capsys):
     assert run("--reward_class", "{id: Unbuildable}") == 2
     message = capsys.readouterr().err
@@ -927,6 +959,7 @@ def test_a_reward_that_cannot_be_built_leaves_the_traceback_in_a_folder_that_is_
     assert run() == 0
 
 
+@pytest.mark.whole_run
 def test_debug_shows_the_traceback(run, capsys):
     assert run("--reward_class", "{id: Broken, args: {at: 1}}", "--debug") == 2
     captured = capsys.readouterr()
@@ -935,12 +968,14 @@ def test_debug_shows_the_traceback(run, capsys):
     assert captured.err.count("error: ") == 1
 
 
+@pytest.mark.whole_run
 def test_control_c_is_130_without_a_traceback(run, tmp_path, capsys):
     assert run("--reward_class", "{id: Impatient}") == 130
     assert "Traceback" not in capsys.readouterr().err
     assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
 
 
+@pytest.mark.whole_run
 def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
     assert run("--lr", "1e25", "--critic_lr", "1e25", "--max_iterations", "4") == 3
     captured = capsys.readouterr()
@@ -968,8 +1003,7 @@ def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_onl
 
 
 def test_the_script_itself_ends_with_the_exit_code(tmp_path):
-    command = [sys.executable, str(ROOT / "train_ppo.py"), "--config", "absent.yaml"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = run_python(ROOT / "train_ppo.py", "--config", "absent.yaml", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: config file 'absent.yaml' not found")
     assert list(tmp_path.iterdir()) == []
@@ -978,6 +1012,7 @@ def test_the_script_itself_ends_with_the_exit_code(tmp_path):
 # from Python
 
 
+@pytest.mark.whole_run
 def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     agent = PPOAgent.from_config("ppo.yaml", max_iterations=None, **{"env.args.tokenizer_path": None, "seed": 3})
@@ -1004,6 +1039,7 @@ def test_from_python_mistakes_are_user_errors(run):
         PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
 
 
+@pytest.mark.whole_run
 def test_disable_wandb_wins(run, tmp_path):
     assert run("--use_wandb", "true", "--disable_wandb", "true") == 0
     assert not (tmp_path / "run_results" / "ppo" / "wandb").exists()

@@ -12,11 +12,11 @@ import rlhf_dialog
 PACKAGE = Path(rlhf_dialog.__file__).parent
 LAYERS = """
 errors interrupts clock allocator masks
-registry dialogue atomic_files ppo intervals predictions cpu_linear
+registry dialogue atomic_files ppo intervals predictions cpu_linear data evaluation
 schema
 config batch_plan
 deepspeed_config
-cli hub supervised model_sizes free_memory
+cli hub model_sizes free_memory
 sources
 metrics
 rewards prompts packing lora environments
@@ -26,9 +26,7 @@ policy
 decoding
 models
 chat_template
-generation
-chat_agent
-episodes
+generation training
 rollout
 world
 launch random_states
@@ -36,10 +34,11 @@ checkpoint identity engine memory lockstep
 deepspeed_engine
 partitions sharing
 tracking
+branches
 run_folder
 chat
-replies
-measure report
+evaluate
+report
 minibatches checks summary
 update
 trainer
@@ -47,6 +46,7 @@ validation
 run_state
 agent
 command
+commands
 """
 ORDER = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -104,12 +104,12 @@ def test_the_table_sees_a_back_arrow():
         ("rewards/base", "torch"),
         ("rewards/length", "torch"),
         ("metrics/text", "torch"),
-        *((f"environments/{path.stem}", "torch") for path in (PACKAGE / "environments").glob("*.py")),
         ("registry", "torch"),
         ("schema", "torch"),
         ("config", "torch"),
         ("cli", "torch"),
         *((f"sources/{path.stem}", "torch") for path in (PACKAGE / "sources").glob("*.py")),
+        *((f"data/made_up/{path.stem}", "torch") for path in (PACKAGE / "data/made_up").glob("*.py")),
         ("ppo", "transformers"),
     ],
 )
@@ -165,7 +165,7 @@ def test_files_are_short():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_chat_prints(path):
+def test_only_the_chat_and_the_commands_print(path):
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     printing = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
-    assert not printing or path == PACKAGE / "chat.py"
+    assert not printing or path == PACKAGE / "chat.py" or top(path) == "commands"

@@ -1,8 +1,6 @@
 """`turn_separator: chat_template`: prompts, targets and ends in the tokenizer's template, and the whole way with it."""
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +9,7 @@ import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import load_script
 from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
 from tokenizers import models, pre_tokenizers
 from torch import nn
@@ -18,14 +17,14 @@ from torch import nn
 from rlhf_dialog import ChatAgent, chat, main
 from rlhf_dialog.chat_agent import AGENT_FILE
 from rlhf_dialog.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
-from rlhf_dialog.cli import run_script
+from rlhf_dialog.commands import train_sft
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.models import Policy
 from rlhf_dialog.prompts import PromptEncoder, collate
+from rlhf_dialog.training.supervised import sft
 
-ROOT = Path(__file__).parents[1]
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
 THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
 SWITCHED = CHATML.replace(
@@ -260,16 +259,6 @@ def test_no_end_at_all_is_an_error():
 # the whole way
 
 
-def script(name: str):
-    path = ROOT / "scripts" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"template_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def save(folder: Path, template: str | None) -> Path:
     tiny.gpt2(vocab_size=261).save_pretrained(folder)
     chat_tokenizer(template).save_pretrained(folder)
@@ -277,11 +266,10 @@ def save(folder: Path, template: str | None) -> Path:
 
 
 def fine_tune(model: Path | None, root: Path, output: str) -> int:
-    sft = script("train_sft")
     argv = ["--data_path", str(root / "data"), "--output", str(root / output), "--turn_separator", "chat_template"]
     argv += ["--model_path", str(model)] if model else []
     few = ["--max_steps", "3", "--batch_size", "4", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
-    return run_script(sft.main, sft.SFTConfig, "", [*argv, *few])
+    return train_sft.main([*argv, *few])
 
 
 def train(model: Path, root: Path) -> int:
@@ -300,7 +288,7 @@ def train(model: Path, root: Path) -> int:
 def evaluate(agent: Path, root: Path) -> int:
     output = str(root / "evaluation.json")
     argv = ["--agent", str(agent), "--config", str(root / "run.yaml"), "--output", output, "--max_prompts", "4"]
-    return script("evaluate").main(argv)
+    return load_script("scripts/evaluate.py").main(argv)
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +356,7 @@ def test_a_new_tokenizer_has_no_template(world, tmp_path, capsys):
 
 
 def test_labels_and_merged_rows_with_a_template():
-    sft, encoder = script("train_sft"), encoder_of()
+    encoder = encoder_of()
     turns = ["a", "b", "c", "d"]
     rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
     first = said("user", "a") + OPEN

@@ -2,11 +2,11 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from processes import HANGING, start_python
 from pydantic import Field
 
 from rlhf_dialog import cli
@@ -181,9 +181,9 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
         "sys.exit(cli.run_script(main, DataKeys, 'demo', []))\n",
         encoding="utf-8",
     )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+    with start_python(script, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 143
+        assert process.wait(HANGING) == 143
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

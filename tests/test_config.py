@@ -11,8 +11,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import rlhf_dialog
 import rlhf_dialog.metrics
-import rlhf_dialog.rewards  # noqa: F401  so that unknown reward ids are known to be unknown
+import rlhf_dialog.rewards
 from rlhf_dialog.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config import (
     dump_yaml,
@@ -23,6 +24,7 @@ from rlhf_dialog.config import (
     parse_arguments,
     read_yaml,
     replace_keys,
+    shipped,
     walk,
 )
 from rlhf_dialog.errors import UserError
@@ -337,6 +339,59 @@ def test_a_wrong_kl_argument_of_nlpreward_is_a_mistake(write):
     assert "kl_coef: found -1" in message(write(nlp("{intent_coef: 0, kl_coef: -1}")))
 
 
+def inside(depth: int, reward: str) -> str:
+    """The reward in so many composites, each time behind another part."""
+    for _ in range(depth):
+        reward = f"{{id: CompositeReward, args: {{parts: [{{id: LengthMatch}}, {reward}]}}}}"
+    return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {reward}\n"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_kl_arguments_of_an_nlpreward_in_composites_become_the_top_level_keys(write, depth):
+    args = "{intent_coef: 0, ref_model: r, kl_coef: 0.3, kl_target: 0.7, kl_rate: 0.4, kl_clip: 0.5}"
+    config = load_config(write(inside(depth, f"{{id: NLPReward, args: {args}}}")))
+    assert (config.ref_model, config.kl_coef, config.kl_target) == ("r", 0.3, 0.7)
+    assert (config.kl_rate, config.kl_clip) == (0.4, 0.5)
+    node = config.reward_class.model_dump()
+    for _ in range(depth):
+        node = node["args"]["parts"][1]
+    assert node == {"id": "NLPReward", "args": {"intent_coef": 0}}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
+    """At the top level and inside; in two parts of a composite."""
+    reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
+    where = "reward_class" + ".args.parts.1" * depth
+    said = message(write(inside(depth, reward) + "kl_coef: 0.2\n"))
+    assert f"kl_coef: 0.2 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    other = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.4}}"
+    pair = f"{{id: CompositeReward, args: {{parts: [{other}, {reward}]}}}}"
+    said = message(write(inside(depth - 1, pair)))
+    first = where[:-1] + "0"
+    assert "1 problem\n" in said
+    assert f"{first}.args.kl_coef: 0.4 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+
+
+def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):
+    assert "kl_coef: found -1" in message(write(inside(2, "{id: NLPReward, args: {intent_coef: 0, kl_coef: -1}}")))
+
+
+def test_an_alias_outside_of_the_reward_keeps_its_kl_keys(write):
+    text = (
+        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: NLPReward, args: &a {kl_coef: 0.3, intent_coef: 0}}\n"
+        "vec_info_class: {id: NLPVecInfo, args: *a}\n"
+    )
+    assert "vec_info_class: wrong arguments for NLPVecInfo: got an unexpected keyword argument 'kl_coef'" in message(
+        write(text)
+    )
+
+
+def test_wrong_arguments_end_with_a_full_stop(write):
+    said = message(write(SMALL.replace("{id: LengthMatch}", "{id: LengthMatch, args: {zzz: 1}}")))
+    assert "'zzz'. It takes LengthMatch" in said
+
+
 # order and overrides
 
 
@@ -469,6 +524,26 @@ def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch
     assert find_config("a.yaml") == tmp_path / "project" / "configs" / "a.yaml"
 
 
+def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = find_config("quickstart.yaml", tmp_path)
+    assert found == shipped("configs") / "quickstart.yaml"
+    assert load_config(found).experiment_name == "quickstart"
+    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*this program brings: .*nlp_ppo.yaml"):
+        find_config("quikstart.yaml", tmp_path)
+    (tmp_path / "quickstart.yaml").touch()
+    assert find_config("quickstart.yaml") == Path("quickstart.yaml")
+
+
+def test_an_installed_package_brings_its_files_inside_and_a_checkout_beside_it(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "rlhf_dialog"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(rlhf_dialog, "__file__", str(package / "__init__.py"))
+    assert shipped("configs") == tmp_path / "site-packages" / "configs"
+    (package / "configs").mkdir()
+    assert shipped("configs") == package / "configs"
+
+
 def test_a_folder_of_that_name_is_no_config(tmp_path, monkeypatch):
     (tmp_path / "a.yaml").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -586,7 +661,7 @@ def test_batch_plan_by_hand(write, text, numbers, words):
     length=st.integers(1, 300), env_num=st.integers(1, 9), new=st.integers(1, 60), per_prompt=st.integers(2, 5),
     asked=st.integers(1, 40),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_batch_plan_covers_the_tokens_and_shares_out_whole_groups(length, env_num, new, per_prompt, asked):
     sizes = {"episode_length": length, "env_num": env_num, "max_new_tokens": new, "num_mini_batch": asked}
     config = Config.model_validate(
@@ -657,9 +732,7 @@ CLASSES = st.fixed_dictionaries(
         "args": TREES | st.dictionaries(st.sampled_from(["kl_coef", "ref_model", "parts"]) | st.integers(0, 2), TREES)
     },
 )
-PROPERTY = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+PROPERTY = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @given(tree=st.dictionaries(KEYS, TREES, max_size=6) | TREES, reward=CLASSES, whole=st.booleans())

@@ -1,6 +1,5 @@
 """What is measured of replies, replies without a model, and the JSON of scripts/evaluate.py."""
 
-import importlib.util
 import json
 import math
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from processes import load_script
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.chat_agent import ChatAgent
@@ -27,7 +27,6 @@ from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.schema import Config
 from rlhf_dialog.validation import Validation
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "evaluate.py"
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
 OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
 ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
@@ -48,12 +47,7 @@ BASELINES = {
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/evaluate.py")
 
 
 @pytest.fixture(scope="module")

@@ -255,7 +255,7 @@ def test_unreachable_hub_fails_fast(monkeypatch):
     start = time.perf_counter()
     with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: 'nobody/nothing'.*Hub cannot be reached"):
         Intent("nobody/nothing")
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 60
 
 
 def test_hub_name_loads_through_the_local_cache(tmp_path, monkeypatch):

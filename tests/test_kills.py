@@ -8,18 +8,19 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import tiny
 import yaml
+from processes import HANGING, ROOT, run_python, start_python
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.whole_run
 SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
@@ -72,14 +73,8 @@ class Starter:
     def __init__(self):
         self.running = False
         program = SERVER.replace("STEPS", repr(STEPS)).replace("SCRIPT", repr(str(SCRIPT)))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=Path(__file__).parent,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = start_python("-c", program, cwd=Path(__file__).parent, **pipes)
 
     def start(self, folder, *words, step=None, limit=None):
         """Begin; returns the process id. `step`: SIGKILL before so many changes of the disk; `limit`: bytes of a file."""
@@ -106,7 +101,7 @@ def starter():
     starter = Starter()
     yield starter
     starter.process.stdin.close()
-    starter.process.wait(timeout=60)
+    starter.process.wait(HANGING)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +158,7 @@ def expected(starter, world, tmp_path_factory):
 
 def wait_for(event, pid):
     """Until `event()` is true, or the process is gone."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + HANGING
     while not event() and Path(f"/proc/{pid}/stat").exists() and time.monotonic() < limit:
         time.sleep(0.001)
 
@@ -196,9 +191,7 @@ def kill_and_resume(starter, folder, kills, seed):
 def test_five_kills_at_random_moments_leave_no_trace(starter, world, tmp_path, expected):
     folder = write_config(tmp_path, world)
     assert kill_and_resume(starter, folder, 5, seed=1) == 5
-    command = [sys.executable, str(SCRIPT), "--config", "ppo.yaml", "--resume"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(SCRIPT, "--config", "ppo.yaml", "--resume", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "its lock is replaced" in done.stderr
     assert results(folder) == expected[0]
@@ -222,6 +215,8 @@ def check_kill_before(starter, world, folder, expected, step):
     assert starter.run(folder, *(["--resume"] if started else [])) == 0, (folder / "said").read_text()
     assert results(folder) == expected[0]
     assert left_behind(folder) == []
+    assert not list(folder.rglob("abandoned"))
+    assert not list(folder.rglob("unannounced"))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.97])
@@ -234,6 +229,69 @@ def test_a_kill_before_a_change_of_the_disk(starter, world, tmp_path, expected, 
 def test_a_kill_before_every_change_of_the_disk(starter, world, tmp_path, expected, part):
     for step in range(1 + part, expected[1], 10):
         check_kill_before(starter, world, tmp_path / str(step), expected, step)
+
+
+# -- going back
+
+
+BACK = ["--lr", "5e-4", "--max_iterations", "7"]  # the numbers of the branch are its own
+
+
+@pytest.fixture(scope="module")
+def branches(starter, world, tmp_path_factory):
+    """A finished run that went back once; what it leaves after it goes back again undisturbed, and the changes of the disk."""
+    root = tmp_path_factory.mktemp("branches")
+    once = write_config(root / "once", world, keep_checkpoints=9)
+    assert starter.run(once) == 0, (once / "said").read_text()
+    assert starter.run(once, "--resume_from", "4", "--lr", "2e-4", "--max_iterations", "8") == 0
+    twice = root / "twice"
+    shutil.copytree(once, twice)
+    assert starter.run(twice, "--resume_from", "4", *BACK, step=-1) == 0, (twice / "said").read_text()
+    steps = int((twice / "said").read_text().rsplit("steps: ", 1)[1])
+    assert [row["iteration"] for row in results(twice)[0]] == [1, 2, 3, 4, 5, 6, 7]
+    return once, results(twice), steps
+
+
+def check_kill_while_going_back(starter, folder, branches, step):
+    once, expected, _ = branches
+    shutil.copytree(once, folder / "same")
+    assert starter.run(folder / "same", "--resume_from", "4", *BACK, step=step) == -signal.SIGKILL
+    shutil.copytree(folder / "same", folder / "plain")
+    begun = (folder / "plain/run_results/ppo/checkpoints/latest").read_text() != "iter_000008"
+    for name, words in (("same", ["--resume_from", "4"]), ("plain", ["--resume"] if begun else ["--resume_from", "4"])):
+        assert starter.run(folder / name, *words, *BACK) == 0, (folder / name / "said").read_text()
+        assert results(folder / name) == expected, (step, name)
+        assert left_behind(folder / name) == []
+        nothing_is_lost(once / "run_results/ppo", folder / name / "run_results/ppo")
+
+
+def nothing_is_lost(before, after):
+    """Whatever the run had is still there as a whole, and the abandoned branches have each line of their metrics once."""
+    old, new = before / "checkpoints/abandoned", after / "checkpoints/abandoned"
+    for path in (*old.iterdir(), before / "checkpoints/iter_000002", before / "checkpoints/iter_000004"):
+        there = new / path.name if path.parent == old else after / "checkpoints" / path.name
+        assert bytes_under(there) == bytes_under(path)
+    for path in (before / "checkpoints/iter_000006", before / "checkpoints/iter_000008", before / "agent"):
+        assert bytes_under(path) == bytes_under(new / f"{path.name}.2"), path
+    tail = (before / "metrics.jsonl").read_text().splitlines(keepends=True)[4:]
+    kept = [path.read_text() for path in new.glob("metrics_after_iter_000004*.jsonl")]
+    assert kept.count("".join(tail)) == 1
+
+
+def bytes_under(path):
+    return {str(one.relative_to(path)): one.read_bytes() for one in (path, *path.rglob("*")) if one.is_file()}
+
+
+@pytest.mark.parametrize("share", [0.08, 0.2, 0.45, 0.95])
+def test_a_kill_while_the_run_goes_back_again(starter, tmp_path, branches, share):
+    check_kill_while_going_back(starter, tmp_path, branches, int(share * branches[2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_a_kill_before_every_change_while_the_run_goes_back_again(starter, tmp_path, branches, part):
+    for step in range(1 + part, branches[2], 10):
+        check_kill_while_going_back(starter, tmp_path / str(step), branches, step)
 
 
 KINDS = {
@@ -371,8 +429,7 @@ def test_a_run_folder_in_use_is_refused(starter, world, tmp_path):
     pid = starter.start(folder)
     run = folder / "run_results/ppo"
     wait_for((run / "metrics.jsonl").exists, pid)
-    command = [sys.executable, str(SCRIPT), "--config", "ppo.yaml", "--resume"]
-    second = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    second = run_python(SCRIPT, "--config", "ppo.yaml", "--resume", cwd=folder)
     os.kill(pid, signal.SIGTERM)
     assert starter.end() == 143
     assert second.returncode == 2

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 
+pytestmark = pytest.mark.whole_run
 LORA = ["--use_lora", "--lora_r", "3", "--use_share_model", "true"]
 KINDS = {
     "lora": LORA,

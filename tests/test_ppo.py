@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
@@ -82,7 +82,6 @@ def test_gae_by_hand_with_discount():
     assert returns.tolist() == [[2.5, 2.0]]
 
 
-@settings(deadline=None)
 @given(masks, seeds, discounts, discounts)
 def test_gae_equals_deletion_of_the_masked_tokens(mask, seed, gamma, gae_lambda):
     rewards, values = numbers(seed, mask, 2)
@@ -96,7 +95,6 @@ def test_gae_equals_deletion_of_the_masked_tokens(mask, seed, gamma, gae_lambda)
             assert returns[b, t].item() == pytest.approx(0.0 if advantage is None else advantage + value, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(masks, seeds, discounts)
 def test_gae_with_lambda_1_is_the_discounted_return_minus_the_value(mask, seed, gamma):
     rewards, values = numbers(seed, mask, 2)
@@ -182,7 +180,6 @@ def test_policy_loss_of_one_token_by_hand(advantage, ratio, dual, loss, clipped)
     assert fraction.item() == clipped
 
 
-@settings(deadline=None)
 @given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.sampled_from([None, 1.5]))
 def test_policy_loss_and_its_gradient_with_bad_numbers_behind_the_mask(mask, seed, dual):
     new, old, advantages = numbers(seed, mask, 3)
@@ -248,7 +245,6 @@ def test_value_loss_gradient_with_bad_numbers_behind_the_mask(clip, huber):
         torch.testing.assert_close(leaf.grad[mask], slope / 3)
 
 
-@settings(deadline=None)
 @given(masks.filter(lambda mask: any(map(any, mask))), seeds, st.integers(1, 3))
 def test_microbatches_add_up_to_the_minibatch(mask, seed, size):
     new, old, advantages, values, old_values, returns = numbers(seed, mask, 6)

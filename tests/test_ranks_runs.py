@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from processes import ROOT, environment, run_command
 from ranks import free_port, runs_in_ranks
 from safetensors.torch import load_file
 from test_trainer import numbers_of
@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import BaseReward, RewardFactory, agent, launch, main, random_states, run_state
 
-pytestmark = pytest.mark.multiprocess
-ROOT = Path(__file__).parents[1]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 RUN = Path("run_results/ppo")
 SCRIPT = """
 import os, sys
@@ -97,7 +96,7 @@ def ppo(world, tmp_path, monkeypatch):
     }
     Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
 
-    def run(size: int, *words: str, seconds: float = 60) -> list[tuple[int, str, str]]:
+    def run(size: int, *words: str) -> list[tuple[int, str, str]]:
         def work(_: int) -> int:
             Moody.calls = 0
             try:
@@ -105,7 +104,7 @@ def ppo(world, tmp_path, monkeypatch):
             except SystemExit as end:
                 return end.code
 
-        return runs_in_ranks(size, work, tmp_path, seconds)
+        return runs_in_ranks(size, work, tmp_path)
 
     return run
 
@@ -175,6 +174,32 @@ def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, ke
     assert states[0]["random"] != states[0]["random_of_other_ranks"][0]
 
 
+def test_ranks_go_back_together(ppo):
+    """Rank 0 moves the later checkpoints after all have read theirs; the branch is that of a run which came no further."""
+    words = ["--save_interval", "1", "--eval_interval", "1", "--eval_episodes", "3", "--keep_checkpoints", "9"]
+    assert {code for code, *_ in ppo(2, *words)} == {0}
+    assert {code for code, *_ in ppo(2, *words, "--experiment_name", "short", "--max_iterations", "2")} == {0}
+    short = RUN.with_name("short")
+    first, second = ppo(2, *words, "--resume_from", "2", "--lr", "1e-4")
+    assert (first[0], second[0]) == (0, 0), first[2]
+    assert first[2].count("went back to iter_000002") == 1
+    assert second[1:] == ("", "")
+    assert {path.name for path in (RUN / "checkpoints/abandoned").iterdir()} >= {
+        *("iter_000003", "iter_000004", "agent", "metrics_after_iter_000002.jsonl"),
+    }
+    assert {code for code, *_ in ppo(2, *words, "--resume", "--lr", "1e-4", "--experiment_name", "short")} == {0}
+    assert numbers(lines()) == numbers(lines(short))
+    best = (RUN / "checkpoints/best", short / "checkpoints/best")
+    assert best[0].read_text() == best[1].read_text()
+    for name in ("agent", "best_agent"):
+        assert torch.equal(
+            *(load_file(run / name / "model.safetensors")["transformer.wte.weight"] for run in (RUN, short))
+        )
+    refused = ppo(2, *words, "--resume_from", "7")
+    assert {code for code, *_ in refused} == {2}
+    assert refused[0][2].count("'7' is no checkpoint in") == 1
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, monkeypatch):
     original = random_states.seed_rank
@@ -216,9 +241,7 @@ def test_a_reward_that_raises_on_one_rank_ends_all_and_names_it(ppo, rank):
 
 
 def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
-    start = time.monotonic()
     first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
-    assert time.monotonic() - start < 30
     assert second[0] == "gone"
     assert first[0] == 3
     assert first[2].count("rank 0 has lost another process") == 1
@@ -296,12 +319,11 @@ def test_random_states_of_one_process_keep_their_names():
 # the launchers
 
 
-def launched(tmp_path: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess:
+def launched(tmp_path: Path, command: list[str], **changes: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
     script.write_text(SCRIPT.format(tests=str(ROOT / "tests")))
     words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
-    paths = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=240, env=os.environ | paths)
+    return run_command(*words, env=environment(**changes))
 
 
 def test_torchrun(ppo, tmp_path):

@@ -1,14 +1,12 @@
 """The README's commands name what exists, its snippets run, and the generated page is up to date."""
 
-import importlib.util
 import json
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from processes import ROOT, environment, load_script, run_command
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.config import load_config, parse_arguments
@@ -16,7 +14,6 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.rewards.composite import build_reward
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -105,7 +102,7 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     assert len(runnable) == 5
     for command in (*runnable, "python my_train.py --config polite.yaml", "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
-        done = subprocess.run(words, shell=True, cwd=after_the_quickstart, capture_output=True, text=True)
+        done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     metrics = (after_the_quickstart / "run_results" / "polite" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 3
@@ -114,8 +111,6 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
 
 
 def test_config_page_is_what_the_script_writes():
-    spec = importlib.util.spec_from_file_location("write_config_docs", ROOT / "scripts" / "write_config_docs.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("scripts/write_config_docs.py")
     written = (ROOT / "docs" / "CONFIG.md").read_text(encoding="utf-8")
     assert written == script.page(), "run python scripts/write_config_docs.py"

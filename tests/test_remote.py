@@ -8,9 +8,9 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
+from processes import ROOT
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -91,7 +91,7 @@ def says(status, text):
 
 
 def remote(server, **options):
-    return RemoteReward(server.url, **{"timeout_s": 0.2, "backoff_s": 0.01, **options})
+    return RemoteReward(server.url, **{"timeout_s": 60, "backoff_s": 0.01, **options})
 
 
 # -- a server that works
@@ -129,7 +129,7 @@ def test_batches_keep_their_order(num_workers):
         return lengths(number, body, handler)
 
     with serving(slow_first) as server:
-        reward = remote(server, batch_size=2, num_workers=num_workers, timeout_s=5)
+        reward = remote(server, batch_size=2, num_workers=num_workers)
         assert reward(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
         assert sorted(server.sizes) == [1, 2, 2]
         assert reward([]) == []
@@ -140,23 +140,23 @@ def test_workers_ask_at_the_same_time():
     together = threading.Barrier(3)
 
     def wait_for_the_others(number, body, handler):
-        together.wait(timeout=5)
+        together.wait(timeout=60)
         return lengths(number, body, handler)
 
     with serving(wait_for_the_others) as server:
-        assert remote(server, batch_size=2, num_workers=3, timeout_s=5)(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert remote(server, batch_size=2, num_workers=3)(DIALOGUES) == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_built_by_the_registry_as_a_part():
     with serving(lengths) as server:
-        part = {"id": "RemoteReward", "weight": 0.5, "args": {"url": server.url, "timeout_s": "2e-1"}}
+        part = {"id": "RemoteReward", "weight": 0.5, "args": {"url": server.url, "timeout_s": "6e1"}}
         reward = build_reward("CompositeReward", {"parts": [part]})
         scores = scored(reward, DIALOGUES)
     assert (list(scores.parts), scores.total) == (["remote"], [0.0, 0.5, 1.0, 1.5, 2.0])
 
 
 def test_the_server_of_the_documentation():
-    page = (Path(__file__).parents[1] / "docs" / "REWARDS.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "REWARDS.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     last = 'HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()\n'
     assert code.endswith(last)
@@ -165,7 +165,7 @@ def test_the_server_of_the_documentation():
     names["Handler"].log_message = lambda *_: None
     with ThreadingHTTPServer(("127.0.0.1", 0), names["Handler"]) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        found = RemoteReward(f"http://127.0.0.1:{server.server_port}/score", timeout_s=5)(DIALOGUES[:2])
+        found = RemoteReward(f"http://127.0.0.1:{server.server_port}/score", timeout_s=60)(DIALOGUES[:2])
         server.shutdown()
     assert found == [9 / 50, 9 / 50]  # "reply 0 é"
     request = json.loads(page.split("```json\n")[1].split("```")[0])
@@ -193,7 +193,7 @@ def test_it_waits_twice_as_long_each_time(monkeypatch):
         serving(says(500, "")) as server,
         pytest.raises(RewardError, match=r"500 Internal Server Error \(tried 9 times\)"),
     ):
-        remote(server, retries=8, backoff_s=0.5, timeout_s=5)(DIALOGUES)
+        remote(server, retries=8, backoff_s=0.5)(DIALOGUES)
     assert waited == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert MAX_BACKOFF == 30
 
@@ -238,8 +238,8 @@ def test_a_server_that_hangs(before, every):
         holder.append(server)
         start = time.monotonic()
         with pytest.raises(RewardError, match=r"gave no whole answer within 0\.2 seconds \(tried 2 times\)"):
-            remote(server, retries=1)(DIALOGUES)
-        assert 0.4 <= time.monotonic() - start < 1.5
+            remote(server, retries=1, timeout_s=0.2)(DIALOGUES)
+        assert time.monotonic() - start >= 0.4
         assert len(server.requests) == 2
 
 
@@ -248,7 +248,7 @@ def test_a_body_without_end_is_cut_off():
     with serving(stuck(holder, ENDLESS + b" " * (MAX_ANSWER + 1), b" " * 65536)) as server:
         holder.append(server)
         with pytest.raises(RewardError, match=r"more than 1048576 bytes \(tried once\)"):
-            remote(server, timeout_s=5)(DIALOGUES)
+            remote(server)(DIALOGUES)
 
 
 def test_a_port_without_a_server():
@@ -256,7 +256,7 @@ def test_a_port_without_a_server():
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/score"
     with pytest.raises(RewardError, match=r"ConnectionRefusedError: Connection refused\) \(tried 3 times\)") as caught:
-        RemoteReward(url, retries=2, backoff_s=0, timeout_s=1)(DIALOGUES)
+        RemoteReward(url, retries=2, backoff_s=0, timeout_s=60)(DIALOGUES)
     assert url in str(caught.value)
     assert "on_reward_error: skip" in str(caught.value)
 
@@ -309,7 +309,7 @@ def test_a_server_that_dies_in_the_middle():
 def test_a_server_that_lies(text, message, tries):
     with serving(says(200, text)) as server:
         with pytest.raises(RewardError, match=message) as caught:
-            remote(server, retries=1, timeout_s=5)(DIALOGUES[:2])
+            remote(server, retries=1)(DIALOGUES[:2])
         assert len(server.requests) == tries
     assert "Welcome" not in str(caught.value)
 
@@ -390,7 +390,7 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
 
     with serving(echo) as server:
         url = server.url + "?api_key=qu3ry"
-        reward = RemoteReward(url, token_env="MY_TOKEN", headers_env={"X-Api-Key": "MY_KEY"}, timeout_s=1)
+        reward = RemoteReward(url, token_env="MY_TOKEN", headers_env={"X-Api-Key": "MY_KEY"}, timeout_s=60)
         with pytest.raises(RewardError) as caught:
             reward(DIALOGUES)
         reward.score_available(DIALOGUES)

@@ -4,14 +4,13 @@ import math
 import random
 import re
 import socket
-import subprocess
-import sys
 from collections import Counter
 
 import evaluate
 import numpy as np
 import pytest
 from nltk.stem.porter import PorterStemmer
+from processes import output_of
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import act_counts, macro_f1
@@ -283,5 +282,4 @@ def test_the_libraries_are_imported_only_when_used():
         "import sys, rlhf_dialog.measure, rlhf_dialog.agent; "
         "print(sorted({'evaluate', 'rouge_score', 'sacrebleu'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert output_of("-c", code).strip() == "[]"

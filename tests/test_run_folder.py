@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import start_python
 
 from rlhf_dialog import run_folder
 from rlhf_dialog.errors import UserError
@@ -26,7 +27,7 @@ from rlhf_dialog.run_folder import (
 
 
 def ended_process():
-    process = subprocess.Popen([sys.executable, "-c", ""])
+    process = start_python("-c", "")
     process.wait()
     return process.pid
 
@@ -74,7 +75,7 @@ with locked(Path(sys.argv[1])):
 def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path, caplog):
     caplog.set_level("INFO", "rlhf_dialog")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], **pipes, text=True) as holder:
+    with start_python("-c", HOLD, tmp_path, **pipes) as holder:
         assert holder.stdout.readline() == "held\n"
         before = (tmp_path / LOCK).read_text()
         said = rf"in use by process {holder.pid} on .* since .*; wait for its end, stop it, or choose another name"

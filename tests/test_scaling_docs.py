@@ -1,25 +1,20 @@
 """docs/SCALING.md: its tables are what the script writes, and the script writes what a run forecasts."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from processes import ROOT, load_script
 from test_trainer import settings
 
 from rlhf_dialog.memory import forecast, setting_of
 from rlhf_dialog.model_sizes import lora_parameters, sizes_of
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/SCALING.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("write_scaling_docs", ROOT / "scripts/write_scaling_docs.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("scripts/write_scaling_docs.py")
 
 
 def test_the_tables_are_up_to_date(script):

@@ -4,8 +4,6 @@ import json
 import logging
 import os
 import pickle
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from processes import ROOT, environment, output_of
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
 from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, config, hub, main
@@ -20,7 +19,6 @@ from rlhf_dialog.models import load_causal_lm, load_models, read_tokenizer
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.schema import Config
 
-ROOT = Path(__file__).parents[1]
 MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
 
@@ -371,18 +369,15 @@ print("ASKED", sorted(set(asked)))
 """
 
 
+@pytest.mark.whole_run
 def test_nothing_is_sent_or_asked_for_when_everything_is_local(folder, tmp_path):
     """Training, resuming, evaluating, chatting and supervised training, with neither offline mode nor any opt-out set."""
     write_run(tmp_path, folder, eval_interval=1, eval_episodes=2)
     (tmp_path / "said.txt").write_text("Hello\nquit\n", encoding="utf-8")
     outs = ("OFFLINE", "TELEMETRY", "DO_NOT_TRACK", "WANDB_", "CONVERSION")
-    environment = {
-        name: value for name, value in os.environ.items() if name != "CI" and not any(o in name for o in outs)
-    }
-    program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(ROOT)]
-    ran = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "ASKED []", ran.stdout
+    removed = {name: None for name in os.environ if name == "CI" or any(out in name for out in outs)}
+    said = output_of("-c", textwrap.dedent(PROGRAM), ROOT, cwd=tmp_path, env=environment(**removed))
+    assert said.splitlines()[-1] == "ASKED []", said
 
 
 def test_the_opt_outs_are_set():

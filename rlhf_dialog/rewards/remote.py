@@ -19,8 +19,8 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.limit import TimeLimit, within
-from rlhf_dialog.rewards.scoring import RewardError
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 20  # bytes

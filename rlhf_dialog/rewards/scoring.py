@@ -1,26 +1,21 @@
 """How any reward is asked: its weighted parts in turn or beside other work, and checks of what each of them returns."""
 
+import json
 import logging
 import math
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.rewards.base import BaseReward, Part
+from rlhf_dialog.rewards.base import BaseReward, Part, Purpose, needs_device, walk
+from rlhf_dialog.rewards.errors import RewardError, named
 from rlhf_dialog.rewards.limit import Aside, stop_after
 
 logger = logging.getLogger(__name__)
-
-
-class RewardError(UserError):
-    """A reward raised or returned something unusable; `__cause__` is the reward's own exception, if it raised."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +72,10 @@ def scored_beside(
     """Begin to score, as `scored` does, while the caller computes something else; the function gives the scores, or raises.
 
     Parts that leave the device alone (METEOR, a server, most rewards in Python) begin at once in a thread; the others
-    (`uses_device`) run when the scores are asked for. With a time limit all of them do.
+    (`uses_device`, or frozen models) run when the scores are asked for. With a time limit all of them do.
     """
     parts = _parts_of(reward)
-    aside = {name: part for name, part in parts.items() if not part.reward.uses_device}
+    aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
     if rules.timeout_s is not None or not aside:
         return lambda: scored(reward, dialogues, rules)
     work = Aside(lambda: _part_scores(aside, dialogues, rules))
@@ -108,6 +103,51 @@ class Scorer:
     def score(self, dialogues: list[Dialogue]) -> Scores:
         """The scores of the dialogues, see `scored`."""
         return scored(self.reward, dialogues, self.rules)
+
+
+def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
+    """Tell a reward what it will score next, see `BaseReward.begin_scoring`. Raises RewardError when it raises."""
+    with named(reward.name, type(reward)):
+        reward.begin_scoring(purpose, iteration)
+
+
+def metrics_of(reward: BaseReward) -> dict[str, float]:
+    """`<reward's name>/<key>` for each number of a reward beside its scores; a part of a sum has its own name, not the sum's.
+
+    Raises RewardError when the reward raises, or gives what is not a number.
+    """
+    with named(reward.name, type(reward)):
+        found = {str(key): value for key, value in reward.metrics().items()}
+    if wrong := [key for key, value in found.items() if not isinstance(value, Real)]:
+        raise RewardError(f"reward '{reward.name}': metrics() has {found[wrong[0]]!r} as {wrong[0]!r}; give a number")
+    of_part = reward.weighted_parts() if found else {}
+    return {
+        key if "/" in key and key.partition("/")[0] in of_part else f"{reward.name}/{key}": float(value)
+        for key, value in found.items()
+    }
+
+
+def state_of(reward: BaseReward) -> dict[str, Any]:
+    """The state of a reward for a checkpoint. Raises RewardError when the reward raises, or its state is not JSON."""
+    with named(reward.name, type(reward)):
+        state = reward.state_dict()
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RewardError(
+            f"reward '{reward.name}': state_dict() is not JSON ({error}); return numbers, text, lists and dicts"
+        ) from error
+    if not isinstance(state, dict):
+        raise RewardError(f"reward '{reward.name}': state_dict() returned {type(state).__name__}; return a dict")
+    return state
+
+
+def load_state(reward: BaseReward, state: Any) -> None:
+    """Load what `state_of` returned. Raises RewardError when the reward raises, TypeError for anything but a dict."""
+    if not isinstance(state, dict):
+        raise TypeError(f"the state of the reward is {type(state).__name__}, not a mapping")
+    with named(reward.name, type(reward)):
+        reward.load_state_dict(state)
 
 
 def _parts_of(reward: BaseReward) -> dict[str, Part]:
@@ -141,12 +181,10 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     if reward.weighted_parts():
         return scored(reward, dialogues, rules).total
     call = reward.score_available if rules.skip_unscored else reward
-    try:
+    with ExitStack() as stack, named(name, type(reward)):
+        for one in walk(reward):
+            stack.enter_context(one.at_work())
         values = stop_after(rules.timeout_s, name, lambda: _as_list(call(dialogues)))
-    except (UserError, RunStopped):
-        raise
-    except Exception as error:
-        raise raised(name, type(reward), error) from error
     if not isinstance(values, (list, tuple)):
         raise RewardError(
             f"reward '{name}' returned {type(values).__name__}; it must return a list of one number per dialogue"
@@ -182,14 +220,3 @@ def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
             values[first],
         )
     return [math.nan if gone else value for gone, value in zip(missing, values, strict=True)]
-
-
-def raised(name: str, cls: type, error: Exception) -> RewardError:
-    """The error that names the deepest frame in the file of the reward's class: the line that its author can mend."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own_file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    own = [frame for frame in frames if own_file and Path(frame.filename).resolve() == Path(own_file).resolve()]
-    frame = (own or frames)[-1]
-    path = Path(frame.filename)
-    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {place}:{frame.lineno}")

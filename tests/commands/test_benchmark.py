@@ -1,8 +1,6 @@
 """scripts/benchmark.py: the workload is W's, the arithmetic of its comparisons, and one run of it from end to end."""
 
-import importlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,33 +11,28 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from processes import HANGING, ROOT, output_of
 
+from rlhf_dialog.commands import benchmark
+from rlhf_dialog.commands import benchmark_compare as compare
+from rlhf_dialog.commands import benchmark_machine as machine
+from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.registry import RewardFactory
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPT = ROOT / "scripts" / "benchmark.py"
 FEW = ["--rollout_batch_size=8", "--minibatch=4", "--epochs=1", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]
 RATES = {"fp32_gflops": 100.0, "bf16_gflops": 400.0, "copy_gb_per_s": 10.0}
 
 
-def load_scripts():
-    sys.path.insert(0, str(SCRIPTS))
-    names = ("benchmark", "benchmark_compare", "benchmark_machine", "benchmark_workload")
-    try:
-        return [importlib.import_module(name) for name in names]
-    finally:
-        sys.path.remove(str(SCRIPTS))
-
-
-benchmark, compare, machine, workload = load_scripts()
 CLASSIFIER = RewardFactory.classes.pop("BenchmarkClassifier")
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """The script's reward is registered in these tests alone."""
+    """The command's reward is registered in these tests alone."""
     monkeypatch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
 
 
@@ -57,11 +50,8 @@ def small_tokenizer():
 def measured(tmp_path_factory) -> tuple[dict, Path, str]:
     """A run of the command: its JSON, where that lies, and what was printed."""
     path = tmp_path_factory.mktemp("benchmark") / "out.json"
-    command = [sys.executable, str(SCRIPTS / "benchmark.py"), "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(path.read_text(encoding="utf-8")), path, ran.stdout
+    printed = output_of(SCRIPT, "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}")
+    return json.loads(path.read_text(encoding="utf-8")), path, printed
 
 
 def result(**changes) -> dict:
@@ -185,6 +175,7 @@ def test_the_configuration_is_w_s(tmp_path):
 # the command
 
 
+@pytest.mark.whole_run
 def test_a_run_says_everything(measured):
     found, _, printed = measured
     assert (found["workload"], found["size"], found["critic"], found["dtype"]) == (
@@ -209,6 +200,7 @@ def test_a_run_says_everything(measured):
     assert "whole iteration" in printed
 
 
+@pytest.mark.whole_run
 def test_other_architectures_and_a_separate_critic_beside_a_baseline(measured, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "calibrate", lambda device: dict(RATES))
     base = {**measured[0], "architecture": "llama", "critic": "separate"}
@@ -375,7 +367,8 @@ def test_our_own_run_gets_the_options(monkeypatch):
     words = ["--size=test", "--set", "clip_param=0.3", "--critic=separate", "--vs=x", "--w_data=some where"]
     options = benchmark.parse([*words, "--compare=y", "--json=z"])
     assert compare.own_run(options) == result()
-    again = benchmark.parse(given[0][2:])
+    assert given[0][:3] == [sys.executable, "-m", "rlhf_dialog.commands.benchmark"]
+    again = benchmark.parse(given[0][3:])
     dropped = {"vs": None, "compare": None, "json": again.json, "pairs": 5}
     assert vars(again) == {**vars(options), **dropped}
 
@@ -392,7 +385,7 @@ def test_an_interrupt_ends_the_peer_and_what_it_started(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     def wait_until(reached):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANGING
         while not reached() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert reached()

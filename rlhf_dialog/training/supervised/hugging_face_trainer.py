@@ -12,6 +12,7 @@ from pydantic import Field
 from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from rlhf_dialog import openmp
 from rlhf_dialog.allocator import keep_freed_memory
 from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.errors import UserError
@@ -42,6 +43,8 @@ def prepare(config: SupervisedKeys) -> None:
         raise UserError("device: cuda asked, but torch finds no CUDA device; use auto or cpu")
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
+    if torch.get_num_threads() > 1:
+        openmp.warn_when_too_late()
     keep_freed_memory()
     set_seed(config.seed)
 
