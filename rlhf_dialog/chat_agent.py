@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
@@ -14,7 +15,6 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models import load_causal_lm, num_embeddings, read_tokenizer
 from rlhf_dialog.policy import Policy
-from rlhf_dialog.prompts import collate
 from rlhf_dialog.schema import DataKeys, SamplingKeys
 
 AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
@@ -133,6 +133,18 @@ class ChatAgent(Speaker):
         turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]
         (reply,) = self.reply([Dialogue(turns)])
         return reply.text
+
+
+def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """`prompt_ids (B, P)`, long, and `prompt_mask (B, P)`, bool; left padded to the longest prompt."""
+    num_tokens = max(map(len, prompts_ids), default=0)
+    prompt_ids = torch.full((len(prompts_ids), num_tokens), pad_id, dtype=torch.long)
+    prompt_mask = torch.zeros((len(prompts_ids), num_tokens), dtype=torch.bool)
+    for row, ids in enumerate(prompts_ids):
+        start = num_tokens - len(ids)
+        prompt_ids[row, start:] = torch.tensor(ids, dtype=torch.long)
+        prompt_mask[row, start:] = True
+    return prompt_ids, prompt_mask
 
 
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:

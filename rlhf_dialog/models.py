@@ -20,10 +20,10 @@ from transformers.activations import NewGELUActivation
 from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
 from rlhf_dialog.lora import add_adapters, check_peft, trained
 from rlhf_dialog.packing import ATTENTION, can_pack
 from rlhf_dialog.policy import Critic, DisabledAdapter, Policy, packs
+from rlhf_dialog.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.recompute import recompute_layers
 from rlhf_dialog.schema import Config
 

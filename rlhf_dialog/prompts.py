@@ -8,8 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.dialogue import Dialogue, cut_at_separator, fit_turns, render_target
@@ -156,18 +154,6 @@ def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """Some id to fill batches with; its value never matters: masks say what counts."""
     pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(i for i in pads if i is not None)
-
-
-def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """`prompt_ids (B, P)`, long, and `prompt_mask (B, P)`, bool; left padded to the longest prompt."""
-    num_tokens = max(map(len, prompts_ids), default=0)
-    prompt_ids = torch.full((len(prompts_ids), num_tokens), pad_id, dtype=torch.long)
-    prompt_mask = torch.zeros((len(prompts_ids), num_tokens), dtype=torch.bool)
-    for row, ids in enumerate(prompts_ids):
-        start = num_tokens - len(ids)
-        prompt_ids[row, start:] = torch.tensor(ids, dtype=torch.long)
-        prompt_mask[row, start:] = True
-    return prompt_ids, prompt_mask
 
 
 class PromptSampler:

@@ -15,14 +15,14 @@ from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from rlhf_dialog import ChatAgent, chat, main
-from rlhf_dialog.chat_agent import AGENT_FILE
+from rlhf_dialog.chat_agent import AGENT_FILE, collate
 from rlhf_dialog.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
 from rlhf_dialog.commands import train_sft
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.models import Policy
-from rlhf_dialog.prompts import PromptEncoder, collate
+from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.training.supervised import sft
 
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tiny import byte_tokenizer, dialogues, write_data
 from tokenizers import processors
 
+from rlhf_dialog.chat_agent import collate
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.prompts import PromptEncoder, PromptSampler, collate, find_overlap, load_prompts
+from rlhf_dialog.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts
 from rlhf_dialog.sources import DialogueRecord, load_records
 
 REAL = Path(__file__).parents[2] / "shared/data/dailydialog"
