@@ -11,7 +11,7 @@ from rlhf_dialog import openmp
 openmp.spin_briefly()
 _HOME = {
     "BaseReward": "rewards.base",
-    "ChatAgent": "chat",
+    "ChatAgent": "chat_agent",
     "CompositeReward": "rewards.composite",
     "Config": "schema",
     "Dialogue": "dialogue",

@@ -14,7 +14,7 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import identity, launch, memory, run_folder
 from rlhf_dialog.batch_plan import batch_plan
-from rlhf_dialog.chat import ChatAgent
+from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config import find_config, load_config, replace_keys
 from rlhf_dialog.dialogue import Dialogue
@@ -22,10 +22,12 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.interrupts import Interrupts, leave
 from rlhf_dialog.models import load_models, trained_parameters
 from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.registry import VecInfoFactory
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import RewardError, build_reward
+from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.limit import RewardTimeout
+from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.run_state import RunState
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing, deepspeed_setting
@@ -35,6 +37,7 @@ from rlhf_dialog.validation import Validation, load_validation_prompts
 from rlhf_dialog.world import OtherRankFailed, World
 
 logger = logging.getLogger(__name__)
+NO_BEST_AGENT = "none, because its checkpoint was removed before the run went back"
 STAGES = ("config", "data", "models", "rollout", "reward", "update", "evaluation", "checkpoint", "chat")
 
 
@@ -47,9 +50,17 @@ class PPOAgent:
     """
 
     def __init__(
-        self, config: Config, overwrite: bool = False, resume: bool = False, weights_from: str | Path | None = None
+        self,
+        config: Config,
+        overwrite: bool = False,
+        resume: bool = False,
+        weights_from: str | Path | None = None,
+        resume_from: str | int | None = None,
     ):
-        self.config, self.overwrite, self.resume = config, overwrite, resume
+        """`resume_from` names a checkpoint of the run folder (`iter_000004` or 4): the run goes back to it, as `resume` does to
+        the newest."""
+        self.config, self.overwrite, self.resume = config, overwrite, resume or resume_from is not None
+        self.resume_from = None if resume_from is None else str(resume_from)
         self.weights_from = None if weights_from is None else Path(weights_from)
         self.world = World()
         self._identity: dict[str, Any] = {}
@@ -80,10 +91,10 @@ class PPOAgent:
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self.world = launch.start(self.config)
-        self.world.first(self._check_folder)
+        self.world.on_main(self._check_folder)
         metrics = self._run()
         self._tell_best()
-        logger.info("agent saved; talk to it: python chat.py --agent %s", self.run_folder / "agent")
+        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
         return metrics
 
     def smoke(self) -> dict[str, float]:
@@ -93,15 +104,15 @@ class PPOAgent:
         """
         start = time.perf_counter()
         self.world = launch.start(self.config)
-        self.world.first(self._check_folder)
+        self.world.on_main(self._check_folder)
         check_sharing(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
-            folder = self.world.first(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
+            folder = self.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
             small = PPOAgent(_two_prompts(self.config, folder, self.world.size))
             small.world = self.world
             small._seconds["config"] = time.perf_counter() - start
             metrics = small._train()
-            self.world.first(small._answer_once)
+            self.world.on_main(small._answer_once)
         for stage, name in (("rollout", "rollout"), ("reward", "reward"), ("update", "update"), ("evaluation", "eval")):
             if f"time/{name}" in metrics:
                 small._seconds[stage] += metrics[f"time/{name}"]
@@ -119,17 +130,17 @@ class PPOAgent:
         trainer = self.trainer = self._build()
         with contextlib.ExitStack() as stack:
             stack.enter_context(run_folder.disk_errors_told(self.run_folder))
-            self.world.first(lambda: stack.enter_context(run_folder.locked(self.run_folder)))
-            self.world.first(self._check_folder)  # what another run has left there since
+            self.world.on_main(lambda: stack.enter_context(run_folder.locked(self.run_folder)))
+            self.world.on_main(self._check_folder)  # what another run has left there since
             state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
-            state.begin(self.overwrite, self.resume, self.weights_from)
+            state.begin(self.overwrite, self.resume, self.weights_from, self.resume_from)
             return self._go_on(state)
 
     def _go_on(self, state: RunState) -> dict[str, float]:
         """Train to the end from the state that the run is in, and save the agent."""
         trackers: list[Trackers] = []  # rank 0 has them
-        with Interrupts(self.config.grace_seconds, speaks=self.world.is_main) as interrupts:
-            self.world.first(lambda: trackers.append(Trackers(self.config, self.run_folder)))
+        with Interrupts(self.config.grace_seconds, self.world.is_main, self.run_folder) as interrupts:
+            self.world.on_main(lambda: trackers.append(Trackers(self.config, self.run_folder)))
             try:
                 metrics = self._loop(state, trackers, interrupts)
             except RunStopped:
@@ -149,7 +160,7 @@ class PPOAgent:
             raise UserError("there is nothing to save yet; call train() first")
         models = self.trainer.models
         with self.trainer.sharing.whole_weights():
-            self.world.first(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
+            self.world.on_main(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
 
     def _answer_once(self) -> None:
         """Load the agent that was saved, as chat.py does, and let it reply to a prompt."""
@@ -181,7 +192,7 @@ class PPOAgent:
                 best.metric,
                 best.value,
                 best.iteration,
-                self.run_folder / "best_agent",
+                self.run_folder / "best_agent" if (self.run_folder / "best_agent").exists() else NO_BEST_AGENT,
             )
 
     @contextlib.contextmanager
@@ -194,33 +205,37 @@ class PPOAgent:
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
         run_folder.check_unlocked(self.run_folder)
-        run_folder.check_folder(self.run_folder, self.overwrite, self.resume, self.config.save_interval)
+        if self.overwrite and self.resume_from is not None:
+            raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
+        run_folder.check_folder(
+            self.run_folder, self.overwrite, self.resume, self.config.save_interval, self.resume_from
+        )
         if self.weights_from is None:
             return
         if self.resume:
             raise UserError(
-                "--resume_weights_only begins a new run, --resume goes on with an old one; give one of them"
+                "--resume_weights_only begins a new run, --resume and --resume_from go on with an old one; give one of them"
             )
         run_folder.check_source(self.weights_from, self.run_folder)
 
     def _build(self) -> PPOTrainer:
         """Everything that a run needs, cheap checks first."""
         config, device = self.config, self.world.device
-        launch.seed_rank(config.seed, self.world)
+        seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
         check_sharing(config, device)
         memory.tell_forecast(
             config, device, deepspeed_setting(config, self.world)
         )  # before the reward loads its classifier
-        with self.world.in_step():
+        with self.world.fail_together():
             with self._timed("reward"):
                 reward = build_reward(config.reward_class.id, config.reward_class.args)
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
             with self._timed("data"):
                 prompts = self._load_prompts(reward)
         if self.validation:
-            self.world.first(self.validation.check)
-        with self._timed("models"), self.world.in_step():
+            self.world.on_main(self.validation.check)
+        with self._timed("models"), self.world.fail_together():
             models = load_models(config, device)
             reward.to(str(device))
         self._identity = identity.identity_of(config, models, prompts, reward)
@@ -254,7 +269,7 @@ class PPOAgent:
                 if validation and validation.due(trainer.iteration, trainer.done):
                     metrics |= validate(validation, trainer, trackers)
                     best = validation.is_best(trainer.iteration)
-                world.first(partial(self._log, trainer, trackers, metrics))
+                world.on_main(partial(self._log, trainer, trackers, metrics))
                 asked = interrupts.agree(world.gather(interrupts.signum))
                 due = best or trainer.done or asked or trainer.iteration % self.config.save_interval == 0
                 if due:
@@ -276,12 +291,12 @@ def validate(validation: Validation, trainer: PPOTrainer, trackers: list[Tracker
     """Rank 0 measures while the others wait, so that the numbers are those of a single process; all know the best iteration."""
 
     found: list[dict[str, float]] = []
-    with trainer.world.in_step(), trainer.sharing.rollout(), contextlib.ExitStack() as stack:
+    with trainer.world.fail_together(), trainer.sharing.rollout(), contextlib.ExitStack() as stack:
         for places in trackers:
             stack.enter_context(places.console.paused())
         if trainer.world.is_main:
             found.append(validation.measure(trainer))
-    metrics, best = trainer.world.first(lambda: (found[0], validation.state_dict()))
+    metrics, best = trainer.world.on_main(lambda: (found[0], validation.state_dict()))
     validation.load_state_dict(best)
     return metrics
 
@@ -300,7 +315,7 @@ def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") ->
 def _two_prompts(config: Config, folder: str, world_size: int) -> Config:
     """The same run with one iteration of two prompts (one for each process, if there are more) that writes below `folder` and to
     no tracker."""
-    num_responses = max(2, world_size) * config.responses_per_prompt
+    num_responses = max(2, world_size) * config.num_responses_per_prompt
     few = {"max_iterations": 1, "rollout_batch_size": num_responses, "eval_episodes": 2}
     every = {"sample_interval": 1, "save_interval": 1, "eval_interval": min(config.eval_interval, 1)}
     quiet = {"run_dir": folder, "use_wandb": False, "use_tensorboard": False, "log_interval": 1}

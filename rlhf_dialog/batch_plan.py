@@ -26,7 +26,7 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
 
     Raises UserError with the table, and with a number that fits, when there is not a prompt for each process.
     """
-    n = config.responses_per_prompt
+    n = config.num_responses_per_prompt
     wanted = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
     prompts = math.ceil(wanted / n)
     responses = prompts * n
@@ -54,7 +54,7 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
 
 def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int) -> str:
     """One line for each of the numbers that people mix up."""
-    n, micro = config.responses_per_prompt, config.per_device_microbatch_size
+    n, micro = config.num_responses_per_prompt, config.per_device_microbatch_size
     least, most = prompts // world_size, math.ceil(prompts / world_size)
     each = f"{most} prompts each" if least == most else f"{least} or {most} prompts each"
     part = math.ceil(most * n / minibatches)

@@ -48,6 +48,13 @@ class TemplateEncoder:
         """The same as `encode_reply`: nothing is learnt behind the end-of-turn token."""
         return self.encode_reply(turn)
 
+    def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
+        """What lies between the policy's reply and its next one: the end of its turn where the reply has none, the user's turn,
+        the generation prompt."""
+        ids = self._encode(render(self.tokenizer, [PROBE, PROBE_REPLY, turn]).partition(PROBE_REPLY)[2])
+        closed = self.end_id in reply_ids and self.end_id in ids
+        return ids[ids.index(self.end_id) + 1 :] if closed else ids
+
     def reply_text(self, ids: list[int]) -> str:
         """The text that rewards and metrics see: what stands before the first end-of-turn token, stripped."""
         spoken = list(takewhile(lambda i: i not in self.end_ids, ids))

@@ -2,32 +2,38 @@
 
 import json
 import os
-import random
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
+from rlhf_dialog.chat_agent import AGENT_FILE, AGENT_FORMAT
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import merged_state
 from rlhf_dialog.models import Policy
 from rlhf_dialog.module_files import load_module, save_module
+from rlhf_dialog.random_states import (
+    RandomStates,
+    merged_states,
+    random_states,
+    restore_random_states,
+    states_of_rank,
+)
 from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
-AGENT_FILE = "rlhf_dialog.json"
+UNANNOUNCED = "unannounced"  # in a checkpoint that `latest` does not name yet: what `latest` was before it
 POINTER_REMEDY = "write the name of a checkpoint beside it into it (iter_000004), or remove it"
+NAME = r"iter_[0-9]+"
 OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run has its own
 
 
@@ -38,13 +44,14 @@ def save_checkpoint(
     modules: dict[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer],
     best: bool = False,
-    random_of_ranks: "Sequence[RandomStates]" = (),
+    random_of_ranks: Sequence[RandomStates] = (),
     staged: Path | None = None,
 ) -> Path:
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
-    The newest `keep_checkpoints` and the best one stay, the others go. `state` is JSON with its "iteration";
-    `random_of_ranks` the random states of every process, by default of this one alone; the files in `staged` go with it.
+    Of those up to this one the newest `keep_checkpoints` and the best stay, the others go. `state` is JSON with its
+    "iteration"; `random_of_ranks` the random states of every process, by default of this one alone; the files in `staged` go
+    with it.
     Raises UserError when the folder cannot be written; what was there stays whole.
     """
     name = f"iter_{state['iteration']:06d}"
@@ -57,18 +64,21 @@ def save_checkpoint(
             save_file(tensors, target / f"{key}_optimizer.safetensors")
         for path in sorted(staged.iterdir()) if staged else ():
             path.rename(target / path.name)
-        generators, python = _merged(random_of_ranks or [random_states()])
+        generators, python = merged_states(random_of_ranks or [random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
         write_json(
             target / "trainer.json",
             {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, **python},
         )
+        (target / UNANNOUNCED).write_bytes(_text_of(folder / "latest"))
     try:
         replace_text(folder / "latest", name)
+        (folder / name / UNANNOUNCED).unlink()
         if best:
             mark_best(folder, state["iteration"])
-        for old in sorted(folder.glob("iter_*"))[: -config.keep_checkpoints]:
+        branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
+        for old in branch[: -config.keep_checkpoints]:
             if old != best_checkpoint(folder):
                 remove_whole(old)
     except OSError as error:
@@ -81,12 +91,38 @@ def mark_best(folder: Path, iteration: int) -> None:
     replace_text(folder / "best", f"iter_{iteration:06d}")
 
 
-def read_state(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint's folder and its trainer.json; no tensor is read.
+def finish_saving(folder: Path) -> None:
+    """Point `latest` at the checkpoint that a kill left whole but unannounced, unless `latest` has been changed since.
+
+    Raises OSError when that cannot be written.
+    """
+    for checkpoint in checkpoints_of(folder):
+        if (checkpoint / UNANNOUNCED).is_file():
+            if _text_of(folder / "latest") == (checkpoint / UNANNOUNCED).read_bytes():
+                replace_text(folder / "latest", checkpoint.name)
+            (checkpoint / UNANNOUNCED).unlink()
+
+
+def _text_of(pointer: Path) -> bytes:
+    return pointer.read_bytes() if pointer.is_file() else b""
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoints in the folder by their iterations, the first one first."""
+    return sorted((one for one in folder.glob("iter_*") if re.fullmatch(NAME, one.name)), key=iteration_of)
+
+
+def iteration_of(checkpoint: Path) -> int:
+    """The iteration that the name of a checkpoint says."""
+    return int(checkpoint.name.removeprefix("iter_"))
+
+
+def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """The folder of the checkpoint `source`, by default the newest, and its trainer.json; no tensor is read.
 
     Raises UserError when there is none, when it is damaged or of another format, and when a name in it leads elsewhere.
     """
-    source = newest_checkpoint(folder)
+    source = source or newest_checkpoint(folder)
     if source is None:
         raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
     with damage_told(source):
@@ -103,6 +139,11 @@ def read_state(folder: Path) -> tuple[Path, dict[str, Any]]:
             )
         if not isinstance(state["iteration"], int):
             raise TypeError("its iteration is no number")
+        if state["iteration"] != iteration_of(source):
+            raise UserError(
+                f"{source}: holds the state of iteration {state['iteration']}; rename it to iter_{state['iteration']:06d}, or "
+                "resume from another checkpoint"
+            )
     return source, state
 
 
@@ -124,13 +165,16 @@ def load_checkpoint(
     device: torch.device,
     rank: int = 0,
     world_size: int = 1,
+    source: Path | None = None,
 ) -> dict[str, Any]:
-    """Restore modules, optimizers and this rank's random states from the newest checkpoint; returns the state as saved.
+    """Restore modules, optimizers and this rank's random states; returns the state as saved.
+
+    They are those of the checkpoint `source`, by default of the newest in `folder`.
 
     Random states are left alone when so many processes are not those that saved it (`world_size_of`).
     Raises UserError when there is none, or when it does not fit.
     """
-    source, state = read_state(folder)
+    source, state = read_state(folder, source)
     with damage_told(source):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
@@ -145,7 +189,7 @@ def load_checkpoint(
             ]
             optimizer.load_state_dict(_join(tensors, groups))
         if world_size_of(state) == world_size:
-            _restore_random_states(*_of_rank(rank, load_file(source / "random.safetensors"), state))
+            restore_random_states(*states_of_rank(rank, load_file(source / "random.safetensors"), state))
     return state
 
 
@@ -184,7 +228,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
         if not source.is_dir():
             raise UserError(f"{folder / 'latest'}: names {source.name}, which is not there; {POINTER_REMEDY}")
         return source
-    return max(folder.glob("iter_[0-9]*"), default=None)
+    return max(checkpoints_of(folder), key=iteration_of, default=None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
@@ -204,7 +248,7 @@ def _pointed(pointer: Path) -> Path:
         name = pointer.read_bytes()[:200].decode("utf-8", "replace").strip()
     except OSError as error:
         raise UserError(f"{pointer}: cannot be read: {error.strerror}; {POINTER_REMEDY}") from error
-    if not re.fullmatch(r"iter_[0-9]+", name):
+    if not re.fullmatch(NAME, name):
         raise UserError(f"{pointer}: names {name!r}, which is no checkpoint of this folder; {POINTER_REMEDY}")
     return pointer.parent / name
 
@@ -228,102 +272,7 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
                 "top_p",
             }
         )
-        write_json(target / AGENT_FILE, {"format_version": FORMAT_VERSION, **settings})
-
-
-@contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
-    """Fill a folder under a temporary name: it gets its name when the block ends, and leaves no trace when that fails.
-
-    A folder of that name steps aside as `.name.old` for the moment of the swap; after a kill in it `mend_swaps` brings it
-    back. Raises UserError when it cannot be written.
-    """
-    temporary, old = _hidden(folder, "tmp"), _hidden(folder, "old")
-    try:
-        _take_back(folder)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            _sync(path)
-        if folder.exists():
-            folder.rename(old)
-        temporary.rename(folder)
-        _sync(folder.parent)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{folder}: cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            _take_back(folder)
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def mend_swaps(parent: Path, names: Iterable[str]) -> None:
-    """Take back what a kill interrupted while one of these files or folders was written. Raises OSError."""
-    for name in names:
-        _take_back(parent / name)
-        temporary = _hidden(parent / name, "tmp")
-        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
-
-
-def _hidden(path: Path, ending: str) -> Path:
-    return path.with_name(f".{path.name}.{ending}")
-
-
-def _take_back(folder: Path) -> None:
-    """The folder that stepped aside gets its name back if no new one has it, and goes if one has."""
-    old = _hidden(folder, "old")
-    if old.is_dir() and not folder.exists():
-        old.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_whole(folder: Path) -> None:
-    """Remove a folder so that a kill never leaves a part of it under its name. Raises OSError."""
-    temporary = _hidden(folder, "tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    folder.rename(temporary)
-    shutil.rmtree(temporary)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_json(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-
-
-def replace_json(path: Path, data: Any) -> None:
-    """`write_json` in one atomic step. Raises UserError when the file cannot be written."""
-    replace_file(path, json.dumps(data, indent=1) + "\n")
-
-
-def replace_file(path: Path, text: str) -> None:
-    """`replace_text` that makes the folder too. Raises UserError when the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error}") from error
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, never a part."""
-    temporary = _hidden(path, "tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        _sync(temporary)
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
+        write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings})
 
 
 def _split(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -338,63 +287,3 @@ def _join(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str,
         index, key = name.split(".", 1)
         slots.setdefault(int(index), {})[key] = tensor
     return {"state": slots, "param_groups": groups}
-
-
-@contextmanager
-def random_states_kept() -> Iterator[None]:
-    """Whatever the block draws, the python, numpy, torch and CUDA generators go on afterwards as if it had not been there."""
-    states = random_states()
-    try:
-        yield
-    finally:
-        _restore_random_states(*states)
-
-
-RandomStates = tuple[dict[str, Tensor], dict[str, Any]]  # torch and CUDA; python and numpy as JSON
-
-
-def random_states() -> RandomStates:
-    """The states of all random generators of this process."""
-    generators = {"torch": torch.get_rng_state()}
-    generators |= {f"cuda.{i}": torch.cuda.get_rng_state(device) for i, device in enumerate(_cuda_devices())}
-    version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    numpy_state = [str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
-    return generators, {"python": [version, list(internal), gauss], "numpy": numpy_state}
-
-
-def _cuda_devices() -> list[int]:
-    """The CUDA devices of this process: with others beside it only its own."""
-    if not torch.cuda.is_available():
-        return []
-    return [torch.cuda.current_device()] if dist.is_initialized() else list(range(torch.cuda.device_count()))
-
-
-def _restore_random_states(generators: dict[str, Tensor], states: dict[str, Any]) -> None:
-    torch.set_rng_state(generators["torch"])
-    devices = _cuda_devices()
-    for name in generators if devices else ():
-        if name.startswith("cuda."):
-            torch.cuda.set_rng_state(generators[name], devices[int(name.removeprefix("cuda."))])
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-
-
-def _merged(ranks: Sequence[RandomStates]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The states of all ranks as the tensors of one file and entries of the JSON; rank 0 has the names of a single process."""
-    generators = dict(ranks[0][0])
-    for rank, (own, _) in enumerate(ranks[1:], 1):
-        generators |= {f"rank{rank}.{name}": tensor for name, tensor in own.items()}
-    others = {"random_of_other_ranks": [python for _, python in ranks[1:]]} if len(ranks) > 1 else {}
-    return generators, {"random": ranks[0][1], **others}
-
-
-def _of_rank(rank: int, generators: dict[str, Tensor], state: dict[str, Any]) -> RandomStates:
-    """The states of one rank from what `_merged` made."""
-    if rank == 0:
-        return {name: x for name, x in generators.items() if not name.startswith("rank")}, state["random"]
-    prefix = f"rank{rank}."
-    own = {name.removeprefix(prefix): x for name, x in generators.items() if name.startswith(prefix)}
-    return own, state["random_of_other_ranks"][rank - 1]

@@ -5,9 +5,9 @@ import math
 
 from torch import Tensor
 
-from rlhf_dialog import ppo
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.masks import masked_mean
 from rlhf_dialog.rollout import Rollout, prompt_names
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def check_ratio(log_ratio: Tensor, mask: Tensor, iteration: int, use_amp: bool) 
     """Before the first optimizer step the policy is the one that sampled: every ratio is 1. Log ratios (B, T), 0 off the mask."""
     if not log_ratio.isfinite().all():  # which makes the loss so too
         return
-    largest, mean = log_ratio.abs().max().item(), ppo.masked_mean(log_ratio.abs(), mask).item()
+    largest, mean = log_ratio.abs().max().item(), masked_mean(log_ratio.abs(), mask).item()
     fine = (mean < 1e-2 and largest < 0.3) if use_amp else largest < 1e-4
     if not fine:
         raise RunStopped(

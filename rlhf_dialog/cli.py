@@ -25,7 +25,7 @@ from rich.table import Table
 
 from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments, walk
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.schema import Settings
+from rlhf_dialog.schema import OneOf, Settings
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -40,7 +40,7 @@ INTERRUPTED, TERMINATED = 130, 143
 def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
     """Run `main` with the settings of `--config FILE --key value ...`; returns the exit code.
 
-    `doc` (the docstring of the script) opens the help text. `argv` is `sys.argv[1:]` by default.
+    `doc` (the docstring of the command) opens the help text. `argv` is `sys.argv[1:]` by default.
     """
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
@@ -51,9 +51,7 @@ def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv
 def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str]) -> None:
     name, overrides, flags = parse_arguments(words, FLAGS)
     if "help" in flags:
-        show_help(
-            schema, f"{doc.strip()}\n\nusage: python {sys.argv[0]} --config FILE [--key value ...]\n{flag_lines(FLAGS)}"
-        )
+        show_help(schema, f"{doc.strip()}\n\nusage: {program()} --config FILE [--key value ...]\n{flag_lines(FLAGS)}")
         return
     path = find_config(name) if name else None
     settings = load_settings(schema, path, overrides)
@@ -63,6 +61,12 @@ def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str])
         sys.stdout.write(dump_yaml(settings))
         return
     main(settings)
+
+
+def program() -> str:
+    """What is typed before the arguments: `rlhf-dialog train`, or `python train_ppo.py`."""
+    name = sys.argv[0]
+    return f"python {name}" if name.endswith(".py") else name
 
 
 def exit_on_sigterm() -> None:
@@ -195,7 +199,8 @@ def _kind(field: Any) -> str:
         for name, sign in bounds.items()
         if hasattr(item, name)
     ]
-    return " ".join([_type_name(field.annotation), ", ".join(limits)]).strip()
+    choices = [" | ".join(item.known) for item in field.metadata if isinstance(item, OneOf)]
+    return " ".join([*(choices or [_type_name(field.annotation)]), ", ".join(limits)]).strip()
 
 
 def _type_name(annotation: Any) -> str:

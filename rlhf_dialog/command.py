@@ -1,4 +1,4 @@
-"""The command line of train_ppo.py: its words become a configuration and flags, and those a run."""
+"""The command `rlhf-dialog train`, which train_ppo.py runs too: its words become a configuration and flags, and those a run."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ import sys
 from rlhf_dialog import launch, run_folder
 from rlhf_dialog.agent import PPOAgent
 from rlhf_dialog.allocator import keep_freed_memory
-from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, set_up_logging, show_help
+from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, program, set_up_logging, show_help
 from rlhf_dialog.config import dump_yaml, find_config, load_config, parse_arguments
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
@@ -19,16 +19,19 @@ TRAIN_FLAGS = FLAGS | {
 }
 USAGE = """Train a dialog model with PPO. Metrics, checkpoints and the trained agent go to <run_dir>/<experiment_name>.
 
-usage: python train_ppo.py --config FILE [--key value] [--a.b value]
-       e.g. python train_ppo.py --config nlp_ppo.yaml --lr 1e-5 --reward_class.args.intent_coef 0.3
-  --config FILE   YAML: as given, else configs/FILE, else beside the script
+usage: {program} --config FILE [--key value] [--a.b value]
+       e.g. {program} --config nlp_ppo.yaml --lr 1e-5 --reward_class.args.intent_coef 0.3
+  --config FILE   YAML: as given, else configs/FILE, else beside the script, else the one of this name that the program brings
   --resume_weights_only RUN_FOLDER
                   a new run, in a folder of its own, that begins with the weights of that run's newest checkpoint; optimizer,
-                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed"""
+                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed
+  --resume_from CHECKPOINT
+                  continue the run that the run folder holds from an older checkpoint (iter_000004, or 4); the later ones, the
+                  metrics after it and the agents made since go to checkpoints/abandoned/; to continue afterwards: --resume"""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line of train_ppo.py; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    """The command line of a training run; returns the exit code. `argv` is `sys.argv[1:]` by default."""
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
     exit_on_sigterm()
@@ -36,29 +39,30 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> None:
-    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS)
+    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from",))
     if "help" in flags:
-        usage = f"{USAGE}\n{flag_lines(TRAIN_FLAGS)}"
+        usage = f"{USAGE.format(program=program())}\n{flag_lines(TRAIN_FLAGS)}"
         show_help(Config, usage)
         return
     if name is None:
-        raise UserError("--config is missing: python train_ppo.py --config nlp_ppo.yaml")
+        raise UserError(f"--config is missing: {program()} --config nlp_ppo.yaml")
     path = find_config(name)
     logger.info("config: %s", path)
     weights = overrides.pop("resume_weights_only", None)
     if weights is True or weights == "":
         raise UserError("--resume_weights_only: name the folder of the run whose weights the new one begins with")
+    resume_from = overrides.pop("resume_from", None)
     config = load_config(path, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
     keep_freed_memory()
     agent = PPOAgent(
-        config, overwrite="overwrite" in flags, resume="resume" in flags, weights_from=weights and str(weights)
+        config, "overwrite" in flags, "resume" in flags, weights_from=weights and str(weights), resume_from=resume_from
     )
     if "smoke" not in flags:
         if agent.overwrite and not agent.resume:
-            launch.start(config).first(lambda: run_folder.confirm_overwrite(agent.run_folder))
+            launch.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
         agent.train()
         return
     seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in agent.smoke().items())

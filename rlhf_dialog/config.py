@@ -1,19 +1,22 @@
 """YAML + command line -> typed settings. Every mistake is found before anything is loaded, all at once, with its key."""
 
+import copy
 import logging
 import re
 import reprlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import RewardFactory, VecInfoFactory, nearest
+import rlhf_dialog
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.schema import NO_EFFECT, Config, Settings
+from rlhf_dialog.synonyms import hint
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -45,14 +48,33 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def find_config(name: str, script_dir: Path | None = None) -> Path:
-    """The file that `--config name` means: as given, in ./configs, or beside the script. Raises UserError."""
+    """The file that `--config name` means: as given, in ./configs, beside the script, or shipped. Raises UserError."""
     beside = script_dir or Path(sys.argv[0]).resolve().parent
-    for path in (Path(name), Path("configs") / name, beside / name, beside / "configs" / name):
+    for path in (
+        Path(name),
+        Path("configs") / name,
+        beside / name,
+        beside / "configs" / name,
+        shipped("configs") / name,
+    ):
         if _is_file(path):
             return path
-    shipped = sorted({path.name for folder in (Path("configs"), beside / "configs") for path in folder.glob("*.yaml")})
-    listed = f"configs/ holds: {', '.join(shipped)}" if shipped else "there is no configs/ folder here"
-    raise UserError(f"config file '{name}' not found{nearest(name, shipped) or ';'} {listed}")
+    own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped("configs"))
+    listed = f"configs/ holds: {', '.join(own)}" if own else "there is no configs/ folder here"
+    raise UserError(
+        f"config file '{name}' not found{nearest(name, [*own, *ours]) or ';'} {listed}; this program brings: {', '.join(ours)}"
+    )
+
+
+def shipped(folder: str) -> Path:
+    """The folder `configs` or `ds_configs` that comes with the program: inside the installed package, beside it in a checkout."""
+    package = Path(rlhf_dialog.__file__).parent
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def _yaml_names(*folders: Path) -> list[str]:
+    return sorted({path.name for folder in folders for path in folder.glob("*.yaml")})
 
 
 def _is_file(path: Path) -> bool:
@@ -117,8 +139,8 @@ def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] 
 
 
 def replace_keys(settings: S, values: dict[str, Any]) -> S:
-    """The settings with other values of some keys, checked like a file. Raises UserError."""
-    replaced = _validate(type(settings), settings.model_dump() | values, "arguments", [])
+    """The settings with other values of some keys, checked like a file; what nobody set follows them. Raises UserError."""
+    replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, "arguments", [])
     replaced._folder = settings.folder
     return replaced
 
@@ -140,18 +162,45 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     return config
 
 
+def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every `{id, args}` of a reward in the YAML, at every depth and in order, with its dotted key; aliased ones once.
+
+    >>> [key for key, _ in reward_nodes({"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {}}]}})]
+    ['reward_class', 'reward_class.args.parts.0']
+    """
+    todo: list[tuple[str, Any]] = [("reward_class", reward_class)]
+    seen: set[int] = set()
+    while todo:
+        key, node = todo.pop()
+        if not isinstance(node, dict | list) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, dict) and isinstance(node.get("id"), str) and isinstance(node.get("args"), dict):
+            yield key, node
+        children = list(node.items() if isinstance(node, dict) else enumerate(node))
+        todo += [(f"{key}.{name}", child) for name, child in reversed(children)]
+
+
 def _lift_kl(raw: dict[str, Any]) -> list[str]:
-    """NLPReward's KL arguments are the top-level keys of the same names; both and different is a mistake."""
-    reward = raw.get("reward_class")
-    if not isinstance(reward, dict) or reward.get("id") != "NLPReward" or not isinstance(reward.get("args"), dict):
+    """A reward's KL arguments, at any depth, are the top-level keys of the same names; two that differ are a mistake."""
+    if not any(_kl_arguments(node) for _, node in reward_nodes(raw.get("reward_class"))):
         return []
-    args = reward["args"]
-    problems = []
-    raw["reward_class"] = {**reward, "args": {key: value for key, value in args.items() if key not in KL_KEYS}}
-    for key in KL_KEYS:
-        if key in args and str(raw.setdefault(key, args[key])) != str(args[key]):
-            problems.append(f"{key}: {raw[key]!r} here, but {args[key]!r} in reward_class.args.{key}; keep one of them")
+    problems, places = [], {key: f"{key}: {value!r} here" for key, value in raw.items()}
+    raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias outside keeps them
+    for place, node in reward_nodes(raw["reward_class"]):
+        for key in _kl_arguments(node):
+            value, where = node["args"].pop(key), f"{place}.args.{key}"
+            if str(raw.setdefault(key, value)) != str(value):
+                problems.append(f"{places[key]}, but {value!r} in {where}; keep one of them")
+            places.setdefault(key, f"{where}: {value!r} here")
     return problems
+
+
+def _kl_arguments(node: dict[str, Any]) -> list[str]:
+    """The KL keys among the arguments of a reward whose class `lifts_kl`, or is not registered yet."""
+    cls = RewardFactory.classes.get(node["id"])
+    lifts = cls is None or getattr(cls, "lifts_kl", False)
+    return [key for key in KL_KEYS if lifts and key in node["args"]]
 
 
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:
@@ -233,13 +282,13 @@ def _meaning(schema: type[BaseModel], key: str) -> str:
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:
-    """The nearest known key; one of the same name at another level counts as nearest."""
+    """The known key of that name at another level, else what other libraries mean by it, else the nearest one."""
     known = [name for name, _ in walk(schema)]
     leaf = key.rsplit(".", 1)[-1]
     same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
     if same:
         return f"; did you mean '{same[0]}'?"
-    return nearest(key, known) or nearest(leaf, known)
+    return hint(leaf, known) or nearest(key, known) or nearest(leaf, known)
 
 
 def walk(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -256,10 +305,13 @@ def dump_yaml(settings: Settings) -> str:
     return yaml.safe_dump(settings.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-def parse_arguments(argv: Iterable[str], flags: Iterable[str]) -> tuple[str | None, dict[str, Any], set[str]]:
+def parse_arguments(
+    argv: Iterable[str], flags: Iterable[str], texts: Collection[str] = ()
+) -> tuple[str | None, dict[str, Any], set[str]]:
     """`--config X --flag --key value --a.b=value` -> (config, overrides, flags). Raises UserError.
 
-    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`); a key without a value is true.
+    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`), those of `texts` as they are; a key without a value is
+    true.
     """
     words, flags, overrides, given = list(argv), set(flags), {}, set()
     config = None
@@ -277,7 +329,7 @@ def parse_arguments(argv: Iterable[str], flags: Iterable[str]) -> tuple[str | No
         if key == "config":
             config = text
         else:
-            overrides[key] = _value(key, text)
+            overrides[key] = text if key in texts else _value(key, text)
     return config, overrides, given
 
 

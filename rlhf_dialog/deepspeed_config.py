@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlhf_dialog.batch_plan import BatchPlan
+from rlhf_dialog.config import reward_nodes, shipped
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
-SHIPPED = Path(__file__).parents[1] / "ds_configs"
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
+FROZEN_KEYS = ("ref_ds_config", "intent_ds_config")
 FROZEN_DEFAULT = "default"  # what NLPReward calls: no engine, and the model waits on the CPU
 OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
@@ -128,14 +129,18 @@ def _block(document: dict[str, Any], key: str, source: str) -> dict[str, Any]:
 
 
 def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
-    """What the reward's `ref_ds_config` or `intent_ds_config` asks for; None without the reward's `use_deepspeed`.
+    """What `ref_ds_config` or `intent_ds_config` asks for, at the top level or of a reward that says `use_deepspeed: true`.
 
-    Raises UserError for stages 1 and 2.
+    None where nobody asks. Raises UserError for stages 1 and 2, and for two that differ.
     """
-    args = config.reward_class.args
-    if args.get("use_deepspeed") is not True:
+    asked = _asked(config, key)
+    if not asked:
         return None
-    name, where = args.get(key, FROZEN_DEFAULT), f"reward_class.args.{key}"
+    given = {where: name for where, name in asked.items() if name is not None} or {key: FROZEN_DEFAULT}
+    (where, name), *others = given.items()
+    for other, another in others:
+        if another != name:
+            raise UserError(f"{where}: {name!r} here, but {another!r} in {other}; keep one of them")
     if name == FROZEN_DEFAULT:
         return FrozenSettings(FROZEN_DEFAULT, 0, True, {})
     source, raw = read_engine_file(str(name), config.folder, where)
@@ -153,11 +158,29 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     return FrozenSettings(source, int(stage), _device(zero, "offload_param") == "cpu", kept)
 
 
+def asks_deepspeed(config: Config) -> bool:
+    """Whether DeepSpeed computes: the trained models, or a frozen one."""
+    return config.use_deepspeed or any(_asked(config, key) for key in FROZEN_KEYS)
+
+
+def _asked(config: Config, key: str) -> dict[str, Any]:
+    """The value of `key` at every place that decides on frozen models, by dotted key; None: it does not say."""
+    top = {key: value} if (value := getattr(config, key)) is not None else {}
+    inside = {
+        f"{place}.args.{key}": node["args"].get(key)
+        for place, node in reward_nodes(config.reward_class.model_dump())
+        if node["args"].get("use_deepspeed") is True
+    }
+    return top | inside
+
+
 def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[str, dict[str, Any]]:
-    """Where the JSON was found and what it holds: beside the YAML, then in ds_configs/; ours for no name. Raises UserError."""
+    """Where the JSON was found and what it holds: beside the YAML, in ds_configs/, here, or shipped; ours for no name.
+
+    Raises UserError."""
     if name is None:
         return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
-    places = [*([folder] if folder else []), Path("ds_configs"), SHIPPED, Path()]
+    places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped("ds_configs")]
     path = next((place / name for place in places if (place / name).is_file()), None)
     if path is None:
         listed = ", ".join(str(place) for place in dict.fromkeys(places))
@@ -199,7 +222,7 @@ def check_token_count(config: Config, settings: EngineSettings) -> None:
 
 def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, world_size: int) -> dict[str, Any]:
     """The JSON for `deepspeed.initialize`: the user's, with batch sizes in responses and our limit of gradients."""
-    most = math.ceil(plan.num_prompts / world_size) * config.responses_per_prompt
+    most = math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt
     part = math.ceil(most / plan.num_minibatches)
     micro = min(config.per_device_microbatch_size, part)
     rounds = math.ceil(part / micro)

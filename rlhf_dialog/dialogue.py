@@ -1,31 +1,72 @@
 """A dialogue as text: its turns, its rendering to a prompt, and the way back from generated text. No tensors here."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+POLICY, USER = "policy", "user"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one speaker said: `policy` or `user`."""
+
+    speaker: str
+    text: str
 
 
 @dataclass
 class Dialogue:
     """One episode: what was said, what the policy answered, and what a person answered there.
 
-    >>> Dialogue(
+    >>> dialogue = Dialogue(
     ...     prompt_turns=["Do you have a table for two ?", "Yes . Would you like to sit outside ?"],
     ...     response="Inside , please .",
     ...     reference="No , inside please . It is cold .",
     ...     act=3,
+    ...     meta={"split": "train", "index": 7, "dialogue": 2, "group": 0},
     ... )
+    >>> dialogue.turns
+    [Turn(speaker='policy', text='Inside , please .')]
+
+    It may go on: `response` is always the policy's last turn, `turns` is everything said after the prompt.
+
+    >>> dialogue = dialogue.heard("Smoking or not ?").said("Not , please .").heard("This way .")
+    >>> dialogue.response
+    'Not , please .'
+    >>> [turn.text for turn in dialogue.turns]
+    ['Inside , please .', 'Smoking or not ?', 'Not , please .', 'This way .']
     """
 
     prompt_turns: list[str]  # the last `context_size` turns, oldest first, stripped
-    response: str = ""  # what the policy wrote, cut at the separator, stripped; empty before the rollout
+    response: str = ""  # what the policy wrote last, cut at the separator, stripped; empty before the rollout
     reference: str | None = None  # the turn that followed in the data
     act: int | None = None  # the reference's act: 1 inform, 2 question, 3 directive, 4 commissive
-    truncated: bool = False  # the response was cut at `max_new_tokens`
-    meta: dict[str, Any] = field(
-        default_factory=dict
-    )  # whatever else the data says, e.g. {"split": "test", "index": 7}
+    truncated: bool = False  # a response was cut at `max_new_tokens`, or the dialogue before its end
+    # whatever else the data says; "split", "index" of the prompt, "dialogue" the number of the record in the split that it was
+    # cut from, and in a rollout "group": the number of the prompt, the same for all responses to it, whatever their rank
+    meta: dict[str, Any] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)  # all acceptable ones, `reference` first; empty without any
+    earlier: list[Turn] = field(
+        default_factory=list
+    )  # between the prompt and `response`; empty in a single-turn episode
+    later: list[Turn] = field(default_factory=list)  # after `response`
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Everything said after the prompt, oldest first; empty before the policy has said something."""
+        if not (self.earlier or self.response or self.later):
+            return []
+        return [*self.earlier, Turn(POLICY, self.response), *self.later]
+
+    def said(self, response: str, truncated: bool = False) -> "Dialogue":
+        """The dialogue with one more turn of the policy; a dialogue that was truncated once remains so."""
+        truncated = truncated or self.truncated
+        return replace(self, response=response, truncated=truncated, earlier=self.turns, later=[])
+
+    def heard(self, text: str) -> "Dialogue":
+        """The dialogue with one more turn of the user."""
+        return replace(self, later=[*self.later, Turn(USER, text)])
 
 
 def render_prompt(turns: Sequence[str], separator: str) -> str:

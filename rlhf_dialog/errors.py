@@ -1,4 +1,7 @@
-"""The errors that end a run with a message instead of a traceback, and the exit code of each."""
+"""The errors that end a run with a message instead of a traceback, with the exit code of each, and "did you mean"."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -15,3 +18,9 @@ class RunStopped(Exception):
     """A check that every run makes has failed (a bad number, a broken identity): the run stopped itself."""
 
     exit_code = 3
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest known name, or an empty string."""
+    match = difflib.get_close_matches(name, [str(key) for key in known], n=1, cutoff=0.6)
+    return f"; did you mean '{match[0]}'?" if match else ""

@@ -1,4 +1,4 @@
-"""Two verbs: `respond` samples responses, `evaluate` gives the log-probabilities and values of responses that exist.
+"""Two verbs: `respond` samples responses, `teacher_forced` gives the log-probabilities and values of responses that exist.
 
 B episodes, P prompt tokens (padded left), T response tokens (padded right), V vocabulary, K kept tokens of a filter.
 """
@@ -16,9 +16,9 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPL
 from rlhf_dialog.chat_template import closing_id
 from rlhf_dialog.decoding import Decoder, new_decoder
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.masks import last_token
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Policy, in_chunks
-from rlhf_dialog.ppo import last_token
 from rlhf_dialog.predictions import at_least_float32, on_support
 
 
@@ -207,11 +207,11 @@ def _joined(parts: list[Responses], pad_id: int) -> Responses:
     columns: dict[str, Tensor | None] = {}
     for name in (field.name for field in fields(Responses)):
         found = [getattr(part, name) for part in parts]
-        columns[name] = None if found[0] is None else torch.cat(_as_wide(found, empty.get(name, 0)))
+        columns[name] = None if found[0] is None else torch.cat(as_wide(found, empty.get(name, 0)))
     return Responses(**columns)  # type: ignore[arg-type]
 
 
-def _as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
+def as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
     """The tensors, filled up to the same size in all dimensions but the first."""
     sizes = [max(x.shape[d] for x in tensors) for d in range(1, tensors[0].dim())]
     return [
@@ -230,15 +230,15 @@ class Microbatch:
 
 
 @dataclass
-class Evaluation:
-    """What `evaluate` found, each (B, T), 0 behind the mask; no `entropy` unless asked for, no `values` without a value head."""
+class TeacherForced:
+    """What `teacher_forced` found, each (B, T), 0 behind the mask; `entropy` where asked for, `values` with a value head."""
 
     logprobs: Tensor
     entropy: Tensor | None
     values: Tensor | None
 
 
-def evaluate(
+def teacher_forced(
     policy: Callable[..., Any],
     prompt_ids: Tensor,
     prompt_mask: Tensor,
@@ -247,7 +247,7 @@ def evaluate(
     temperature: float,
     support: Tensor | None = None,
     with_entropy: bool = True,
-) -> Evaluation:
+) -> TeacherForced:
     """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
@@ -255,13 +255,13 @@ def evaluate(
     """
     packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
     found = policy(packed, temperature, None if support is None else support[response_mask], with_entropy)
-    return Evaluation(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
+    return TeacherForced(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
 
 
-def evaluate_values(
+def teacher_forced_values(
     critic: Callable[..., Any], prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor
 ) -> Tensor:
-    """The values (B, T) of a separate critic, aligned as in `evaluate`."""
+    """The values (B, T) of a separate critic, aligned as in `teacher_forced`."""
     return unpacked(critic(pack(prompt_ids, prompt_mask, response_ids, response_mask)), response_mask)
 
 

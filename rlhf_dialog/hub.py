@@ -1,37 +1,17 @@
-"""Load anything from a folder or the Hugging Face Hub with one clear error, and without minutes of retries when offline.
-
-A folder is data: no pickle is read and no code of it is run, unless the options say so; docs/SECURITY.md has the rules.
-"""
+"""What is on this machine and what only the Hugging Face Hub has, and whether the Hub answers. Telemetry is off."""
 
 import functools
 import http.client
-import logging
 import os
-import pickle
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-import torch
 from huggingface_hub import constants
-from safetensors import SafetensorError
-from transformers import PreTrainedConfig
-from transformers.utils import logging as transformers_logging
-from transformers.utils.import_utils import is_peft_available
-from transformers.utils.peft_utils import find_adapter_config_file
 
-from rlhf_dialog.errors import UserError
-
-logger = logging.getLogger(__name__)
-transformers_logging.disable_progress_bar()  # its bars count weight shards; ours count the run
 constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports every training, transformers every version that asks for a file
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # for the processes that this one starts
 os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # asks a service of the Hub to convert other people's repositories
-REFUSED = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError, EOFError, SafetensorError)
 
 
 @functools.cache
@@ -55,110 +35,3 @@ def is_local(path: str) -> bool:
     parent = os.path.dirname(path)
     written_like_one = path.startswith((".", "~", os.sep)) or path.endswith(("/", ".jsonl")) or path.count("/") > 1
     return written_like_one or os.path.exists(path) or (parent != "" and os.path.isdir(parent))
-
-
-def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any:
-    """`auto_class.from_pretrained(path)`, from a local folder or the Hub.
-
-    `key` is the configuration key that named the path. Only safetensors are read and no code is run, unless the options say
-    `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when there is nothing to load or it cannot be read.
-    """
-    source = str(Path(path).expanduser())
-    options = {"trust_remote_code": False} | options
-    if is_local(path):
-        if not Path(source).is_dir():
-            raise UserError(f"{key}: there is no folder '{path}'; give a model folder or a Hub name")
-    else:
-        options["local_files_only"] = not hub_reachable()
-    try:
-        if auto_class.__name__ != "AutoTokenizer":
-            options = {"use_safetensors": True} | options
-            _check_model_folder(path, source, key, options)
-        with _pickle_guard(path, key, options.get("use_safetensors", True) is None):
-            return auto_class.from_pretrained(source, **options)
-    except (*REFUSED, pickle.UnpicklingError) as error:
-        raise UserError(
-            f"{key}: '{path}' cannot be loaded as {_kind(auto_class)}. {_reason(path, key, error, options)}"
-        ) from error
-
-
-def warn_of_remote_code(paths: dict[str, str | None]) -> None:
-    """Say once which folders and Hub names may run code of their own; `paths`: configuration key -> folder or Hub name."""
-    named = ", ".join(f"{key} '{path}'" for key, path in paths.items() if path)
-    logger.warning("trust_remote_code: true, so code from these may run with all your rights: %s", named)
-
-
-@contextmanager
-def _pickle_guard(path: str, key: str, allowed: bool) -> Iterator[None]:
-    """While the block runs `torch.load` reads tensors alone, or nothing: an index or a config.json can name any file."""
-    load = torch.load
-
-    def guarded(*args: Any, **options: Any) -> Any:
-        if not allowed:
-            raise UserError(f"{key}: '{path}' names a pickled weight file; convert it to safetensors{_or_allow(key)}")
-        return load(*args, **{**options, "weights_only": True})
-
-    torch.load = guarded
-    try:
-        yield
-    finally:
-        torch.load = load
-
-
-def _or_allow(key: str) -> str:
-    return "" if _is_argument(key) else ", or set allow_pickle_weights: true if you trust the file"
-
-
-def _is_argument(key: str) -> bool:
-    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration that could allow anything."""
-    return key.startswith("--")
-
-
-def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any]) -> None:
-    """What a model's folder can say to have something else loaded: UserError. Raises OSError without a config.json."""
-    at = {"local_files_only": options.get("local_files_only", False)}
-    if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, **at):
-        raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
-    if not options["trust_remote_code"] and (kernel := _kernel_of(PreTrainedConfig.get_config_dict(source, **at)[0])):
-        raise UserError(
-            f"{key}: the config.json of '{path}' wants to run code from '{kernel}' on the Hub; remove that from it"
-        )
-
-
-def _kernel_of(node: Any) -> str | None:
-    """The repository of compiled code that a config.json names as an implementation of its attention or experts."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if not isinstance(node, dict):
-        return None
-    for key, value in node.items():
-        values = value.values() if isinstance(value, dict) else (value,)
-        if "_implementation" in f"_{key}" and (found := [v for v in values if isinstance(v, str) and "/" in v]):
-            return found[0]
-        if found_below := _kernel_of(value):
-            return found_below
-    return None
-
-
-def _kind(auto_class: Any) -> str:
-    return {"AutoModelForCausalLM": "a causal LM", "AutoTokenizer": "a tokenizer"}.get(
-        auto_class.__name__, "a classifier"
-    )
-
-
-def _reason(path: str, key: str, error: Exception, options: dict[str, Any]) -> str:
-    if isinstance(error, pickle.UnpicklingError):
-        return "Its pickled weights hold something else than tensors, or are damaged; nothing of them was run"
-    if options.get("local_files_only"):
-        return (
-            "No such folder here, not among the downloaded models, and the Hub cannot be reached; give a local folder"
-        )
-    text = " ".join(str(error).split())
-    if "safetensors" in text and options.get("use_safetensors"):
-        return f"It has no safetensors weights; convert them{_or_allow(key)}"
-    if "trust_remote_code" in text:
-        how = (
-            ", which this program never does" if _is_argument(key) else "; set trust_remote_code: true if you trust it"
-        )
-        return f"It wants to run code of its own{how}"
-    return text[:300]

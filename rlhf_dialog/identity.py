@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.batch_plan import batch_plan
@@ -14,8 +15,8 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import base_parameters
 from rlhf_dialog.models import Models
-from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.schema import Config, PPOKeys, RewardKeys
+from rlhf_dialog.rewards.base import BaseReward, models_inside
+from rlhf_dialog.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.world import World
 
 SHARED_KEYS = (
@@ -25,7 +26,7 @@ SHARED_KEYS = (
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")  # compared as their result
-FREE_KEYS = ("per_device_microbatch_size",)
+FREE_KEYS = ("per_device_microbatch_size", "disable_cuda", "disable_wandb")
 KEPT_KEYS = {"kl_coef": "no effect: the controller goes on with that of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
 SAMPLES = 256  # numbers of each parameter that the fingerprint of a model reads
@@ -40,8 +41,9 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "data": data_fingerprint(prompts),
         "reward_class": essential(config.reward_class.model_dump()),
         "reward parts": part_names(reward),
+        "reward models": {name: model_fingerprint(module) for name, (_, module) in models_inside(reward).items()},
         "rollout_batch_size": batch_plan(config).num_responses,
-        "num_responses_per_prompt": config.responses_per_prompt,
+        "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
     }
     return json.loads(json.dumps(identity, default=str))
@@ -58,7 +60,7 @@ def essential(args: Any) -> Any:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings that change the numbers of a run, but may be other ones at `--resume`."""
-    names = [*PPOKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
+    names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
         kept += ["total_time_steps", "max_iterations"]
@@ -95,7 +97,14 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
 
 def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:
     """Raises UserError when a process of the run read another model, other data or other settings than rank 0."""
-    deciding = {*PPOKeys.model_fields, "total_time_steps", "max_iterations", "save_interval", "eval_interval"}
+    deciding = {
+        *PPOKeys.model_fields,
+        *DoubledKeys.model_fields,
+        "total_time_steps",
+        "max_iterations",
+        "save_interval",
+        "eval_interval",
+    }
     told = world.gather(config.model_dump(include=deciding) | identity)
     for rank, other in enumerate(told):
         if found := differences(told[0], other, "on rank 0", f"on rank {rank}"):
@@ -122,7 +131,7 @@ def _excerpt(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
-def model_fingerprint(lm: PreTrainedModel) -> str:
+def model_fingerprint(lm: nn.Module) -> str:
     """Class, size, and a hash of the configuration, the parameters' names and shapes and a sample of their numbers.
 
     Of a model with adapters it is that of the model without them.
@@ -131,7 +140,7 @@ def model_fingerprint(lm: PreTrainedModel) -> str:
     'GPT2LMHeadModel, 124439808 parameters, 5f0c7f0a3c1f9d8e'
     """
     digest = hashlib.sha256()
-    config = lm.config.to_diff_dict()
+    config = lm.config.to_diff_dict() if isinstance(lm, PreTrainedModel) else {}
     for name in ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"):
         config.pop(name, None)
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
@@ -161,11 +170,9 @@ def data_fingerprint(prompts: list[Dialogue]) -> str:
 
 
 def part_names(reward: BaseReward) -> list[str]:
-    """The names of the parts of a reward, which tell `meteor` from `meteor_exact_stem`; of a plain reward its own."""
-    parts = getattr(reward, "parts", None)
-    if not isinstance(parts, dict):
-        return [reward.name]
-    return [name for part in parts.values() for name in part_names(part.reward)]
+    """The names of a reward and those inside of it, which tell `meteor` from `meteor_exact_stem`; a sum's own is left out."""
+    own = [] if reward.weighted_parts() else [reward.name]
+    return own + [name for child in reward.children() for name in part_names(child)]
 
 
 def _hash(texts: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -21,10 +22,11 @@ class Interrupts:
     took; before that nothing is known): then `asked` is true, and `iteration_ended` leaves once it is saved. Where it does not
     fit, and when it turns out to take longer, KeyboardInterrupt or SystemExit is raised wherever the program is. A second signal
     ends the process without any unwinding: what is left then is what a kill leaves. Only one of several processes `speaks`.
+    `run` is the run folder that the last message names.
     """
 
-    def __init__(self, grace_seconds: float, speaks: bool = True):
-        self.grace_seconds, self.speaks = grace_seconds, speaks
+    def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN"):
+        self.grace_seconds, self.speaks, self.run = grace_seconds, speaks, run
         self.signum: int | None = None
         self._asked_at = 0.0
         self._last: float | None = None
@@ -64,7 +66,10 @@ class Interrupts:
         """The iteration is logged; `saved` says whether it has a checkpoint. Raises the end of the run if it was asked for."""
         if self.signum is not None and saved:
             self._disarm()
-            logger.info("saved after iteration %d; continue with --resume", iteration)
+            logger.info(
+                "saved after iteration %d; continue with --resume; make an agent of it: rlhf-dialog export --run %s --output DIR",
+                *(iteration, self.run),
+            )
             leave(self.signum)
         now = time.monotonic()
         self._last, self._started = now - self._started, now

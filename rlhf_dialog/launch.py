@@ -4,7 +4,6 @@ import gc
 import io
 import logging
 import os
-import random
 import sys
 import time
 import traceback
@@ -14,12 +13,12 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from rlhf_dialog import openmp
+from rlhf_dialog.deepspeed_config import asks_deepspeed
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
@@ -46,10 +45,10 @@ def start(config: Config) -> World:
     if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
         openmp.warn_when_too_late()
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if needs_group(config):
+    if asks_deepspeed(config):
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
     if size == 1:
-        if needs_group(config) and not dist.is_initialized():
+        if asks_deepspeed(config) and not dist.is_initialized():  # DeepSpeed wants a group for one process too
             dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
@@ -58,11 +57,6 @@ def start(config: Config) -> World:
     if not dist.is_initialized():
         _meet(_backend(device))
     return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
-
-
-def needs_group(config: Config) -> bool:
-    """Whether DeepSpeed computes, which wants a group of processes also for a single one."""
-    return config.use_deepspeed or config.reward_class.args.get("use_deepspeed") is True
 
 
 def _backend(device: torch.device) -> str:
@@ -96,7 +90,7 @@ def with_one_voice(run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit code; of all processes only rank 0 prints.
 
     Launchers end the other processes as soon as one has ended, so those with an error wait until rank 0 has told it. What
-    rank 0 cannot know, because it happened elsewhere and was no common end (`World.in_step`), its own process tells.
+    rank 0 cannot know, because it happened elsewhere and was no common end (`World.fail_together`), its own process tells.
     """
     code, leaving = 1, None
     try:
@@ -179,23 +173,6 @@ def pick_device(config: Config) -> torch.device:
     if config.device == "cuda" and not available:
         raise UserError("device: cuda, but torch finds no CUDA device here; use device: auto or device: cpu")
     return torch.device("cuda" if available and config.device != "cpu" and not config.disable_cuda else "cpu")
-
-
-def seed_everything(seed: int, *path: int) -> None:
-    """Seed python, numpy and torch; with a path (a rank, an iteration) by a number that is made of all of them."""
-    if path:
-        seed = int(np.random.SeedSequence([seed, *path]).generate_state(1)[0])
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def seed_rank(seed: int, world: World, *path: int) -> None:
-    """Every rank draws numbers of its own; without a path rank 0 those of a single process."""
-    if world.is_main and not path:
-        seed_everything(seed)
-    else:
-        seed_everything(seed, world.rank, *path)
 
 
 def set_threads(config: Config) -> None:

@@ -11,6 +11,7 @@ workspaces of matrix products, and the token ids that top-p keeps.
 import logging
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,8 +20,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.free_memory import free_on_gpu, free_on_host
-from rlhf_dialog.hub import load_pretrained
 from rlhf_dialog.model_sizes import Sizes, kept_bytes, last_name, live_bytes, lora_parameters, sizes_of
+from rlhf_dialog.pretrained import load_pretrained
+from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
@@ -53,8 +55,10 @@ class Setting:
     offload_optimizer: bool = False  # with stage 1 to 3
     offload_param: bool = False  # with stage 3
     gather_for_generation: bool = False  # with stage 3: the whole policy stands on the device during the rollout
-    frozen_stage: Literal[0, 3] = 0  # of reference and classifier
-    frozen_offload: bool = False  # they wait in host memory and come to the device for scoring
+    frozen_stage: Literal[0, 3] = 0  # of the reference
+    frozen_offload: bool = False  # it waits in host memory and comes to the device for scoring
+    judge_stage: Literal[0, 3] = 0  # the same for the models of the reward
+    judge_offload: bool = False
     lora_rank: int = 0  # 0: every parameter is trained
     lora_targets: tuple[str, ...] = ()  # last parts of the names of linear layers; none: all of the trunk
     activation_checkpointing: bool = False
@@ -86,7 +90,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
         rows_at_once=config.per_device_rollout_size,
         prompt=config.max_prompt_length,
         response=config.max_new_tokens,
-        critic=critic if config.advantage_estimator == "gae" else "none",
+        critic=critic if config.estimator.needs_critic else "none",
         own_reference=config.ref_model not in (None, config.model_path),
         precision="amp" if config.use_amp else "fp32",
         lora_rank=config.lora_r if config.use_lora else 0,
@@ -171,19 +175,20 @@ def human(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
-def forecast(policy: Sizes, reference: Sizes | None, classifier: Sizes | None, setting: Setting) -> Forecast:
-    """The memory of one process. `reference` None: as large as the policy; `classifier` None: the reward has none."""
+def forecast(policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes] | None, setting: Setting) -> Forecast:
+    """The memory of one process. `reference` None: as large as the policy; `judges`: the models of the reward by name."""
     reference = reference or policy
     parts = _trained("policy", policy, policy.parameters, setting)
     if setting.critic == "separate":
         parts += _trained("critic", policy, policy.trunk, setting)
     if setting.holds_reference:
         parts += _frozen("reference", reference, setting.weight_bytes, "scoring", setting)
-    if classifier is not None:
-        parts += _frozen("classifier", classifier, 4, "reward", setting)
-        length = min(setting.prompt + setting.response, classifier.positions or 2**31)
-        live = live_bytes(classifier, setting.classifier_batch * length, length)
-        parts.append(Part("activations of the classifier", live, ("reward",)))
+    kept = replace(setting, frozen_stage=setting.judge_stage, frozen_offload=setting.judge_offload)
+    for name, judge in (judges or {}).items():
+        parts += _frozen(name, judge, 4, "reward", kept)
+        length = min(setting.prompt + setting.response, judge.positions or 2**31)
+        live = live_bytes(judge, setting.classifier_batch * length, length)
+        parts.append(Part(f"activations of the {name}", live, ("reward",)))
     if setting.on_cuda:
         second = max(policy.parameters, reference.parameters) if setting.holds_reference else 0
         both = 4 * (policy.parameters + second)
@@ -345,7 +350,7 @@ def tell_forecast(config: Config, device: torch.device, setting: Setting | None 
     return found
 
 
-def remedies(sizes: tuple[Sizes, Sizes | None, Sizes | None], setting: Setting) -> list[str]:
+def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], setting: Setting) -> list[str]:
     """`use_share_model: true (to 1.20 GiB)`: each single change of a key that lowers the forecast, the best one first."""
     variants = {
         "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
@@ -362,21 +367,30 @@ def remedies(sizes: tuple[Sizes, Sizes | None, Sizes | None], setting: Setting) 
     return [f"{name} (to {human(total)})" for name, total in sorted(totals.items(), key=lambda x: x[1]) if total < now]
 
 
-def read_sizes(config: Config) -> tuple[Sizes, Sizes | None, Sizes | None] | None:
-    """Sizes of policy, of a reference of its own and of the reward's classifier.
+def read_sizes(config: Config) -> tuple[Sizes, Sizes | None, dict[str, Sizes]] | None:
+    """Sizes of policy, of a reference of its own and of the models of the reward, by name.
 
-    None where a config.json cannot be read: what loads the model says why. No code of a model is run for a forecast, whatever
-    trust_remote_code says: its warning comes later.
+    None where a config.json of the first two cannot be read, and a model of the reward is left out: what loads it says why. No
+    code of a model is run for a forecast, whatever trust_remote_code says: its warning comes later.
     """
-    args = config.reward_class.args
-    classifier = None if args.get("intent_coef") == 0 else _find(args, "intent_model")
     try:
         policy = _read(config.model_path, AutoModelForCausalLM)
         reference = None if config.ref_model is None else _read(config.ref_model, AutoModelForCausalLM)
-        return policy, reference, _read(str(classifier), AutoModelForSequenceClassification) if classifier else None
     except Exception as error:  # of any kind: a config.json may hold anything
         logger.debug("no memory forecast: %s", error)
         return None
+    return policy, reference, _read_judges(config)
+
+
+def _read_judges(config: Config) -> dict[str, Sizes]:
+    found = {}
+    for name, path in model_paths(config.reward_class.id, config.reward_class.args).items():
+        try:
+            found[name] = _read(path, AutoModelForSequenceClassification)
+        except Exception as error:  # of any kind, see above; or no classifier of transformers
+            logger.info("the memory forecast leaves out the reward's %s: no sizes can be read from '%s'", name, path)
+            logger.debug("%s: %s", path, error)
+    return found
 
 
 def _read(path: str, auto_class: Any) -> Sizes:

@@ -20,10 +20,10 @@ from transformers.activations import NewGELUActivation
 from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.hub import load_pretrained, warn_of_remote_code
 from rlhf_dialog.lora import add_adapters, check_peft, trained
 from rlhf_dialog.packing import ATTENTION, can_pack
 from rlhf_dialog.policy import Critic, DisabledAdapter, Policy, packs
+from rlhf_dialog.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.recompute import recompute_layers
 from rlhf_dialog.schema import Config
 
@@ -225,7 +225,7 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
 
 def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> tuple[Policy, Critic | None]:
     """The policy, and the separate critic if there is one: a copy of the trunk, or with LoRA an adapter on the same one."""
-    uses_critic = config.advantage_estimator == "gae"
+    uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
     critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
     own: tuple[str | None, str | None] = (None, None)

@@ -57,8 +57,8 @@ def write_partitions(checkpoints: Path, engines: Mapping[str, Engine], world: Wo
         except OSError as error:
             raise UserError(f"{staging}: cannot be written: {error}") from error
 
-    world.first(begin)
-    with world.in_step():
+    world.on_main(begin)
+    with world.fail_together():
         for name, engine in mine.items():
             try:
                 save_file(_tensors(engine), staging / file_name(name, world.rank))

@@ -11,32 +11,12 @@ and the result is that of all episodes together.
 """
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Total = Callable[[Tensor], Tensor]
-
-
-def alone(x: Tensor) -> Tensor:
-    """The `total` of a single process."""
-    return x
-
-
-def masked(x: Tensor, mask: Tensor) -> Tensor:
-    """`x` where the mask is True, 0 elsewhere."""
-    return torch.where(mask, x, torch.zeros_like(x))
-
-
-def masked_mean(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
-    """Mean over the True positions, a scalar; 0 when there is none."""
-    return total(masked(x, mask).sum()) / total(mask.sum()).clamp(min=1)
-
-
-def mean(x: Tensor, total: Total = alone) -> Tensor:
-    """Mean of all elements, a scalar."""
-    return masked_mean(x, torch.ones_like(x, dtype=torch.bool), total)
+from rlhf_dialog.masks import Total, alone, last_token, masked, masked_mean
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
@@ -50,23 +30,24 @@ def _variance(x: Tensor, mask: Tensor, total: Total) -> Tensor:
     return masked_mean((x - masked_mean(x, mask, total)) ** 2, mask, total)
 
 
-def last_token(mask: Tensor) -> Tensor:
-    """The position of the last True of each row of `mask` (B, T), -1 where there is none: (B,)."""
-    positions = torch.arange(mask.shape[1], device=mask.device)
-    return torch.where(mask, positions, -1).amax(dim=1)
-
-
 def token_rewards(
-    scores: Tensor, logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float
+    scores: Tensor,
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    response_mask: Tensor,
+    kl_coef: float,
+    turn_rewards: Tensor | None = None,
 ) -> Tensor:
     """Rewards (B, T): -kl_coef * (logprob - ref_logprob) on every response token, plus the score (B,) on the last one.
 
+    `turn_rewards` (B, T), what an environment paid on the last token of each turn, is added.
     The log ratio of the sampled token is the k1 estimate of the KL divergence (Ziegler et al. 2019, arXiv 1909.08593).
     """
     rewards = masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
     positions = torch.arange(response_mask.shape[1], device=response_mask.device)
     is_last = positions == last_token(response_mask).unsqueeze(1)
-    return rewards + torch.where(is_last, scores.unsqueeze(1), torch.zeros_like(rewards))
+    rewards = rewards + torch.where(is_last, scores.unsqueeze(1), torch.zeros_like(rewards))
+    return rewards if turn_rewards is None else rewards + turn_rewards
 
 
 def gae(
@@ -97,18 +78,58 @@ def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> 
     return gae(rewards, torch.zeros_like(rewards), response_mask, gamma, gae_lambda=1.0)[0]
 
 
-def group_advantages(rewards: Tensor, response_mask: Tensor, num_responses_per_prompt: int, estimator: str) -> Tensor:
-    """Advantages (B, T) without a critic, from several responses to one prompt that stand side by side in the batch.
+@dataclass(frozen=True)
+class Credit:
+    """How far an estimator looks, and what it compares."""
 
-    An episode's return is the sum of its token rewards. `grpo` divides its distance from the group mean by the group's
-    deviation (Shao et al. 2024, arXiv 2402.03300); `rloo` subtracts the mean of the others (Ahmadian et al. 2024,
-    arXiv 2402.14740). Every token of an episode has the same advantage.
+    gamma: float
+    gae_lambda: float = 1.0
+    num_responses_per_prompt: int = 1  # they stand side by side in the batch
+
+
+def gae_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """Advantages and returns, each (B, T), with a critic: `gae`."""
+    return gae(rewards, values, response_mask, credit.gamma, credit.gae_lambda)
+
+
+def reinforce_pp_advantages(
+    rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+) -> tuple[Tensor, Tensor]:
+    """REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): the discounted returns, each (B, T), are the advantages."""
+    returns = discounted_returns(rewards, response_mask, credit.gamma)
+    return returns, returns
+
+
+def grpo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """GRPO (Shao et al. 2024, arXiv 2402.03300): distance from the group's mean, divided by the group's deviation.
+
+    A group is the responses to one prompt; an episode's return is the sum of its token rewards, and every token of an episode has
+    the same advantage. Advantages and discounted returns, each (B, T).
     """
-    n = num_responses_per_prompt
+    distance, deviation = _in_groups(rewards, response_mask, credit.num_responses_per_prompt)
+    return _spread(distance * (1 / (deviation + 1e-4)), rewards, response_mask, credit)
+
+
+def rloo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): an episode's return minus the mean of the others of its group.
+
+    Groups, returns and result as in `grpo_advantages`.
+    """
+    n = credit.num_responses_per_prompt
+    distance, _ = _in_groups(rewards, response_mask, n)
+    return _spread(distance * (n / (n - 1)), rewards, response_mask, credit)
+
+
+def _in_groups(rewards: Tensor, response_mask: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """How far each episode's sum of rewards lies from the mean of its group (B / n, n), and the group's deviation (B / n, 1)."""
     totals = masked(rewards, response_mask).sum(dim=1).view(-1, n)
-    distance = totals - totals.mean(dim=1, keepdim=True)
-    scale = 1 / (totals.std(dim=1, keepdim=True) + 1e-4) if estimator == "grpo" else n / (n - 1)
-    return masked((distance * scale).view(-1, 1).expand_as(rewards), response_mask)
+    return totals - totals.mean(dim=1, keepdim=True), totals.std(dim=1, keepdim=True)
+
+
+def _spread(of_episodes: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+    """The advantage of each episode on all of its tokens (B, T), and the discounted returns (B, T)."""
+    advantages = masked(of_episodes.view(-1, 1).expand_as(rewards), response_mask)
+    return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 
 def whiten(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:

@@ -8,8 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.dialogue import Dialogue, cut_at_separator, fit_turns, render_target
@@ -31,17 +29,18 @@ def load_prompts(
     Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
     """
     records = load_records(data_path, split)
-    num_read = len(records)
-    if drop_overlap and split == "train":
-        records = _without_overlap(records, data_path)
-    prompts = [prompt for record in records for prompt in _prompts_of(record, context_size, min_context_size)]
-    for index, prompt in enumerate(prompts):
-        prompt.meta |= {"split": split, "index": index}
+    overlap = _overlap(records, data_path) if drop_overlap and split == "train" else set()
+    kept = {number: record for number, record in enumerate(records) if number not in overlap}
+    prompts: list[Dialogue] = []
+    for number, record in kept.items():
+        for prompt in _prompts_of(record, context_size, min_context_size):
+            prompt.meta |= {"split": split, "index": len(prompts), "dialogue": number}
+            prompts.append(prompt)
     if not prompts:
-        longest = max((len(record.turns) for record in records), default=0)
+        longest = max((len(record.turns) for record in kept.values()), default=0)
         needed = min_context_size + (0 if records and records[0].is_prompt else 1)  # a dialogue also holds the reply
         raise UserError(
-            f"{data_path}, {split}: no prompts; {num_read} dialogues were read, {len(records)} are left after "
+            f"{data_path}, {split}: no prompts; {len(records)} dialogues were read, {len(kept)} are left after "
             f"drop_overlap, and the longest has {longest} turns while min_context_size {min_context_size} needs "
             f"{needed}; lower min_context_size, turn drop_overlap off, or give other data"
         )
@@ -68,7 +67,8 @@ def _prompt(record: DialogueRecord, end: int, reply: int, said: list[str], conte
     )
 
 
-def _without_overlap(records: list[DialogueRecord], data_path: str) -> list[DialogueRecord]:
+def _overlap(records: list[DialogueRecord], data_path: str) -> set[int]:
+    """What `find_overlap` finds, and a line in the log. Raises UserError when a held-out split cannot be read."""
     try:
         held_out = load_records(data_path, "validation") + load_records(data_path, "test")
     except UserError as error:
@@ -81,7 +81,7 @@ def _without_overlap(records: list[DialogueRecord], data_path: str) -> list[Dial
         len(overlap),
         len(records),
     )
-    return [record for index, record in enumerate(records) if index not in overlap]
+    return overlap
 
 
 def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequence[DialogueRecord]) -> set[int]:
@@ -135,6 +135,11 @@ class PromptEncoder:
         """What follows a prompt: the reply and the separator."""
         return self._encode(render_target(turn, self.separator))
 
+    def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
+        """What lies between the policy's reply and its next one: the user's turn, behind a separator where the reply has none."""
+        closed = self.separator in str(self.tokenizer.decode(reply_ids, skip_special_tokens=False))
+        return ([] if closed else self._encode(f" {self.separator}")) + self.encode_reply(turn)
+
     def reply_text(self, ids: list[int]) -> str:
         """The text that rewards and metrics see: cut at the first separator, special tokens removed, stripped."""
         if self.separator_id in ids:
@@ -149,18 +154,6 @@ def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
     """Some id to fill batches with; its value never matters: masks say what counts."""
     pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(i for i in pads if i is not None)
-
-
-def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """`prompt_ids (B, P)`, long, and `prompt_mask (B, P)`, bool; left padded to the longest prompt."""
-    num_tokens = max(map(len, prompts_ids), default=0)
-    prompt_ids = torch.full((len(prompts_ids), num_tokens), pad_id, dtype=torch.long)
-    prompt_mask = torch.zeros((len(prompts_ids), num_tokens), dtype=torch.bool)
-    for row, ids in enumerate(prompts_ids):
-        start = num_tokens - len(ids)
-        prompt_ids[row, start:] = torch.tensor(ids, dtype=torch.long)
-        prompt_mask[row, start:] = True
-    return prompt_ids, prompt_mask
 
 
 class PromptSampler:

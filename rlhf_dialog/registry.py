@@ -1,17 +1,9 @@
 """Names in the YAML -> classes. Built-ins register exactly as a user's class does."""
 
-import difflib
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
-from rlhf_dialog.errors import UserError
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest known name, or an empty string."""
-    match = difflib.get_close_matches(name, [str(key) for key in known], n=1, cutoff=0.6)
-    return f"; did you mean '{match[0]}'?" if match else ""
+from rlhf_dialog.errors import UserError, nearest
 
 
 class Registry:
@@ -46,7 +38,7 @@ class Registry:
         except TypeError as error:
             unknown = [str(key) for key in args if key not in signature.parameters]
             hint = nearest(unknown[0], signature.parameters) if unknown else ""
-            return f"wrong arguments for {name}: {error}{hint} It takes {name}{signature}."
+            return f"wrong arguments for {name}: {error}{hint or '.'} It takes {name}{signature}."
         return None
 
     def create(self, name: str, args: dict[str, Any]) -> Any:

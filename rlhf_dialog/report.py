@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.evaluate import Replies
+from rlhf_dialog.replies import Replies
 
 SHOWN = (
     "score",

@@ -1,4 +1,4 @@
-"""From prompts to a scored rollout: the only bridge between text and tensors. B episodes, P prompt tokens, T response tokens."""
+"""From environments to a scored rollout. B episodes, P prompt tokens, T response tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -7,23 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.chat_template import TurnEncoder
+from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.generation import (
-    Responses,
-    Sampling,
-    StopRule,
-    compare_unfiltered,
-    microbatches,
-    respond,
-    unpacked,
-)
+from rlhf_dialog.environments.base import Environment
+from rlhf_dialog.episodes import Episodes, play
+from rlhf_dialog.generation import compare_unfiltered, microbatches, unpacked
 from rlhf_dialog.models import Models
 from rlhf_dialog.packing import pack
-from rlhf_dialog.prompts import collate
-from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import STOPPING, RewardError, Scores, ScoringRules, scored_beside
+from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
 
 
 @dataclass
@@ -49,6 +41,7 @@ class Rollout:
     ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
     reward_scores: Scores  # every part's raw and weighted values and its time
     scores: Tensor  # (B,), after the price of truncation
+    turn_rewards: Tensor | None  # (B, T), what the environment paid, on the last token of each reply; None for nothing
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, those of dropped episodes too
     num_dropped: int = 0  # episodes that are no part of it, because a reward gave no score
@@ -96,52 +89,42 @@ def prompt_names(dialogues: Sequence[Dialogue], at_most: int = 16) -> str:
 
 
 def collect(
+    environments: Sequence[Environment],
+    speaker: Speaker,
+    scorer: Scorer,
     models: Models,
-    prompts: list[Dialogue],
-    encoder: TurnEncoder,
-    sampling: Sampling,
-    stop: StopRule,
-    reward: BaseReward,
-    truncation_penalty: float = 0.0,
-    microbatch_size: int = 16,
-    rows_at_once: int = 128,
-    rules: ScoringRules = STOPPING,
+    seeds: Sequence[int] | None = None,
 ) -> Rollout:
-    """Answer the prompts with the policy, score the answers, and evaluate them with policy, critic and reference.
+    """Play an episode of each environment, score the dialogues, and evaluate what was said with critic and reference.
 
-    Where the rules skip, the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
-    RewardTimeout when it does not end, and RunStopped when the policy has no finite predictions.
+    Where the scorer's rules skip, the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
+    RewardTimeout when it does not end, UserError when an environment is wrong, and RunStopped when the policy has no finite
+    predictions.
     """
-    device = models.policy.lm.device
-    clock = Clock(device)
+    clock = Clock(models.policy.lm.device)
     with clock.measured("rollout"):
-        prompt_ids, prompt_mask = (x.to(device) for x in encode_prompts(encoder, prompts))
         with clock.measured("generation"):
-            responses = respond(
-                models.policy, prompt_ids, prompt_mask, sampling, stop, encoder.pad_id, rows_at_once, microbatch_size
-            )
-        dialogues = answered(prompts, responses, encoder)
-        scoring = scored_beside(reward, dialogues, rules)
+            episodes = play(environments, speaker, seeds)
+        responses = episodes.responses
+        scoring = scorer.begin(episodes.dialogues)
         with clock.measured("reference"):
-            tensors = _evaluate(models, prompt_ids, prompt_mask, responses, sampling.temperature, microbatch_size)
+            tensors = _teacher_forced(models, episodes, speaker.sampling.temperature, speaker.microbatch_size)
     with clock.measured("reward"):
         reward_scores = scoring()
-        scores = torch.tensor(reward_scores.total, device=device) - truncation_penalty * responses.truncated
-    if scores.isinf().any() or (scores.isnan().any() and not rules.skip_unscored):
-        row = int((~scores.isfinite()).nonzero()[0])
-        raise RewardError(
-            f"reward '{reward.name}': the sum {reward_scores.total[row]!r} for dialogue {row} is no finite 32-bit number"
-        )
+        scores = torch.tensor(reward_scores.total, device=responses.ids.device)
+        scores = scores - scorer.truncation_penalty * responses.truncated
+    _check_scores(scores, reward_scores, scorer)
     return Rollout(
-        dialogues=dialogues,
-        prompt_ids=prompt_ids,
-        prompt_mask=prompt_mask,
+        dialogues=episodes.dialogues,
+        prompt_ids=episodes.prompt_ids,
+        prompt_mask=episodes.prompt_mask,
         response_ids=responses.ids,
         response_mask=responses.mask,
         support=responses.support,
         truncated=responses.truncated,
         reward_scores=reward_scores,
         scores=scores,
+        turn_rewards=episodes.turn_rewards,
         logprobs=responses.logprobs,
         entropy=responses.entropy,
         seconds=dict(clock.seconds),
@@ -150,30 +133,18 @@ def collect(
     )
 
 
-def encode_prompts(encoder: TurnEncoder, prompts: list[Dialogue]) -> tuple[Tensor, Tensor]:
-    """Prompt ids and mask, each (B, P)."""
-    return collate([encoder.encode_prompt(prompt.prompt_turns) for prompt in prompts], encoder.pad_id)
-
-
-def answered(prompts: list[Dialogue], responses: Responses, encoder: TurnEncoder) -> list[Dialogue]:
-    """The dialogues with the policy's words in them: cut where the response ends, without special tokens, stripped."""
-    texts = [
-        decode_response(encoder, ids[mask].tolist()) for ids, mask in zip(responses.ids, responses.mask, strict=True)
-    ]
-    ends = responses.truncated.tolist()
-    return [replace(p, response=text, truncated=end) for p, text, end in zip(prompts, texts, ends, strict=True)]
-
-
-def decode_response(encoder: TurnEncoder, ids: list[int]) -> str:
-    """The text that rewards and metrics see."""
-    return encoder.reply_text(ids)
+def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None:
+    if scores.isinf().any() or (scores.isnan().any() and not scorer.rules.skip_unscored):
+        row = int((~scores.isfinite()).nonzero()[0])
+        raise RewardError(
+            f"reward '{scorer.reward.name}': the sum {reward_scores.total[row]!r} for dialogue {row} is no finite 32-bit number"
+        )
 
 
 @torch.no_grad()
-def _evaluate(
-    models: Models, prompt_ids: Tensor, prompt_mask: Tensor, responses: Responses, temperature: float, size: int
-) -> dict[str, Any]:
+def _teacher_forced(models: Models, episodes: Episodes, temperature: float, size: int) -> dict[str, Any]:
     """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T); the last two None without a filter."""
+    prompt_ids, prompt_mask, responses = episodes.prompt_ids, episodes.prompt_mask, episodes.responses
     columns: dict[str, Tensor] = {}
     everyone = torch.arange(len(prompt_ids), device=prompt_ids.device)
     for part in microbatches(prompt_mask, responses.mask, everyone, size):

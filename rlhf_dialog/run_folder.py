@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf_dialog.checkpoint import mend_swaps, newest_checkpoint, remove_whole
+from rlhf_dialog.atomic_files import mend_swaps, remove_whole
+from rlhf_dialog.branches import ABANDONED, check_metrics, chosen_checkpoint
+from rlhf_dialog.checkpoint import finish_saving, newest_checkpoint
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.tracking import read_metrics
 
@@ -43,15 +45,18 @@ def holds_run(folder: Path) -> bool:
     return finished_something or any((folder / name).exists() for name in ("agent", "checkpoints", "evaluation.json"))
 
 
-def check_folder(folder: Path, overwrite: bool, resume: bool, save_interval: int) -> None:
+def check_folder(
+    folder: Path, overwrite: bool, resume: bool, save_interval: int, resume_from: str | None = None
+) -> None:
     """Raises UserError when a run may not begin (or go on) in the folder."""
     if holds_run(folder) and not (overwrite or resume):
         raise UserError(
             f"{folder}: holds a run already; replace it with --overwrite, continue it with --resume, or choose another "
             "name with --experiment_name"
         )
-    if resume and newest_checkpoint(folder / "checkpoints") is None:
-        _check_beginning(folder, save_interval)
+    if resume:
+        source = chosen_checkpoint(folder / "checkpoints", resume_from)
+        _check_beginning(folder, save_interval) if source is None else check_metrics(folder, source)
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise UserError(f"run_dir: {folder} cannot be written: {existing} is no folder that you may write to")
@@ -101,10 +106,11 @@ def clear(folder: Path) -> None:
 
 
 def mend(folder: Path) -> None:
-    """Finish or take back what a kill interrupted: swaps of folders, and files under their temporary names."""
+    """Finish or take back what a kill interrupted: swaps of folders, files under their temporary names, and a save."""
     mend_swaps(folder, RUN_FILES)
-    names = {path.name.removeprefix(".").rsplit(".", 1)[0] for path in (folder / "checkpoints").glob(".*.*")}
-    mend_swaps(folder / "checkpoints", names)
+    for place in (folder / "checkpoints", folder / "checkpoints" / ABANDONED):
+        mend_swaps(place, {path.name.removeprefix(".").rsplit(".", 1)[0] for path in place.glob(".*.*")})
+    finish_saving(folder / "checkpoints")
 
 
 def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:

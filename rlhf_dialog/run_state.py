@@ -7,17 +7,16 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_dialog import identity, launch, run_folder
+from rlhf_dialog import identity, run_folder
+from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.branches import chosen_checkpoint, leave_later
 from rlhf_dialog.checkpoint import (
-    RandomStates,
+    best_checkpoint,
     damage_told,
     load_checkpoint,
     load_weights,
     mark_best,
-    newest_checkpoint,
-    random_states,
     read_state,
-    replace_text,
     save_agent,
     save_checkpoint,
     world_size_of,
@@ -31,6 +30,7 @@ from rlhf_dialog.partitions import (
     refuse_another_sharing,
     write_partitions,
 )
+from rlhf_dialog.random_states import RandomStates, random_states, seed_rank
 from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
@@ -54,56 +54,77 @@ class RunState:
         self.identity = identity_  # `identity.identity_of` the models before any update
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
 
-    def begin(self, overwrite: bool, resume: bool, weights_from: Path | None) -> None:
+    def begin(self, overwrite: bool, resume: bool, weights_from: Path | None, resume_from: str | None = None) -> None:
         """Bring trainer and folder to where the run begins or goes on, as the flags of the command line say."""
-        self.world.first(partial(self._tidy_up, overwrite, resume))
-        if resume and newest_checkpoint(self.checkpoints):
-            self._restore()
-        self.world.first(self._write_config)
+        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from))
+        if source is not None:
+            self._restore(source)
+        self.world.on_main(self._write_config)
         if weights_from is not None:
             self._take_weights(weights_from)
 
-    def _tidy_up(self, overwrite: bool, resume: bool) -> None:
-        """Take away what the run replaces, and what a kill has left."""
+    def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None) -> Path | None:
+        """Take away what the run replaces, and what a kill has left; returns the checkpoint that the run goes on from."""
         if overwrite and not resume:
             run_folder.clear(self.run_folder)
         run_folder.mend(self.run_folder)
         forget_staging(self.checkpoints)
-        if resume and not newest_checkpoint(self.checkpoints):
+        source = chosen_checkpoint(self.checkpoints, resume_from) if resume else None
+        if resume and source is None:
             cut_metrics(self.run_folder / "metrics.jsonl", 0)
             logger.info("%s: ended before its first checkpoint; the run starts from the beginning", self.run_folder)
+        return source
 
     def _write_config(self) -> None:
         with run_folder.disk_errors_told(self.run_folder / "config.yaml"):
             replace_text(self.run_folder / "config.yaml", dump_yaml(self.config))
         logger.info("run folder: %s", self.run_folder)
 
-    def _restore(self) -> None:
+    def _restore(self, source: Path) -> None:
+        """Go on from a checkpoint: nothing in the folder changes before every rank has read it."""
         trainer, world = self.trainer, self.world
-        with world.in_step():
-            source, state = read_state(self.checkpoints)
+        with world.fail_together():
+            _, state = read_state(self.checkpoints, source)
             self._compare(source, state)
             refuse_another_sharing(source, state, trainer.engines, world)
-        with world.in_step(), trainer.sharing.writable_weights():
-            load_checkpoint(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size)
-            with damage_told(source):
-                trainer.load_state_dict(state)
-                if self.validation:
-                    self.validation.load_state_dict(state.get("validation", {"best": None}))
-                saved_by = world_size_of(state)
-        with world.in_step(), damage_told(source):
-            read_partitions(source, state, trainer.engines, world)
+        self._load(source, state)
+        world.on_main(partial(leave_later, self.run_folder, source, state))
         trainer.starts_from_reference = False
-        if saved_by != world.size:
-            launch.seed_rank(self.config.seed, world, trainer.iteration)
+        if (saved_by := world_size_of(state)) != world.size:
+            seed_rank(self.config.seed, world, trainer.iteration)
             logger.warning(
                 "%s: was saved by %d processes, this run has %d; random numbers begin anew, so the run goes on, but not as "
                 "it would have",
                 *(source, saved_by, world.size),
             )
         with trainer.sharing.whole_weights():
-            world.first(self._mend_after)
+            world.on_main(self._mend_after)
+        if best := world.on_main(self._best_without_agent):
+            with world.fail_together(), trainer.sharing.writable_weights():
+                load_weights(best, self._modules(), world.device)
+            with trainer.sharing.whole_weights():
+                world.on_main(self._save_best)
+            self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
+
+    def _load(self, source: Path, state: dict[str, Any]) -> None:
+        trainer, world = self.trainer, self.world
+        with world.fail_together(), trainer.sharing.writable_weights():
+            load_checkpoint(
+                *(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source)
+            )
+            with damage_told(source):
+                trainer.load_state_dict(state)
+                if self.validation:
+                    self.validation.load_state_dict(state.get("validation", {"best": None}))
+        with world.fail_together(), damage_told(source):
+            read_partitions(source, state, trainer.engines, world)
+
+    def _best_without_agent(self) -> Path | None:
+        """An earlier checkpoint that `best` names while `best_agent/` is missing, since the run went back."""
+        best = best_checkpoint(self.checkpoints)
+        missing = best is not None and best.is_dir() and not (self.run_folder / "best_agent").exists()
+        return best if missing else None
 
     def _mend_after(self) -> None:
         """Bring what stands beside the checkpoint to its iteration."""
@@ -124,15 +145,16 @@ class RunState:
 
     def _take_weights(self, run: Path) -> None:
         """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
-        with self.world.in_step():
+        with self.world.fail_together():
             source, state = read_state(run / "checkpoints")
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
-        with self.world.in_step(), self.trainer.sharing.writable_weights():
+        with self.world.fail_together(), self.trainer.sharing.writable_weights():
             fresh = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
-        anew = ", ".join(["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh])
-        logger.info("weights of %s; %s begin anew", source, anew)
+        anew = ["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh]
+        anew += ["the state of the reward"] if state.get("reward") else []
+        logger.info("weights of %s; %s begin anew", source, ", ".join(anew))
         if found:
             logger.info("other than in that run: %s", "; ".join(found))
         self.save(best=False)
@@ -148,7 +170,7 @@ class RunState:
         random_of_ranks = self.world.gather(random_states())
         staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.sharing.whole_weights():
-            self.world.first(partial(self._write, best, random_of_ranks, staged))
+            self.world.on_main(partial(self._write, best, random_of_ranks, staged))
 
     def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()

@@ -1,11 +1,19 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
-from pydantic_core.core_schema import ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, field_validator, model_validator
+from pydantic_core.core_schema import CoreSchema, ValidationInfo, no_info_after_validator_function
+
+from rlhf_dialog import estimators
+from rlhf_dialog.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.registry import nearest
+
+BY_ESTIMATOR: Any = None  # null in the file; the validated settings hold the number that the estimator wants
 
 
 class Settings(BaseModel):
@@ -34,6 +42,22 @@ class Settings(BaseModel):
             raise ValueError("a number")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """A text that is one of `known`, which is read when a value is checked: a table may grow."""
+
+    known: Iterable[str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: str) -> str:
+        if value not in self.known:
+            *others, last = map(repr, self.known)
+            raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.known)}")
         return value
 
 
@@ -103,14 +127,12 @@ class RunKeys(Settings):
         description="decides on the best checkpoint, higher is better; a name as in the metrics, without `eval/`",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    disable_cuda: bool = Field(False, description="the same as device: cpu")
     use_amp: bool = Field(False, description="16-bit autocast in rollout, scoring and update; weights stay in float32")
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
         "auto", description="of use_amp; auto: bf16; fp16 scales the losses, for GPUs without bf16"
     )
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
     use_wandb: bool = Field(False, description="log to wandb; offline when there is no key")
-    disable_wandb: bool = Field(False, description="true wins over use_wandb")
     wandb_entity: str | None = Field(None, description="wandb team; does not start wandb by itself")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
@@ -156,10 +178,15 @@ class MemoryKeys(Settings):
 class PPOKeys(Settings):
     """PPO"""
 
-    advantage_estimator: Literal["gae", "grpo", "rloo", "reinforce_pp"] = Field(
-        "gae", description="only gae trains a critic"
+    advantage_estimator: Annotated[str, OneOf(ESTIMATORS)] = Field(
+        "gae", description=f"only {' and '.join(estimators.names('needs_critic'))} trains a critic"
     )
-    num_responses_per_prompt: int | None = Field(None, ge=1, description="default 1; 4 for grpo and rloo")
+    num_responses_per_prompt: int = Field(
+        BY_ESTIMATOR,
+        ge=1,
+        validate_default=True,
+        description=f"default 1; 4 for {' and '.join(estimators.names('needs_groups'))}",
+    )
     episode_length: int = Field(
         128, ge=1, description="OpenRL's count of tokens per environment and iteration; see rollout_batch_size"
     )
@@ -187,27 +214,33 @@ class PPOKeys(Settings):
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
     gamma: float = Field(0.99, ge=0, le=1, description="discount per response token")
-    use_gae: bool = Field(True, description="false: gae_lambda 1, plain discounted returns")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
     use_adv_normalize: bool = Field(True, description="whiten advantages once over the whole rollout")
     clip_param: float = Field(
         0.2, gt=0, description="clip range of the ratio, and of the value in the clipped value loss"
     )
-    dual_clip_ppo: bool = Field(False, description="bound the loss of negative advantages (dual clip)")
-    dual_clip_coeff: float = Field(3.0, gt=1, description="the bound of dual_clip_ppo, in multiples of the advantage")
+    dual_clip_coeff: float = Field(
+        3.0, gt=1, description="with dual_clip_ppo: bound of the loss, in multiples of a negative advantage"
+    )
     entropy_coef: float = Field(0.01, ge=0, description="entropy bonus")
     value_loss_coef: float = Field(0.5, ge=0, description="weight of the value loss")
     use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
-    use_huber_loss: bool = Field(True, description="Huber instead of squared value loss")
-    huber_delta: float = Field(10.0, gt=0, description="where the Huber loss turns linear")
+    huber_delta: float = Field(10.0, gt=0, description="where the Huber value loss turns linear")
     use_valuenorm: bool = Field(
         True, description="the critic predicts returns normalised by their running mean and deviation"
     )
-    use_max_grad_norm: bool = Field(True, description="clip gradients")
     max_grad_norm: float = Field(10.0, gt=0, description="norm to clip to, separately for policy and separate critic")
     max_skipped_steps: int = Field(
         3, ge=1, description="optimizer steps in a row without finite loss and gradients: skipped, the last one stops"
     )
+
+    @field_validator("num_responses_per_prompt", mode="before")
+    @classmethod
+    def _by_estimator(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            return value
+        name = info.data.get("advantage_estimator")  # absent when it is wrong
+        return ESTIMATORS[name].num_responses_per_prompt if name else 1
 
 
 class RewardKeys(Settings):
@@ -222,7 +255,8 @@ class RewardKeys(Settings):
     )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",
-        description="a response without a score (NaN, inf, none): stop, or drop the episode (grpo, rloo: its group) and count it",
+        description="a response without a score (NaN, inf, none): stop, or drop the episode "
+        f"({', '.join(estimators.names('needs_groups'))}: its group) and count it",
     )
     reward_timeout_s: float | None = Field(
         None, gt=0, description="seconds for scoring a rollout or an evaluation, then stacks and a stop; default: none"
@@ -261,6 +295,12 @@ class DeepSpeedKeys(Settings):
     deepspeed_config: str | None = Field(
         None, description="DeepSpeed's JSON, beside the YAML or in ds_configs/; default: ZeRO stage 2"
     )
+    ref_ds_config: str | None = Field(
+        None, description="JSON for the frozen reference, or default: it waits on the CPU; none: it lies on the device"
+    )
+    intent_ds_config: str | None = Field(
+        None, description="the same for the frozen models of the reward, an act classifier or any other"
+    )
     zero3_gather_for_generation: Literal["auto", "true", "false"] = Field(
         "auto", description="ZeRO stage 3: whole weights during a rollout; false: layer by layer; auto: if they fit"
     )
@@ -272,7 +312,21 @@ class DeepSpeedKeys(Settings):
         return str(value).lower() if isinstance(value, bool) else value
 
 
-class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys):
+class DoubledKeys(Settings):
+    """Switches that OpenRL's YAML has beside another key for the same thing"""
+
+    disable_cuda: bool = Field(False, description="true: the same as device: cpu")
+    disable_wandb: bool = Field(False, description="true: the same as use_wandb: false, over which it wins")
+    use_gae: bool = Field(True, description="false: the same as gae_lambda: 1, plain discounted returns")
+    use_huber_loss: bool = Field(True, description="false: squared value loss, which a huge huber_delta gives too")
+    use_max_grad_norm: bool = Field(True, description="false: gradients are not clipped, as with a huge max_grad_norm")
+    dual_clip_ppo: bool = Field(
+        False,
+        description="true: bound the loss of negative advantages (dual clip); false: as with a huge dual_clip_coeff",
+    )
+
+
+class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys):
     """The configuration of train_ppo.py"""
 
     env: EnvConfig = Field(description="what the prompts are made of")
@@ -284,11 +338,12 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
 
     @model_validator(mode="after")
     def _groups(self) -> "Config":
-        n = self.responses_per_prompt
-        if self.advantage_estimator in ("grpo", "rloo") and n < 2:
+        n = self.num_responses_per_prompt
+        if self.estimator.needs_groups and n < 2:
             raise ValueError(
                 f"num_responses_per_prompt: {self.advantage_estimator} compares the responses of one prompt "
-                f"and needs at least 2, found {n}"
+                f"and needs at least 2, found {n}; set it too, to {self.estimator.num_responses_per_prompt} for instance "
+                "(a saved config.yaml holds the number that suited the estimator of its run)"
             )
         if self.rollout_batch_size and self.rollout_batch_size % n:
             raise ValueError(
@@ -303,9 +358,8 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
         return self
 
     @property
-    def responses_per_prompt(self) -> int:
-        default = 4 if self.advantage_estimator in ("grpo", "rloo") else 1
-        return self.num_responses_per_prompt or default
+    def estimator(self) -> Estimator:
+        return ESTIMATORS[self.advantage_estimator]
 
     @property
     def uses_fp16(self) -> bool:

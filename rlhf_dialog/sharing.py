@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from torch import nn
 from rlhf_dialog import deepspeed_engine, memory
 from rlhf_dialog.batch_plan import BatchPlan
 from rlhf_dialog.deepspeed_config import (
+    FROZEN_KEYS,
     EngineSettings,
     FrozenSettings,
+    asks_deepspeed,
     check_token_count,
     engine_document,
     engine_settings,
@@ -25,15 +28,12 @@ from rlhf_dialog.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.free_memory import free_on_gpu, free_on_host
-from rlhf_dialog.launch import needs_group
 from rlhf_dialog.lockstep import Lockstep, Unit
 from rlhf_dialog.lora import trained
 from rlhf_dialog.models import Models
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Critic, Policy
-from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import CompositeReward
-from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.base import BaseReward, models_inside
 from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
 
@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 
 def check_sharing(config: Config, device: torch.device) -> None:
     """Refuse what cannot be before anything is loaded. Raises UserError."""
-    for key in ("ref_ds_config", "intent_ds_config"):
+    for key in FROZEN_KEYS:
         frozen_settings(config, key)
     if config.use_deepspeed:
         settings = engine_settings(config)
         check_token_count(config, settings)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
-    if needs_group(config):
+    if asks_deepspeed(config):
         deepspeed_engine.load_deepspeed(device)
 
 
@@ -108,7 +108,7 @@ class Sharing:
                     module.use_amp = False
 
     @property
-    def coarse(self) -> bool:
+    def reduced_precision(self) -> bool:
         """Whether log-probabilities are computed in less than float32."""
         return self.config.use_amp or (self.settings is not None and self.settings.half)
 
@@ -119,10 +119,12 @@ class Sharing:
         if wanted:
             self._freeze("reference", self.models.ref_policy, wanted)
         wanted = frozen_settings(self.config, "intent_ds_config")
-        for judge in intents_of(reward) if wanted else ():
-            self._freeze("classifier", judge.model, wanted)  # type: ignore[arg-type]
-            if wanted and wanted.offload and wanted.stage == 0 and self.world.device.type != "cpu":
-                judge.at_work = lambda judge=judge: self._on_device(judge.model)  # type: ignore[misc]
+        if wanted is None:
+            return
+        for name, (judge, module) in models_inside(reward).items():
+            self._freeze(name, module, wanted)
+            if wanted.offload and wanted.stage == 0 and self.world.device.type != "cpu":
+                judge.at_work = partial(self._on_device, [*judge.frozen_models().values()])
 
     def _freeze(self, name: str, module: nn.Module, wanted: FrozenSettings) -> None:
         if wanted.stage == 3:
@@ -143,12 +145,16 @@ class Sharing:
             module.to(self.world.device)
 
     @contextmanager
-    def _on_device(self, module: nn.Module) -> Iterator[None]:
-        module.to(self.world.device)
+    def _on_device(self, modules: list[nn.Module]) -> Iterator[None]:
+        """Bring frozen models of a reward to the device, and those that came with this block back to the CPU."""
+        away = [module for module in modules if next(module.parameters()).device.type == "cpu"]
+        for module in away:
+            module.to(self.world.device)
         try:
             yield
         finally:
-            module.to("cpu")
+            for module in away:
+                module.to("cpu")
 
     # -- whole weights
 
@@ -261,14 +267,6 @@ def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[t
         yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
 
 
-def intents_of(reward: Any) -> list[Intent]:
-    """Every Intent in a reward and its parts."""
-    if isinstance(reward, Intent):
-        return [reward]
-    parts = reward.parts.values() if isinstance(reward, CompositeReward) else ()
-    return [found for part in parts for found in intents_of(part.reward)]
-
-
 def deepspeed_setting(config: Config, world: World) -> memory.Setting:
     """The setting of the memory forecast, with what DeepSpeed shares out."""
     setting = memory.setting_of(config, world.size, on_cuda=world.device.type == "cuda")
@@ -285,4 +283,7 @@ def deepspeed_setting(config: Config, world: World) -> memory.Setting:
     wanted = frozen_settings(config, "ref_ds_config")
     if wanted:
         setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]
+    wanted = frozen_settings(config, "intent_ds_config")
+    if wanted:
+        setting = replace(setting, judge_stage=wanted.stage, judge_offload=wanted.offload)  # type: ignore[arg-type]
     return replace(setting, rows=math.ceil(setting.rows))

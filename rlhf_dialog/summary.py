@@ -3,9 +3,11 @@
 import math
 import traceback
 
-from rlhf_dialog import ppo
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.masks import masked_mean, mean
 from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.scoring import metrics_of
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.world import World
 
@@ -19,11 +21,11 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
     dropped, tokens, episodes, *paid = world.sum_of([rollout.num_dropped, rollout.num_tokens, len(rollout), *paid])
     metrics: Metrics = {
-        "objective/score": ppo.mean(rollout.scores, total).item(),
-        "objective/entropy": ppo.masked_mean(rollout.entropy, rollout.response_mask, total).item(),
+        "objective/score": mean(rollout.scores, total).item(),
+        "objective/entropy": masked_mean(rollout.entropy, rollout.response_mask, total).item(),
         "response/unscored": int(dropped),
         "response/length": tokens / episodes,
-        "response/truncated": ppo.mean(rollout.truncated.float(), total).item(),
+        "response/truncated": mean(rollout.truncated.float(), total).item(),
         **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
     for (name, part), raw, weighted in zip(parts.items(), paid[::2], paid[1::2], strict=True):
@@ -38,7 +40,7 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
     if rollout.kl_full is None or rollout.ref_support_mass is None:
         return {}
     found = {"objective/kl_full": rollout.kl_full, "objective/ref_support_mass": rollout.ref_support_mass}
-    return {name: ppo.masked_mean(x, rollout.response_mask, world.sum).item() for name, x in found.items()}
+    return {name: masked_mean(x, rollout.response_mask, world.sum).item() for name, x in found.items()}
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
@@ -46,11 +48,25 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
 
     Raises UserError with the line that failed when it raises, on whichever rank.
     """
-    with world.in_step():
+    with world.fail_together():
         found = _asked(vec_info, rollout) if len(rollout) else {}
+    return _mean_over_ranks(found, len(rollout), world)
+
+
+def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
+    """`reward/<name>/<key>`: what a reward says of itself; with several ranks the mean of theirs, by their episodes.
+
+    Raises RewardError when it raises, or gives what is not a number, on whichever rank.
+    """
+    with world.fail_together():
+        found = {f"reward/{name}": value for name, value in metrics_of(reward).items()}
+    return _mean_over_ranks(found if len(rollout) else {}, len(rollout), world)
+
+
+def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
     if world.size == 1:
         return found
-    told = world.gather({name: (float(value), len(rollout)) for name, value in found.items()})
+    told = world.gather({name: (float(value), episodes) for name, value in found.items()})
     pairs = {name: [one[name] for one in told if name in one] for one in told for name in one}
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
 

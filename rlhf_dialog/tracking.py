@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_dialog.checkpoint import replace_text
+from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.schema import Config
@@ -44,6 +44,7 @@ class JsonlTracker:
         line = json.dumps(finite).encode() + b"\n"
         while line:
             line = line[self.file.write(line) :]
+        os.fsync(self.file.fileno())  # a checkpoint never outlives the line of its iteration
 
     def close(self) -> None:
         self.file.close()
@@ -65,10 +66,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def last_iteration(path: Path) -> int:
+    """The iteration that the lines of a metrics.jsonl reach from 1 without a gap; 0 where there is no such file."""
+    rows = read_metrics(path) if path.is_file() else []
+    gap = (i for i, row in enumerate(rows) if not isinstance(row, dict) or row.get("iteration") != i + 1)
+    return next(gap, len(rows))
+
+
 def cut_metrics(path: Path, iteration: int) -> None:
     """Keep the lines up to `iteration`, atomically: what a resumed run computes again is not there twice."""
     if path.exists():
-        kept = [row for row in read_metrics(path) if row["iteration"] <= iteration]
+        kept = [row for row in read_metrics(path)[:iteration] if row["iteration"] <= iteration]
         replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 

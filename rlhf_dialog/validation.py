@@ -6,16 +6,14 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rlhf_dialog import launch
-from rlhf_dialog.chat import AgentSettings, ChatAgent
-from rlhf_dialog.checkpoint import random_states_kept
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluate import Replies, generate_replies, judges_of, measure
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.measure import judges_of, measure
 from rlhf_dialog.prompts import load_prompts
-from rlhf_dialog.registry import nearest
+from rlhf_dialog.random_states import random_states_kept, seed_everything
+from rlhf_dialog.replies import Replies, generate_replies
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import ScoringRules
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import Metrics, PPOTrainer
 
@@ -38,7 +36,7 @@ class Validation:
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         self.config, self.prompts = config, prompts
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
-        self.judges = replace(judges_of(reward), rules=rules)
+        self.judges = replace(judges_of(Scorer(reward, rules)), purpose="validation")
         self.best: Best | None = None
 
     def check(self) -> None:
@@ -64,16 +62,16 @@ class Validation:
         """`eval/<metric>` of the policy as it is, and `time/eval`. Raises RewardError when the reward fails."""
         start = time.perf_counter()
         with random_states_kept():
-            launch.seed_everything(self.config.seed)
+            seed_everything(self.config.seed)
             replies = generate_replies(
-                _agent(trainer),
+                trainer.speaker,
                 self.prompts,
-                trainer.sampling,
+                trainer.speaker.sampling,
                 self.config.seed,
                 min(BATCH_SIZE, trainer.plan.num_responses),
                 f"evaluation of iteration {trainer.iteration}",
             )
-            found = measure(replies, self.judges).points()
+            found = measure(replies, replace(self.judges, iteration=trainer.iteration)).points()
         self._compare(found.get(self.config.eval_metric, math.nan), trainer.iteration)
         return {f"eval/{name}": value for name, value in found.items()} | {"time/eval": time.perf_counter() - start}
 
@@ -108,9 +106,3 @@ def load_validation_prompts(config: Config) -> list[Dialogue]:
             f"eval_interval: {config.eval_interval} asks for a validation split; set eval_interval: 0, or mend this: {error}"
         ) from error
     return random.Random(config.seed).sample(prompts, min(config.eval_episodes, len(prompts)))
-
-
-def _agent(trainer: PPOTrainer) -> ChatAgent:
-    """The policy that is being trained, with the prompts and the sampling of the run."""
-    settings = AgentSettings(**trainer.config.model_dump(include=set(AgentSettings.model_fields)))
-    return ChatAgent(trainer.models.policy, trainer.encoder, settings)

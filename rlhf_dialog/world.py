@@ -100,8 +100,8 @@ class World:
         """Wait for all ranks."""
         self.sum_of([0.0])
 
-    def first(self, action: Callable[[], T]) -> T:
-        """Rank 0 alone acts; all ranks return what it returns, or raise when it raises. No rank may be inside another `first`."""
+    def on_main(self, action: Callable[[], T]) -> T:
+        """Rank 0 alone acts; all ranks return what it returns, or raise when it raises. Calls are never nested."""
         if self.size == 1:
             return action()
         failure: Exception | None = None
@@ -119,7 +119,7 @@ class World:
         return cast(T, result)
 
     @contextmanager
-    def in_step(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         """The block ends well on every rank, or raises on every rank: its own error, else that of the first rank that failed.
 
         A message says `rank 1: ` unless every rank failed. Inside the block no rank may wait for another.

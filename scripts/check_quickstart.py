@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.cli import exit_code_of
-from rlhf_dialog.config import read_yaml
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.found_config import number_in
 from rlhf_dialog.tracking import read_metrics
 
 Check = tuple[str, bool, str]
@@ -30,10 +30,11 @@ def main(argv: list[str] | None = None) -> int:
 def check_run(run: Path) -> list[Check]:
     """The targets of the quickstart. Raises UserError when the run is not there or not finished."""
     evaluation, metrics = run / "evaluation.json", run / "metrics.jsonl"
-    if not evaluation.is_file() or not metrics.is_file():
+    kl_target = number_in(run / "config.yaml", "kl_target")
+    if not evaluation.is_file() or not metrics.is_file() or kl_target is None:
         raise UserError(f"{run}: holds no finished quickstart; run `make quickstart` first")
     result = json.loads(evaluation.read_text(encoding="utf-8"))
-    return [*_text_checks(result), _kl_check(read_metrics(metrics), read_yaml(run / "config.yaml")["kl_target"])]
+    return [*_text_checks(result), _kl_check(read_metrics(metrics), kl_target)]
 
 
 def _text_checks(result: dict[str, Any]) -> list[Check]:

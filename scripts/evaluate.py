@@ -3,7 +3,9 @@
 python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickstart_sft --output evaluation.json
 
 Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
-agent/), or of --config; with --data_path neither is needed.
+agent/), or of --config; with --data_path neither is needed. A config.yaml that is found beside the agent is data: nothing of
+it opens a connection, reads an environment variable or a pickle, or runs a reward of your own, unless --trust_config or
+--config says that it may. Without that a reward that would do so is left out.
 """
 
 import argparse
@@ -23,20 +25,23 @@ import torch
 from rich.console import Console
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import evaluate, report
-from rlhf_dialog.chat import ChatAgent, read_settings
-from rlhf_dialog.checkpoint import replace_file, replace_json
+from rlhf_dialog import measure, replies, report
+from rlhf_dialog.atomic_files import replace_file, replace_json
+from rlhf_dialog.chat_agent import ChatAgent, read_settings
 from rlhf_dialog.cli import exit_code_of, set_up_logging
-from rlhf_dialog.config import find_config, load_config
+from rlhf_dialog.config import find_config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.evaluate import Judges, Measured, Replies
+from rlhf_dialog.found_config import RunConfig, read_run_config
 from rlhf_dialog.generation import Sampling
+from rlhf_dialog.measure import Judges, Measured
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.replies import Replies
 from rlhf_dialog.rewards import Intent
-from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.schema import ClassConfig, Config
+from rlhf_dialog.rewards.composite import model_paths
+from rlhf_dialog.rewards.intent import CLASSIFIER
+from rlhf_dialog.rewards.scoring import Scorer
 
 logger = logging.getLogger("rlhf_dialog.evaluate")
 NOTHING = {"mean": None, "low": None, "high": None}
@@ -68,7 +73,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--replies", type=Path, help="JSONL file for every prompt with the replies of agents and baselines")
     add("--samples", type=Path, help="JSON file for the replies of three prompts")
-    add("--config", help="YAML with data and reward; default: config.yaml of the agent's run")
+    add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
+    add(
+        "--trust_config",
+        action="store_true",
+        help="let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
+        "variables and pickled weights, use rewards of --register",
+    )
     add("--data_path", help="other data than the configuration's; without a configuration there is no score")
     add("--register", help="Python file to run first, because it registers rewards of your own: train_ppo.py")
     judge = parser.add_mutually_exclusive_group()
@@ -141,9 +152,9 @@ def run(options: argparse.Namespace) -> None:
     systems = {"after" if options.baseline else "metrics": agent}
     if options.baseline:
         systems["before"] = load_baseline(options, agent)
-    replies = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
-    measured = {name: evaluate.measure(found, judges) for name, found in replies.items()}
-    result: dict[str, Any] = {name: evaluate.with_intervals(found, options.seed) for name, found in measured.items()}
+    answers = {name: answer(system, prompts, sampling, options, name) for name, system in systems.items()}
+    measured = {name: measure.measure(found, judges) for name, found in answers.items()}
+    result: dict[str, Any] = {name: measure.with_intervals(found, options.seed) for name, found in measured.items()}
     names = list(next(iter(result.values())))
     if options.baseline:
         result["difference"] = differences(systems, measured, options.seed)
@@ -152,12 +163,12 @@ def run(options: argparse.Namespace) -> None:
         result["sweep"] = {name: complete(found, names, options.seed) for name, found in swept.items()}
         ours = measured["after" if options.baseline else "metrics"]
         result["sweep_difference"] = {
-            name: evaluate.differences(found, ours, options.seed) for name, found in swept.items()
+            name: measure.differences(found, ours, options.seed) for name, found in swept.items()
         }
-    others = evaluate.baseline_replies(prompts, train_replies(task), agent, options.seed)
+    others = replies.baseline_replies(prompts, train_replies(task), agent, options.seed)
     result["baselines"] = {
-        name: complete(evaluate.measure(found, judges), names, options.seed)
-        for name, found in evaluate.progress(list(others.items()), "baselines")
+        name: complete(measure.measure(found, judges), names, options.seed)
+        for name, found in replies.progress(list(others.items()), "baselines")
     }
     result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
     result = report.finite(result)
@@ -165,9 +176,9 @@ def run(options: argparse.Namespace) -> None:
     if options.report:
         replace_file(options.report, report.markdown(result))
     if options.replies:
-        replace_file(options.replies, report.replies_of(prompts, replies | others))
+        replace_file(options.replies, report.replies_of(prompts, answers | others))
     if options.samples:
-        replace_json(options.samples, report.samples_of(prompts, replies))
+        replace_json(options.samples, report.samples_of(prompts, answers))
     console = Console(width=None if sys.stdout.isatty() else 165)
     console.print(*report.tables_of(result, console.width))
     logger.info("written: %s", options.output)
@@ -182,7 +193,7 @@ def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
 
 def differences(systems: dict[str, ChatAgent], measured: dict[str, Measured], seed: int) -> dict[str, Any]:
     """After minus before; what counts tokens has none between two tokenizers."""
-    found: dict[str, Any] = evaluate.differences(measured["before"], measured["after"], seed)
+    found: dict[str, Any] = measure.differences(measured["before"], measured["after"], seed)
     first, second = (systems[name].encoder.tokenizer.get_vocab() for name in ("before", "after"))
     if first != second:
         logger.warning("two tokenizers: mean_length and reference_perplexity count other tokens and are not compared")
@@ -198,20 +209,17 @@ class Task:
     context_size: int
     min_context_size: int
     drop_overlap: bool = False
-    reward_class: ClassConfig | None = None
+    run: RunConfig | None = None
 
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
     if options.register:
         register(options.register)
-    beside = Path(options.agent).resolve().parent / "config.yaml"
-    path = find_config(options.config) if options.config else beside if beside.is_file() else None
-    if path:
-        config = _load_config(path)
-        data_path = options.data_path or config.env.args.data_path
-        least = options.min_context_size or config.min_context_size
-        return Task(data_path, config.context_size, least, config.drop_overlap, config.reward_class)
+    if run := read_run(options):
+        data_path = options.data_path or run.data_path()
+        least = options.min_context_size or run.config.min_context_size
+        return Task(data_path, run.config.context_size, least, run.config.drop_overlap, run)
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
@@ -220,12 +228,17 @@ def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1)
 
 
-def _load_config(path: Path) -> Config:
+def read_run(options: argparse.Namespace) -> RunConfig | None:
+    """The configuration of --config, else the one beside the agent, if any. Raises UserError for its mistakes."""
+    beside = Path(options.agent).resolve().parent / "config.yaml"
     try:
-        return load_config(path)
+        return read_run_config(find_config(options.config) if options.config else None, beside, options.trust_config)
     except UserError as error:
         if "unknown reward" in str(error):
-            error.args = (f"{error}\nWhere a reward of your own is registered is said with --register train_ppo.py",)
+            also = "" if options.config or options.trust_config else ", and that it may be used with --trust_config"
+            error.args = (
+                f"{error}\nWhere a reward of your own is registered is said with --register train_ppo.py{also}",
+            )
         raise
 
 
@@ -242,15 +255,16 @@ def register(path: str) -> None:
 
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
-    reward, wanted = None, task.reward_class
-    asks_classifier = wanted is not None and "intent_model" in str(wanted.args)
-    if wanted and not (options.no_intent and asks_classifier):
-        args = with_classifier(wanted.args, options.intent_model) if options.intent_model else wanted.args
-        reward = build_reward(wanted.id, args).to(options.device)
-    elif wanted:
+    reward, run = None, task.run
+    models = model_paths(run.config.reward_class.id, run.config.reward_class.args) if run else {}
+    classifiers = [path for name, path in models.items() if name.startswith(CLASSIFIER)]
+    if run and not (options.no_intent and classifiers):
+        reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
+        reward = reward and reward.to(options.device)
+    elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
-    judges = evaluate.judges_of(reward)
-    if options.intent_model and not (judges.intent and asks_classifier):
+    judges = measure.judges_of(Scorer(reward) if reward else None)
+    if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
@@ -258,21 +272,12 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     return judges
 
 
-def with_classifier(args: Any, path: str) -> Any:
-    """Arguments of a reward, of its parts too, with another `intent_model` wherever there is one."""
-    if isinstance(args, list):
-        return [with_classifier(item, path) for item in args]
-    if not isinstance(args, dict):
-        return args
-    return {key: path if key == "intent_model" else with_classifier(value, path) for key, value in args.items()}
-
-
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
     try:
         prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
     except MissingSplit as error:
         raise MissingSplit(f"{error}; or measure on another split with --split train") from error
-    prompts = evaluate.pick_prompts(prompts, options.max_prompts, options.seed)
+    prompts = replies.pick_prompts(prompts, options.max_prompts, options.seed)
     for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
         missing = sum(getattr(prompt, what) is None for prompt in prompts)
         if missing:
@@ -294,10 +299,10 @@ def answer(
     agent: ChatAgent, prompts: list[Dialogue], sampling: Sampling, options: argparse.Namespace, title: str
 ) -> Replies:
     """The agent's replies, and what its model makes of the references where all prompts have one."""
-    replies = evaluate.generate_replies(agent, prompts, sampling, options.seed, options.batch_size, title)
-    if evaluate.have_references(prompts):
-        replies.reference_nll = evaluate.reference_nll(agent, prompts, options.batch_size)
-    return replies
+    found = replies.generate_replies(agent, prompts, sampling, options.seed, options.batch_size, title)
+    if replies.have_references(prompts):
+        found.reference_nll = replies.reference_nll(agent, prompts, options.batch_size)
+    return found
 
 
 def sweep(
@@ -312,15 +317,13 @@ def sweep(
     for system, agent in systems.items():
         for how, changes in SWEEP.items():
             sharper, title = replace(sampling, **changes), f"{system}, {how}"
-            replies = evaluate.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
-            found[title] = evaluate.measure(replies, judges)
+            answers = replies.generate_replies(agent, prompts, sharper, options.seed, options.batch_size, title)
+            found[title] = measure.measure(answers, judges)
     if options.baseline and (temperature := matched_temperature(systems, prompts, sampling, options)):
         title = f"before, distinct-2 matched (temperature {temperature:.2f})"
         sharper = replace(sampling, temperature=temperature, greedy=False)
-        replies = evaluate.generate_replies(
-            systems["before"], prompts, sharper, options.seed, options.batch_size, title
-        )
-        found[title] = evaluate.measure(replies, judges)
+        answers = replies.generate_replies(systems["before"], prompts, sharper, options.seed, options.batch_size, title)
+        found[title] = measure.measure(answers, judges)
     return found
 
 
@@ -331,11 +334,11 @@ def matched_temperature(
 
     None, with a notice, when there is none between 0.3 and 1.5.
     """
-    some = evaluate.pick_prompts(prompts, 1000, options.seed)
+    some = replies.pick_prompts(prompts, 1000, options.seed)
 
     def distinct_2(agent: ChatAgent, how: Sampling) -> float:
-        replies = evaluate.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
-        return evaluate.measure(replies, Judges()).points()["distinct_2"]
+        answers = replies.generate_replies(agent, some, how, options.seed, options.batch_size, "matching distinct-2")
+        return measure.measure(answers, Judges()).points()["distinct_2"]
 
     def too_diverse(temperature: float) -> bool:
         return distinct_2(systems["before"], replace(sampling, temperature=temperature, greedy=False)) > wanted
@@ -352,7 +355,7 @@ def matched_temperature(
 
 def complete(measured: Measured, names: list[str], seed: int) -> dict[str, Any]:
     """The metrics of a baseline; what a system without a model cannot have is null."""
-    found: dict[str, Any] = evaluate.with_intervals(measured, seed)
+    found: dict[str, Any] = measure.with_intervals(measured, seed)
     return {name: found.get(name, NOTHING) for name in names}
 
 
@@ -383,12 +386,12 @@ def settings_of(
         "seed": options.seed,
         "batch_size": options.batch_size,
         "legacy_eou": options.legacy_eou,
-        "reward_class": task.reward_class.model_dump() if task.reward_class and judges.reward else None,
+        "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",
-        "distinct_block": evaluate.BLOCK,
-        "distinct_blocks": max(num_prompts // evaluate.BLOCK, 1),
+        "distinct_block": measure.BLOCK,
+        "distinct_blocks": max(num_prompts // measure.BLOCK, 1),
         "torch": torch.__version__,
     }
 

@@ -122,7 +122,7 @@ class Plain:
 
 
 def evaluated(policy: Policy, case: Case, temperature: float) -> Plain:
-    """What `generation.evaluate` gives, slowly."""
+    """What `generation.teacher_forced` gives, slowly."""
     logits, hidden = all_logits(policy, case)
     logprobs = distribution(logits, temperature, case.support)
     chosen = logprobs.gather(2, case.response_ids.unsqueeze(2)).squeeze(2)

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import chat
-from rlhf_dialog.chat import WELCOME, AgentSettings, ChatAgent, converse, find_agent
-from rlhf_dialog.checkpoint import AGENT_FILE
+from rlhf_dialog.chat import WELCOME, converse, find_agent
+from rlhf_dialog.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
+from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 
 
@@ -132,6 +133,20 @@ def test_a_tokenizer_larger_than_the_model_is_the_users_error(folder, tmp_path):
     words.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="260"):
         ChatAgent.load(folder, tokenizer=str(tmp_path))
+
+
+def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
+    """The user's turn behind the policy's own is seen; replies come in the order of the dialogues, with their ids."""
+    settings = {"max_new_tokens": 8, "temperature": 1e-4}
+    folder = save(tmp_path / "sharp", settings, initializer_range=0.3)
+    agent = ChatAgent.load(folder)
+    longer = Dialogue(["one"], response="two").heard("three")
+    replies = agent.reply([longer, Dialogue(["one"])])
+    assert [reply.text for reply in replies] == [
+        greedy_by_hand(folder, list(t), 8) for t in (("one", "two", "three"), ("one",))
+    ]
+    assert [agent.encoder.reply_text(reply.ids) for reply in replies] == [reply.text for reply in replies]
+    assert [reply.truncated for reply in replies] == [len(r.ids) == 8 and r.ids[-1] not in (257, 258) for r in replies]
 
 
 # the terminal

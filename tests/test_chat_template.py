@@ -15,15 +15,15 @@ from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from rlhf_dialog import ChatAgent, chat, main
+from rlhf_dialog.chat_agent import AGENT_FILE, collate
 from rlhf_dialog.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
-from rlhf_dialog.checkpoint import AGENT_FILE
-from rlhf_dialog.cli import run_script
+from rlhf_dialog.commands import train_sft
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Sampling, StopRule, respond
 from rlhf_dialog.models import Policy
-from rlhf_dialog.prompts import PromptEncoder, collate
-from rlhf_dialog.rollout import decode_response
+from rlhf_dialog.prompts import PromptEncoder
+from rlhf_dialog.training.supervised import sft
 
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
 THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
@@ -174,10 +174,26 @@ def test_a_template_that_can_think_is_told_not_to():
 
 def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
     encoder = encoder_of()
-    assert decode_response(encoder, spell(" Yes .\n", END, "\nmore", END)) == "Yes ."
-    assert decode_response(encoder, spell("Yes", START, PAD, " .", EOS, "more")) == "Yes ."
-    assert decode_response(encoder, spell("a <EOU> b chat_template c")) == "a <EOU> b chat_template c"
-    assert decode_response(encoder, []) == decode_response(encoder, [END]) == ""
+    assert encoder.reply_text(spell(" Yes .\n", END, "\nmore", END)) == "Yes ."
+    assert encoder.reply_text(spell("Yes", START, PAD, " .", EOS, "more")) == "Yes ."
+    assert encoder.reply_text(spell("a <EOU> b chat_template c")) == "a <EOU> b chat_template c"
+    assert encoder.reply_text([]) == encoder.reply_text([END]) == ""
+
+
+# what the user says between two replies
+
+
+def test_prompt_reply_and_what_was_heard_are_the_longer_prompt():
+    for template, reply in ((CHATML, spell("b", END)), (LLAMA2, spell(" b ", EOS)), (UNMARKED, spell("b"))):
+        encoder = encoder_of(template)
+        whole = encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "c")
+        assert whole == encoder.encode_prompt(["a", "b", "c"]), template
+
+
+def test_a_reply_without_its_end_is_closed_for_the_user():
+    assert encoder_of().encode_heard(spell("b"), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of().encode_heard(spell("b", EOS), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of(UNMARKED).encode_heard(spell("b", EOS), "c") == spell("\nuser: c\nassistant: ")
 
 
 class Scripted(nn.Module):
@@ -250,11 +266,10 @@ def save(folder: Path, template: str | None) -> Path:
 
 
 def fine_tune(model: Path | None, root: Path, output: str) -> int:
-    sft = load_script("scripts/train_sft.py")
     argv = ["--data_path", str(root / "data"), "--output", str(root / output), "--turn_separator", "chat_template"]
     argv += ["--model_path", str(model)] if model else []
     few = ["--max_steps", "3", "--batch_size", "4", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
-    return run_script(sft.main, sft.SFTConfig, "", [*argv, *few])
+    return train_sft.main([*argv, *few])
 
 
 def train(model: Path, root: Path) -> int:
@@ -341,7 +356,7 @@ def test_a_new_tokenizer_has_no_template(world, tmp_path, capsys):
 
 
 def test_labels_and_merged_rows_with_a_template():
-    sft, encoder = load_script("scripts/train_sft.py"), encoder_of()
+    encoder = encoder_of()
     turns = ["a", "b", "c", "d"]
     rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
     first = said("user", "a") + OPEN

@@ -17,20 +17,18 @@ from tiny import byte_tokenizer, gpt2, llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import checkpoint
+from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
 from rlhf_dialog.checkpoint import (
     load_checkpoint,
     load_weights,
-    mend_swaps,
     newest_checkpoint,
-    random_states_kept,
-    replace_json,
     save_agent,
     save_checkpoint,
-    written_whole,
 )
 from rlhf_dialog.config import load_config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import Policy
+from rlhf_dialog.random_states import random_states_kept
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -182,6 +180,24 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path, keep, kept):
         save_checkpoint(tmp_path, trainer.config, state, modules(trainer), trainer.optimizers, best)
         assert (tmp_path / "best").read_text() == f"iter_{min(iteration, 2):06d}"
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "best", *(f"iter_{i:06d}" for i in kept)}
+
+
+def test_housekeeping_leaves_later_checkpoints_and_the_new_one_alone(tmp_path):
+    trainer = make_trainer(keep_checkpoints=2, ppo_epoch=1)
+    for name in ("iter_000010", "iter_000012", "iter_000014", "iter_000001.copy"):
+        (tmp_path / name).mkdir()
+    for iteration in (1, 2, 3, 4):
+        trainer.iteration = iteration
+        save(trainer, tmp_path)
+    kept = {"iter_000003", "iter_000004", "iter_000010", "iter_000012", "iter_000014", "iter_000001.copy"}
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", *kept}
+
+
+def test_a_checkpoint_that_has_the_name_of_another_iteration_is_refused(tmp_path):
+    (save(build("shared trunk"), tmp_path)).rename(tmp_path / "iter_000004")
+    (tmp_path / "latest").write_text("iter_000004")
+    with pytest.raises(UserError, match="iter_000004: holds the state of iteration 0; rename it to iter_000000"):
+        resume("shared trunk", tmp_path)
 
 
 def test_random_states_are_kept_even_when_the_block_fails():
@@ -425,6 +441,42 @@ def test_a_checkpoint_without_its_pointer_is_found(tmp_path):
     save(trainer, tmp_path)
     (tmp_path / "latest").unlink()  # the kill came before it was written
     assert resume("shared trunk", tmp_path).iteration == 1
+
+
+def killed_before_its_pointer(folder, monkeypatch):
+    """Iteration 1 is saved, and iteration 2 but for `latest`."""
+    trainer = build("shared trunk")
+    steps(trainer, 1)
+    save(trainer, folder)
+    steps(trainer, 1)
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "replace_text", kill)
+        with pytest.raises(KeyboardInterrupt):
+            save(trainer, folder)
+    assert (folder / "latest").read_text() == "iter_000001"
+    assert (folder / "iter_000002").is_dir()
+
+
+def test_a_save_that_was_killed_before_its_pointer_is_finished(tmp_path, monkeypatch):
+    killed_before_its_pointer(tmp_path, monkeypatch)
+    checkpoint.finish_saving(tmp_path)
+    assert (tmp_path / "latest").read_text() == "iter_000002"
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "iter_000001", "iter_000002"}
+    assert not list(tmp_path.rglob("unannounced"))
+    assert resume("shared trunk", tmp_path).iteration == 2
+
+
+def test_a_pointer_that_was_changed_since_the_kill_stays(tmp_path, monkeypatch):
+    killed_before_its_pointer(tmp_path, monkeypatch)
+    (tmp_path / "iter_000001").rename(tmp_path / "iter_000000")
+    (tmp_path / "latest").write_text("iter_000000")
+    checkpoint.finish_saving(tmp_path)
+    assert (tmp_path / "latest").read_text() == "iter_000000"
+    assert not list(tmp_path.rglob("unannounced"))
 
 
 @pytest.mark.parametrize("state", [[], {}, {"format_version": 1}, {"format_version": 1, "optimizers": 3}, None, 7])

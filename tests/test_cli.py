@@ -62,6 +62,23 @@ def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
     assert next(row.default for row in rows if row.key == "vec_info_class.id") == "NLPVecInfo"
 
 
+def test_switches_that_say_a_thing_twice_have_a_heading_of_their_own():
+    rows = {row.key: row for row in cli.key_rows(Config)}
+    beside = {
+        "disable_cuda": "device: cpu",
+        "disable_wandb": "use_wandb: false",
+        "use_gae": "gae_lambda: 1",
+        "use_huber_loss": "huber_delta",
+        "use_max_grad_norm": "max_grad_norm",
+        "dual_clip_ppo": "dual_clip_coeff",
+    }
+    (group,) = {rows[key].group for key in beside}
+    assert "OpenRL" in group
+    assert [key for key, row in rows.items() if row.group == group] == list(beside)
+    assert all(words in rows[key].meaning for key, words in beside.items())
+    assert all(rows[words.split(":")[0]].group != group for words in beside.values())
+
+
 def test_print_config_writes_yaml_that_loads_again(capsys, tmp_path):
     assert run(["--print_config", "--name", "x"])[0] == 0
     printed = capsys.readouterr().out

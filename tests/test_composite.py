@@ -16,8 +16,9 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
-from rlhf_dialog.rewards.composite import STOPPING, Part, ScoringRules, scored_beside
+from rlhf_dialog.rewards.base import Part
 from rlhf_dialog.rewards.limit import RewardTimeout, Stacks
+from rlhf_dialog.rewards.scoring import STOPPING, Scorer, ScoringRules, scored_beside
 
 DIALOGUES = [
     Dialogue(["Hi ."], "one two", "a b c d", act=1),
@@ -389,7 +390,7 @@ HANGING = """
 import re, sys, time
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, limit, scored
-from rlhf_dialog.rewards.composite import STOPPING, Part, ScoringRules, scored_beside
+from rlhf_dialog.rewards.scoring import ScoringRules
 
 class Hang(BaseReward):
     def __call__(self, dialogues):
@@ -487,3 +488,16 @@ def wait_for(condition, seconds=60.0):
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     return condition()
+
+
+def test_a_scorer_asks_its_reward_by_its_rules():
+    class Judge(BaseReward):
+        def __call__(self, dialogues):
+            return [None, *(float(len(dialogue.response)) for dialogue in dialogues[1:])]
+
+    skipping = Scorer(Judge(), ScoringRules(skip_unscored=True), truncation_penalty=0.5)
+    for scores in (skipping.score(DIALOGUES), skipping.begin(DIALOGUES)()):
+        assert math.isnan(scores.total[0])
+        assert scores.total[1:] == [float(len(dialogue.response)) for dialogue in DIALOGUES[1:]]
+    with pytest.raises(RewardError, match="gave None"):
+        Scorer(Judge()).score(DIALOGUES)

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import rlhf_dialog
 import rlhf_dialog.metrics
-import rlhf_dialog.rewards  # noqa: F401  so that unknown reward ids are known to be unknown
+import rlhf_dialog.rewards
 from rlhf_dialog.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config import (
     dump_yaml,
@@ -22,6 +23,8 @@ from rlhf_dialog.config import (
     override,
     parse_arguments,
     read_yaml,
+    replace_keys,
+    shipped,
     walk,
 )
 from rlhf_dialog.errors import UserError
@@ -336,6 +339,59 @@ def test_a_wrong_kl_argument_of_nlpreward_is_a_mistake(write):
     assert "kl_coef: found -1" in message(write(nlp("{intent_coef: 0, kl_coef: -1}")))
 
 
+def inside(depth: int, reward: str) -> str:
+    """The reward in so many composites, each time behind another part."""
+    for _ in range(depth):
+        reward = f"{{id: CompositeReward, args: {{parts: [{{id: LengthMatch}}, {reward}]}}}}"
+    return f"model_path: m\nenv: {{args: {{data_path: d}}}}\nreward_class: {reward}\n"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_kl_arguments_of_an_nlpreward_in_composites_become_the_top_level_keys(write, depth):
+    args = "{intent_coef: 0, ref_model: r, kl_coef: 0.3, kl_target: 0.7, kl_rate: 0.4, kl_clip: 0.5}"
+    config = load_config(write(inside(depth, f"{{id: NLPReward, args: {args}}}")))
+    assert (config.ref_model, config.kl_coef, config.kl_target) == ("r", 0.3, 0.7)
+    assert (config.kl_rate, config.kl_clip) == (0.4, 0.5)
+    node = config.reward_class.model_dump()
+    for _ in range(depth):
+        node = node["args"]["parts"][1]
+    assert node == {"id": "NLPReward", "args": {"intent_coef": 0}}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
+    """At the top level and inside; in two parts of a composite."""
+    reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
+    where = "reward_class" + ".args.parts.1" * depth
+    said = message(write(inside(depth, reward) + "kl_coef: 0.2\n"))
+    assert f"kl_coef: 0.2 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    other = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.4}}"
+    pair = f"{{id: CompositeReward, args: {{parts: [{other}, {reward}]}}}}"
+    said = message(write(inside(depth - 1, pair)))
+    first = where[:-1] + "0"
+    assert "1 problem\n" in said
+    assert f"{first}.args.kl_coef: 0.4 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+
+
+def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):
+    assert "kl_coef: found -1" in message(write(inside(2, "{id: NLPReward, args: {intent_coef: 0, kl_coef: -1}}")))
+
+
+def test_an_alias_outside_of_the_reward_keeps_its_kl_keys(write):
+    text = (
+        "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: NLPReward, args: &a {kl_coef: 0.3, intent_coef: 0}}\n"
+        "vec_info_class: {id: NLPVecInfo, args: *a}\n"
+    )
+    assert "vec_info_class: wrong arguments for NLPVecInfo: got an unexpected keyword argument 'kl_coef'" in message(
+        write(text)
+    )
+
+
+def test_wrong_arguments_end_with_a_full_stop(write):
+    said = message(write(SMALL.replace("{id: LengthMatch}", "{id: LengthMatch, args: {zzz: 1}}")))
+    assert "'zzz'. It takes LengthMatch" in said
+
+
 # order and overrides
 
 
@@ -468,6 +524,26 @@ def test_find_config_uses_the_folder_of_the_running_script(tmp_path, monkeypatch
     assert find_config("a.yaml") == tmp_path / "project" / "configs" / "a.yaml"
 
 
+def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = find_config("quickstart.yaml", tmp_path)
+    assert found == shipped("configs") / "quickstart.yaml"
+    assert load_config(found).experiment_name == "quickstart"
+    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*this program brings: .*nlp_ppo.yaml"):
+        find_config("quikstart.yaml", tmp_path)
+    (tmp_path / "quickstart.yaml").touch()
+    assert find_config("quickstart.yaml") == Path("quickstart.yaml")
+
+
+def test_an_installed_package_brings_its_files_inside_and_a_checkout_beside_it(tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "rlhf_dialog"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(rlhf_dialog, "__file__", str(package / "__init__.py"))
+    assert shipped("configs") == tmp_path / "site-packages" / "configs"
+    (package / "configs").mkdir()
+    assert shipped("configs") == package / "configs"
+
+
 def test_a_folder_of_that_name_is_no_config(tmp_path, monkeypatch):
     (tmp_path / "a.yaml").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -484,6 +560,61 @@ def test_the_dump_loads_again_and_is_the_same(write):
     again = load_config(write(dump_yaml(config), "again.yaml"))
     assert again == config
     assert set(yaml.safe_load(dump_yaml(config))) == set(Config.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", 1),
+        ("advantage_estimator: grpo", 4),
+        ("advantage_estimator: rloo\nnum_responses_per_prompt: null", 4),
+        ("advantage_estimator: reinforce_pp\nnum_responses_per_prompt: ~", 1),
+        ("num_responses_per_prompt: 3", 3),
+        ("advantage_estimator: rloo\nnum_responses_per_prompt: 2", 2),
+    ],
+)
+def test_the_responses_per_prompt_are_a_number_once_loaded_and_saved(write, text, number):
+    config = load_config(write(SMALL + text + "\n"))
+    assert config.num_responses_per_prompt == number
+    saved = dump_yaml(config)
+    assert yaml.safe_load(saved)["num_responses_per_prompt"] == number
+    assert load_config(write(saved)) == config
+
+
+def test_another_estimator_on_top_of_a_saved_configuration(write):
+    """The file holds a number, which may be one that somebody chose: it stays where it fits, else the message says what to do."""
+    saved = dump_yaml(load_config(write(SMALL)))
+    said = message(write(saved), {"advantage_estimator": "grpo"})
+    for words in ("1 problem", "num_responses_per_prompt: grpo", "at least 2, found 1", "to 4", "saved config.yaml"):
+        assert words in said
+    for value in (4, None):
+        both = {"advantage_estimator": "grpo", "num_responses_per_prompt": value}
+        assert load_config(write(saved), both).num_responses_per_prompt == 4
+    grouped = dump_yaml(load_config(write(SMALL), {"advantage_estimator": "rloo"}))
+    assert load_config(write(grouped), {"advantage_estimator": "gae"}).num_responses_per_prompt == 4
+    assert load_config(write(SMALL), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
+
+
+def test_replaced_keys_take_along_what_nobody_set(write):
+    plain, chosen = load_config(write(SMALL)), load_config(write(SMALL + "num_responses_per_prompt: 2\n"))
+    assert replace_keys(plain, {"seed": 3}).model_dump() == plain.model_dump() | {"seed": 3}
+    assert replace_keys(plain, {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
+    assert replace_keys(chosen, {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
+    assert (
+        replace_keys(replace_keys(chosen, {"seed": 3}), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
+    )
+    plain.num_responses_per_prompt = None  # type: ignore[assignment]
+    assert plain.num_responses_per_prompt == 1
+    with pytest.raises(ValueError, match="found 1"):
+        plain.advantage_estimator = "rloo"
+
+
+def test_a_wrong_estimator_is_one_problem(write):
+    said = message(write(SMALL + "advantage_estimator: gpro\n"))
+    assert said.splitlines()[0].endswith("1 problem")
+    assert said.endswith(
+        "advantage_estimator: found 'gpro', wanted 'gae', 'grpo', 'rloo' or 'reinforce_pp'; did you mean 'grpo'?"
+    )
 
 
 def plan(text: str, write) -> BatchPlan:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_configs import CONFIGS, ROOT, SCRIPTS, load_script
+from test_configs import CONFIGS, ROOT, SCHEMAS
 
 from rlhf_dialog import UserError, load_config
 from rlhf_dialog.batch_plan import batch_plan
@@ -50,8 +50,7 @@ TREES = st.recursive(
 
 
 def schema_of(path: Path) -> type[Settings]:
-    script, name = SCRIPTS.get(path.name.split("_")[0], (None, "Config"))
-    return getattr(load_script(script), name) if script else Config
+    return SCHEMAS.get(path.name.split("_")[0], Config)
 
 
 def survive(path: Path, schema: type[Settings], overrides: dict[str, Any] | None = None) -> str:

@@ -5,29 +5,26 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ROOT, load_script
+from processes import ROOT
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.batch_plan import batch_plan
+from rlhf_dialog.commands import quickstart
 from rlhf_dialog.config import load_config, load_settings
 from rlhf_dialog.deepspeed_config import read_engine_file
 from rlhf_dialog.schema import Config, Settings
+from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
+from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
-SCRIPTS = {
-    "sft": ("scripts/train_sft.py", "SFTConfig"),
-    "intent": ("reward_models/train_intent_classifier.py", "IntentConfig"),
-}
+SCHEMAS: dict[str, type[Settings]] = {"sft": SFTConfig, "intent": IntentConfig}  # by the first word of the name
 
 
 def load(path: Path) -> Settings:
     """The settings of a shipped file, by the schema that its name says."""
-    prefix = path.name.split("_")[0]
-    if prefix not in SCRIPTS:
-        return load_config(path)
-    script, schema = SCRIPTS[prefix]
-    return load_settings(getattr(load_script(script), schema), path)
+    schema = SCHEMAS.get(path.name.split("_")[0])
+    return load_settings(schema, path) if schema else load_config(path)
 
 
 def test_there_are_configurations():
@@ -65,7 +62,6 @@ def test_the_stages_of_a_pipeline_read_what_the_others_write(name):
 
 
 def test_the_quickstarts_stages_name_files_that_ship():
-    quickstart = load_script("scripts/quickstart.py")
     for stage in quickstart.STAGES:
         for path in (Path(stage.command.split()[0]), *stage.inputs):
             assert path.parts[0] == "runs" or (ROOT / path).exists(), f"'{stage.title}' reads {path}"

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.config import load_config, replace_keys
 from rlhf_dialog.deepspeed_config import (
+    asks_deepspeed,
     check_token_count,
     engine_document,
     engine_settings,
@@ -23,6 +25,7 @@ from rlhf_dialog.deepspeed_engine import load_deepspeed
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lockstep import Lockstep, Unit
 from rlhf_dialog.partitions import refuse_another_sharing
+from rlhf_dialog.rewards import build_reward
 from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing
 from rlhf_dialog.world import World
@@ -78,7 +81,10 @@ def test_shipped_files_mean_what_their_names_say(path):
 def test_where_a_file_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beside").mkdir()
-    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0].endswith("ds_configs/zero1.json")
+    ours = Path(read_engine_file("zero1.json", tmp_path / "beside", "k")[0])
+    assert ours == ROOT / "ds_configs/zero1.json"
+    (tmp_path / "zero1.json").write_text("{}")
+    assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "zero1.json"
     (tmp_path / "ds_configs").mkdir()
     (tmp_path / "ds_configs/zero1.json").write_text("{}")
     assert read_engine_file("zero1.json", tmp_path / "beside", "k")[0] == "ds_configs/zero1.json"
@@ -180,6 +186,47 @@ def test_frozen_models(tmp_path, key):
             frozen({"zero_optimization": {"stage": stage}})
     with pytest.raises(UserError, match="it must be 0 or 3"):
         frozen({"zero_optimization": {"stage": "two"}})
+
+
+def nested(depth: int, args: dict) -> dict:
+    """An NLPReward with these arguments in so many composites, each time behind another part."""
+    reward = {"id": "NLPReward", "args": {"intent_coef": 0, **args}}
+    for _ in range(depth):
+        reward = {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, reward]}}
+    return reward
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
+def test_frozen_models_as_a_reward_inside_of_composites_wants_them(tmp_path, key, depth):
+    (tmp_path / "eval.json").write_text('{"zero_optimization": {"stage": 3}}')
+    where = "reward_class" + ".args.parts.1" * depth + f".args.{key}"
+
+    def frozen(args, **keys):
+        made = config(tmp_path, use_deepspeed=False, reward_class=nested(depth, args), **keys)
+        return made, frozen_settings(made, key)
+
+    made, found = frozen({"use_deepspeed": True, key: "eval.json"})
+    assert (found.stage, asks_deepspeed(made)) == (3, True)
+    assert (frozen({"use_deepspeed": True})[1].stage, frozen({"use_deepspeed": True})[1].offload) == (0, True)
+    made, found = frozen({"use_deepspeed": False, key: "eval.json"})
+    assert (found, asks_deepspeed(made)) == (None, False)
+    assert frozen({"use_deepspeed": True}, **{key: "eval.json"})[1].stage == 3  # only one says which
+    with pytest.raises(UserError, match=re.escape(f"{where}: 'gone.json' not found")):
+        frozen({"use_deepspeed": True, key: "gone.json"})
+    with pytest.raises(UserError, match=re.escape(f"{key}: 'default' here, but 'eval.json' in {where}; keep one")):
+        frozen({"use_deepspeed": True, key: "eval.json"}, **{key: "default"})
+
+
+@pytest.mark.parametrize("key", ["ref_ds_config", "intent_ds_config"])
+def test_frozen_models_with_any_reward(key):
+    made = config(use_deepspeed=False, reward_class={"id": "LengthMatch"}, **{key: "eval_ds_config.json"})
+    assert (frozen_settings(made, key).offload, asks_deepspeed(made)) == (True, True)
+
+
+def test_use_deepspeed_of_a_reward_is_true_or_false():
+    with pytest.raises(UserError, match=r"parts\[0\]\.args\.use_deepspeed: 'yes' must be true or false"):
+        build_reward("CompositeReward", {"parts": [nested(0, {"use_deepspeed": "yes", "meteor_wordnet": "off"})]})
 
 
 def test_fp16_weights_need_a_gpu():

@@ -1,11 +1,13 @@
 """Rendering to a prompt and back, and what goes first when a prompt is too long."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import byte_tokenizer
 
-from rlhf_dialog.dialogue import cut_at_separator, fit_turns, render_prompt, render_reply, render_target
+from rlhf_dialog.dialogue import Dialogue, Turn, cut_at_separator, fit_turns, render_prompt, render_reply, render_target
 
 TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
 
@@ -78,3 +80,58 @@ def test_tiny_tokenizer_has_the_separator_as_one_token_or_as_text():
     assert special.decode(ids, skip_special_tokens=True) == "Hi é"
     assert len(plain("<EOU>")["input_ids"]) == 5
     assert (len(special), len(plain)) == (259, 258)
+
+
+# -- what is said after the prompt
+
+TABLE = Dialogue(
+    prompt_turns=["Do you have a table for two ?", "Yes . Would you like to sit outside ?"],
+    response="Inside , please .",
+    reference="No , inside please . It is cold .",
+    act=3,
+    meta={"split": "train", "index": 7, "dialogue": 2, "group": 0},
+)
+
+
+def test_the_filled_in_example_of_a_dialogue():
+    assert TABLE.turns == [Turn("policy", "Inside , please .")]
+    longer = TABLE.heard("Smoking or not ?").said("Not , please .").heard("This way .")
+    assert longer.response == "Not , please ."
+    assert longer.turns == [
+        Turn("policy", "Inside , please ."),
+        Turn("user", "Smoking or not ?"),
+        Turn("policy", "Not , please ."),
+        Turn("user", "This way ."),
+    ]
+    kept = ("prompt_turns", "reference", "act", "meta", "references")
+    assert all(getattr(longer, name) == getattr(TABLE, name) for name in kept)
+    assert TABLE.turns == [Turn("policy", "Inside , please .")]  # the shorter one is what it was
+
+
+def test_positions_of_the_arguments_are_what_they_were():
+    dialogue = Dialogue(["Hi ."], "Yes .", "No .", 2, True, {"n": 1})
+    names = ("prompt_turns", "response", "reference", "act", "truncated", "meta")
+    assert [getattr(dialogue, name) for name in names] == [["Hi ."], "Yes .", "No .", 2, True, {"n": 1}]
+    assert Dialogue(["Hi ."]).turns == []
+    assert Dialogue(["Hi ."]).said("Yes .").turns == [Turn("policy", "Yes .")]
+
+
+@pytest.mark.parametrize("text", ["Outside .", ""])
+def test_another_response_takes_the_place_of_the_last_one(text):
+    longer = TABLE.heard("Smoking ?").said("No .").heard("Good .")
+    changed = replace(longer, response=text)
+    assert (changed.response, [turn.text for turn in changed.turns]) == (
+        text,
+        ["Inside , please .", "Smoking ?", text, "Good ."],
+    )
+    assert replace(longer, response="No .") == longer != changed
+
+
+def test_an_empty_answer_is_a_turn_as_soon_as_somebody_goes_on():
+    assert Dialogue(["Hi ."]).said("").heard("Well ?").turns == [Turn("policy", ""), Turn("user", "Well ?")]
+    assert [turn.text for turn in Dialogue(["Hi ."]).said("").heard("Well ?").said("").turns] == ["", "Well ?", ""]
+
+
+def test_a_dialogue_that_was_cut_once_remains_truncated():
+    assert TABLE.said("a", truncated=True).heard("b").said("c").truncated
+    assert not TABLE.heard("b").said("c").truncated

@@ -13,17 +13,17 @@ import torch
 from processes import load_script
 from transformers import BertConfig, BertForSequenceClassification
 
-from rlhf_dialog import evaluate
-from rlhf_dialog.chat import ChatAgent
+from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.config import dump_yaml
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.evaluate import Judges, Replies
 from rlhf_dialog.generation import Sampling
+from rlhf_dialog.measure import Judges, measure, with_intervals
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.registry import RewardFactory
+from rlhf_dialog.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
-from rlhf_dialog.rewards.composite import RewardError, ScoringRules
 from rlhf_dialog.rewards.limit import RewardTimeout
+from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.schema import Config
 from rlhf_dialog.validation import Validation
 
@@ -99,7 +99,7 @@ def test_measures_by_hand():
         Dialogue(["a", "no yes sir"], response="yes no yes"),
         Dialogue(["b"], response="", truncated=True),
     ]
-    found = evaluate.measure(Replies(dialogues, [4, 9]), Judges(Share()))
+    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share())))
     assert {name: values.tolist() for name, values in found.per_prompt.items()} == {
         "score": [pytest.approx(2 / 3), 0.0],
         "share": [pytest.approx(2 / 3), 0.0],
@@ -115,13 +115,13 @@ def test_measures_by_hand():
     points = found.points()
     assert points["mean_length"] == 6.5
     assert points["truncated"] == 0.5
-    assert evaluate.with_intervals(found)["mean_length"]["mean"] == 6.5
+    assert with_intervals(found)["mean_length"]["mean"] == 6.5
 
 
 def test_distinct_n_is_the_mean_over_blocks_of_100():
     """100 times `a b` (2 of 200 words, 1 of 100 bigrams), 100 different words (100 of 100), and a rest of 50."""
     texts = ["a b"] * 100 + [f"w{i}" for i in range(100)] + ["rest"] * 50
-    found = evaluate.measure(Replies([Dialogue(["p"], response=text) for text in texts], [1] * 250), Judges(Share()))
+    found = measure(Replies([Dialogue(["p"], response=text) for text in texts], [1] * 250), Judges(Scorer(Share())))
     assert found.per_block["distinct_1"].tolist() == [0.01, 1.0]
     assert found.per_block["distinct_2"].tolist() == [0.01, 0.0]
     assert found.points()["distinct_1"] == pytest.approx(0.505)
@@ -130,7 +130,7 @@ def test_distinct_n_is_the_mean_over_blocks_of_100():
 def test_meteor_is_called_meteor_whatever_its_variant():
     dialogues = [Dialogue(["a"], response="so it is", reference="so it is")]
     parts = CompositeReward(parts=[{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH])
-    found = evaluate.measure(Replies(dialogues, [4]), Judges(parts)).per_prompt
+    found = measure(Replies(dialogues, [4]), Judges(Scorer(parts))).per_prompt
     assert set(found) == (COUNTS | OVERLAP | {"score", "length_match"}) - {"sacrebleu", "distinct_1", "distinct_2"}
     assert found["meteor"][0] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)  # one chunk of three words
 
@@ -138,7 +138,7 @@ def test_meteor_is_called_meteor_whatever_its_variant():
 def test_every_reference_of_a_prompt_counts():
     dialogue = Dialogue(["a"], response="so it is", reference="no way", references=["no way", "so it is"])
     one = replace(dialogue, references=[])
-    best, first = (evaluate.measure(Replies([d], [4]), Judges()).points() for d in (dialogue, one))
+    best, first = (measure(Replies([d], [4]), Judges()).points() for d in (dialogue, one))
     assert best["rouge1"] == best["rougeLsum"] == 1.0
     assert best["meteor"] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)
     assert first["rouge1"] == first["meteor"] == 0.0
@@ -147,7 +147,7 @@ def test_every_reference_of_a_prompt_counts():
 
 def test_metrics_that_lack_their_data_are_left_out():
     bare = [Dialogue(["a"], response="so it is"), Dialogue(["b"], response="no", reference="no", act=2)]
-    assert set(evaluate.measure(Replies(bare, [4, 2]), Judges(intent=FakeIntent())).points()) == COUNTS
+    assert set(measure(Replies(bare, [4, 2]), Judges(intent=FakeIntent())).points()) == COUNTS
 
 
 class FakeIntent:
@@ -161,14 +161,14 @@ def test_acts_by_hand():
     """Questions: one of two found. Inform: found once where it was wanted. Commissive: taken for inform."""
     cases = [("why ?", 2), ("well .", 2), ("so .", 1), ("yes .", 4)]
     dialogues = [Dialogue(["a"], response=text, act=act) for text, act in cases]
-    points = evaluate.measure(Replies(dialogues, [2] * 4), Judges(intent=FakeIntent())).points()
+    points = measure(Replies(dialogues, [2] * 4), Judges(intent=FakeIntent())).points()
     assert points["intent_accuracy"] == 0.5
     assert points["intent_accuracy_question"] == 0.5
     assert points["intent_accuracy_inform"] == 1.0
     assert points["intent_accuracy_commissive"] == 0.0
     assert math.isnan(points["intent_accuracy_directive"])  # nobody wanted one
     assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    always = evaluate.measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
+    always = measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
     assert always["intent_accuracy"] == 0.25
 
 
@@ -177,9 +177,9 @@ def test_the_published_way_counts_the_separator():
     finished = Dialogue(["a"], response="yes", reference="no")
     cut = replace(finished, truncated=True)
     for dialogue, expected in ((finished, 2 * 1 / (2 + 2)), (cut, 0.0)):
-        found = evaluate.measure(Replies([dialogue], [2]), Judges(legacy_eou=True)).points()
+        found = measure(Replies([dialogue], [2]), Judges(legacy_eou=True)).points()
         assert found["rouge1"] == pytest.approx(expected)
-        assert evaluate.measure(Replies([dialogue], [2]), Judges()).points()["rouge1"] == 0.0
+        assert measure(Replies([dialogue], [2]), Judges()).points()["rouge1"] == 0.0
 
 
 def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
@@ -192,10 +192,8 @@ def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
         logits = agent.policy.lm(torch.tensor([ids + target])).logits[0, len(ids) - 1 : -1].log_softmax(-1)
         nll -= logits.gather(1, torch.tensor(target).unsqueeze(1)).sum().item()
         count += len(target)
-    replies = Replies(short, [1] * len(short), evaluate.reference_nll(agent, short, batch_size=7))
-    assert evaluate.measure(replies, Judges()).points()["reference_perplexity"] == pytest.approx(
-        math.exp(nll / count), rel=1e-4
-    )
+    replies = Replies(short, [1] * len(short), reference_nll(agent, short, batch_size=7))
+    assert measure(replies, Judges()).points()["reference_perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
 
 
 # replies
@@ -203,7 +201,7 @@ def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
 
 def test_the_texts_of_the_baselines(prompts, agent):
     train = ["first train reply", "second train reply"]
-    found = evaluate.baseline_replies(prompts, train, agent, seed=4)
+    found = baseline_replies(prompts, train, agent, seed=4)
     assert set(found) == BASELINES
     texts = {name: [dialogue.response for dialogue in replies.dialogues] for name, replies in found.items()}
     references = [prompt.reference for prompt in prompts]
@@ -223,24 +221,24 @@ def test_no_random_reference_is_the_prompts_own(agent):
     for count in (2, 3, 7):
         prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
         for seed in range(8):
-            found = evaluate.baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
+            found = baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
             assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
 
 
 def test_a_baselines_length_counts_tokens_as_a_response_does(agent):
     """`abc` in bytes: a space, 3 letters, and the separator that ends it."""
-    found = evaluate.baseline_replies([Dialogue(["p"], reference="abc")], ["x"], agent)
+    found = baseline_replies([Dialogue(["p"], reference="abc")], ["x"], agent)
     assert found["true_replies"].num_tokens == [5]
 
 
 def test_true_replies_have_a_meteor_near_one_and_random_ones_not(prompts, agent):
-    replies = evaluate.baseline_replies(prompts, ["x"], agent)
+    replies = baseline_replies(prompts, ["x"], agent)
     meteor = {
-        name: evaluate.measure(found, Judges(Meteor("off"))).per_prompt["meteor"] for name, found in replies.items()
+        name: measure(found, Judges(Scorer(Meteor("off")))).per_prompt["meteor"] for name, found in replies.items()
     }
     assert meteor["true_replies"].mean() > 0.97
     assert max(values.mean() for name, values in meteor.items() if name != "true_replies") < 0.6
-    lengths = evaluate.measure(replies["true_replies"], Judges(LengthMatch())).per_prompt["length_match"]
+    lengths = measure(replies["true_replies"], Judges(Scorer(LengthMatch()))).per_prompt["length_match"]
     assert lengths.tolist() == [0.0] * len(prompts)
 
 
@@ -248,10 +246,10 @@ def test_generated_replies_are_decided_by_the_seed(prompts, agent):
     sampling = Sampling(max_new_tokens=7)
 
     def texts(seed: int) -> list[str]:
-        return [d.response for d in evaluate.generate_replies(agent, prompts, sampling, seed, batch_size=5).dialogues]
+        return [d.response for d in generate_replies(agent, prompts, sampling, seed, batch_size=5).dialogues]
 
     assert texts(0) == texts(0) != texts(1)
-    found = evaluate.generate_replies(agent, prompts, sampling, 0, batch_size=5)
+    found = generate_replies(agent, prompts, sampling, 0, batch_size=5)
     assert len(found.dialogues) == len(found.num_tokens) == len(prompts)
     assert [d.reference for d in found.dialogues] == [p.reference for p in prompts]
     assert all(1 <= n <= 7 for n in found.num_tokens)
@@ -259,17 +257,17 @@ def test_generated_replies_are_decided_by_the_seed(prompts, agent):
 
 def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
     sampling = Sampling(max_new_tokens=7, greedy=True)
-    found = [evaluate.generate_replies(agent, prompts, sampling, seed, size) for seed, size in ((0, 5), (1, 64))]
+    found = [generate_replies(agent, prompts, sampling, seed, size) for seed, size in ((0, 5), (1, 64))]
     assert [d.response for d in found[0].dialogues] == [d.response for d in found[1].dialogues]
 
 
 def test_picked_prompts_keep_their_order_and_depend_on_the_seed():
     prompts = [Dialogue([str(i)]) for i in range(30)]
-    picked = [int(p.prompt_turns[0]) for p in evaluate.pick_prompts(prompts, 10, seed=1)]
+    picked = [int(p.prompt_turns[0]) for p in pick_prompts(prompts, 10, seed=1)]
     assert len(set(picked)) == 10
     assert picked == sorted(picked)
-    assert picked != [int(p.prompt_turns[0]) for p in evaluate.pick_prompts(prompts, 10, seed=2)]
-    assert evaluate.pick_prompts(prompts, None) == evaluate.pick_prompts(prompts, 99) == prompts
+    assert picked != [int(p.prompt_turns[0]) for p in pick_prompts(prompts, 10, seed=2)]
+    assert pick_prompts(prompts, None) == pick_prompts(prompts, 99) == prompts
 
 
 # the script
@@ -363,8 +361,8 @@ def test_the_matched_temperature_has_the_agents_distinct_2(script, monkeypatch):
         def points(self):
             return {"distinct_2": float(self)}
 
-    monkeypatch.setattr(evaluate, "generate_replies", replies)
-    monkeypatch.setattr(evaluate, "measure", lambda found, judges: Points(found))
+    monkeypatch.setattr("rlhf_dialog.replies.generate_replies", replies)
+    monkeypatch.setattr("rlhf_dialog.measure.measure", lambda found, judges: Points(found))
     options = Namespace(seed=0, batch_size=8)
     for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
         systems = {"after": wanted, "before": "baseline"}
@@ -553,7 +551,7 @@ def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_p
     """A model of 64 positions sees less of the prompt, not less of the reference."""
     tiny.gpt2(n_positions=64).save_pretrained(tmp_path)
     tiny.byte_tokenizer().save_pretrained(tmp_path)
-    found = evaluate.reference_nll(ChatAgent.load(tmp_path), prompts)
+    found = reference_nll(ChatAgent.load(tmp_path), prompts)
     whole = [len(prompt.reference) + 2 for prompt in prompts]  # a space before, the separator behind
     assert found[:, 1].tolist() == [min(length, 63) for length in whole]
 
@@ -602,7 +600,7 @@ def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, 
         assert script.main([*argv, *options]) == 0
         result = json.loads(output.read_text(encoding="utf-8"))
         assert set(result["metrics"]) == names, options
-    share = sum(p.act == 1 for p in evaluate.pick_prompts(load_prompts(data, "test"), 8)) / 8
+    share = sum(p.act == 1 for p in pick_prompts(load_prompts(data, "test"), 8)) / 8
     assert result["baselines"]["always_inform"]["intent_accuracy"]["mean"] == share
 
 
@@ -635,8 +633,12 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
     argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "4"]
     assert script.main(argv) == 2
     assert "--register" in capsys.readouterr().err
-    assert script.main([*argv, "--register", str(tmp_path / "mine.py")]) == 0
-    assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
+    argv += ["--register", str(tmp_path / "mine.py")]
+    assert script.main(argv) == 0  # its code is the user's, its arguments are not
+    assert "score" not in json.loads(output.read_text(encoding="utf-8"))["metrics"]
+    for trust in (["--trust_config"], ["--config", str(tmp_path / "config.yaml")]):
+        assert script.main([*argv, *trust]) == 0
+        assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
     del RewardFactory.classes["Seven"]
     assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
 
@@ -662,6 +664,6 @@ def test_a_reward_that_may_skip_is_measured_on_what_it_scored():
 
     dialogues = [Dialogue(["a"], response="why ?"), Dialogue(["a"], response="so .")]
     with pytest.raises(RewardError, match="not finite"):
-        evaluate.measure(Replies(dialogues, [2, 2]), Judges(Picky()))
+        measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky())))
     rules = ScoringRules(skip_unscored=True)
-    assert evaluate.measure(Replies(dialogues, [2, 2]), Judges(Picky(), rules=rules)).points()["score"] == 3.0
+    assert measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky(), rules))).points()["score"] == 3.0

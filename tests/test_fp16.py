@@ -12,7 +12,7 @@ from tiny import gpt2
 from rlhf_dialog.checkpoint import load_checkpoint, save_checkpoint
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import amp_dtype, load_models
 from rlhf_dialog.trainer import PPOTrainer
@@ -61,10 +61,10 @@ def test_a_run_in_16_bit(path, amp, share):
 
 def test_the_ratio_is_checked_in_fp16(path, monkeypatch):
     trainer = build(path)
-    from rlhf_dialog import trainer as module
+    from rlhf_dialog import update as module
 
-    real = module.evaluate
-    monkeypatch.setattr(module, "evaluate", lambda *args: _shifted(real(*args)))
+    real = module.teacher_forced
+    monkeypatch.setattr(module, "teacher_forced", lambda *args: _shifted(real(*args)))
     with pytest.raises(RunStopped, match="ratio of new to old"):
         trainer.step()
 
@@ -81,7 +81,7 @@ def test_gradients_are_unscaled_before_they_are_clipped(path):
         models = load_models(settings(model_path=path, use_amp=True, amp_dtype=amp), CPU)
         module = models.policy
         engine = Engine(module, torch.optim.AdamW(module.parameters()), World(), fp16=amp == "fp16")
-        engine.backward(evaluate(module, *EPISODES, 1.0).logprobs.sum() / 100)
+        engine.backward(teacher_forced(module, *EPISODES, 1.0).logprobs.sum() / 100)
         scale = engine.scaler.get_scale() if engine.scaler else 1
         raw = torch.linalg.vector_norm(
             torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
@@ -110,7 +110,7 @@ def test_a_scale_that_is_too_large_is_lowered_and_does_not_stop_the_run(path, ca
     with caplog.at_level(logging.WARNING):
         found = trainer.step()
     assert found["ppo/overflow_steps"] == found["ppo/skipped_steps"] > 2
-    assert trainer.skipped_in_a_row == 0
+    assert trainer.update.skipped_in_a_row == 0
     assert trainer.engines["policy"].scaler.get_scale() == 2.0 ** (30 - found["ppo/overflow_steps"])
     assert "is skipped" not in caplog.text
     after = trainer.models.policy
@@ -124,21 +124,21 @@ def test_gradients_that_are_bad_at_any_scale_stop_the_run(path):
     trainer.models.policy.lm.transformer.ln_f.weight.register_hook(lambda g: g * math.nan)
     with pytest.raises(RunStopped, match="3 in a row"):
         trainer.step()
-    assert trainer.overflows == 16  # 65536 to 1
+    assert trainer.update.overflows == 16  # 65536 to 1
 
 
 def test_a_loss_that_is_not_finite_counts_at_once(path, monkeypatch):
     trainer = build(path, max_skipped_steps=2)
-    real = trainer._losses
+    real = trainer.update.losses
 
     def broken(*args):
         losses, statistics = real(*args)
         return {k: x * math.nan for k, x in losses.items()}, {k: x * math.nan for k, x in statistics.items()}
 
-    trainer._losses = broken
+    trainer.update.losses = broken
     with pytest.raises(RunStopped, match="2 in a row"):
         trainer.step()
-    assert trainer.overflows == 0
+    assert trainer.update.overflows == 0
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -171,4 +171,4 @@ def test_where_there_is_no_such_autocast(path, monkeypatch):
 
 def test_a_critic_in_fp16_gives_float32(path):
     models = load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16", use_share_model=False), CPU)
-    assert evaluate_values(models.critic, *EPISODES).dtype == torch.float32
+    assert teacher_forced_values(models.critic, *EPISODES).dtype == torch.float32

@@ -14,15 +14,15 @@ from rlhf_dialog.generation import (
     Sampling,
     StopRule,
     compare_unfiltered,
-    evaluate,
-    evaluate_values,
     microbatches,
     respond,
+    teacher_forced,
+    teacher_forced_values,
     unpacked,
 )
+from rlhf_dialog.masks import last_token
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Critic, Policy
-from rlhf_dialog.ppo import last_token
 from rlhf_dialog.predictions import on_support
 
 PAD, EOS, EOU = 256, 257, 258
@@ -304,7 +304,7 @@ def test_the_same_random_state_gives_the_same_responses():
     assert torch.equal(first.ids, respond(policy, ids, mask, Sampling(4, top_k=5), stop, PAD).ids)
 
 
-# -- evaluate
+# -- teacher_forced
 
 
 def slow_evaluate(policy, ids, mask, response_ids, temperature, support=None):
@@ -334,7 +334,7 @@ def slow_evaluate(policy, ids, mask, response_ids, temperature, support=None):
 @make_lm
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filtered):
+def test_teacher_forced_equals_one_unpadded_sequence_at_a_time(make, temperature, filtered):
     policy = sharp(make, with_value_head=True).double()
     ids, mask = left_padded(2, 9, 5)
     torch.manual_seed(0)
@@ -342,7 +342,7 @@ def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filt
     sampling = Sampling(6, temperature, top_k=30 if filtered else 0, top_p=0.9 if filtered else 1.0)
     found = respond(policy, ids, mask, sampling, stop, PAD)
     with torch.no_grad():
-        result = evaluate(policy, ids, mask, found.ids, found.mask, temperature, found.support)
+        result = teacher_forced(policy, ids, mask, found.ids, found.mask, temperature, found.support)
         expected = slow_evaluate(policy, ids, mask, found.ids, temperature, found.support)
     for ours, slow in zip((result.logprobs, result.entropy, result.values), expected, strict=True):
         assert ours.dtype == torch.float64
@@ -354,8 +354,8 @@ def test_evaluate_equals_one_unpadded_sequence_at_a_time(make, temperature, filt
 def test_more_padding_and_other_pad_ids_change_nothing(make):
     policy = sharp(make, with_value_head=True).double()
     responses = torch.randint(0, 250, (3, 5))
-    base = evaluate(policy, *left_padded(2, 9, 5), responses, everything(responses), 1.3)
-    wide = evaluate(policy, *left_padded(2, 9, 5, width=20, filler=7), responses, everything(responses), 1.3)
+    base = teacher_forced(policy, *left_padded(2, 9, 5), responses, everything(responses), 1.3)
+    wide = teacher_forced(policy, *left_padded(2, 9, 5, width=20, filler=7), responses, everything(responses), 1.3)
     for name in ("logprobs", "entropy", "values"):
         torch.testing.assert_close(getattr(wide, name), getattr(base, name), rtol=0, atol=1e-9)
 
@@ -366,15 +366,15 @@ def test_padding_on_the_right_is_seen_by_nobody():
     responses = torch.randint(0, 250, (2, 6))
     other = responses.clone()
     other[0, 3:], other[1, 5:] = 11, EOS
-    first, second = (evaluate(policy, ids, mask, x, everything(x), 1.0) for x in (responses, other))
+    first, second = (teacher_forced(policy, ids, mask, x, everything(x), 1.0) for x in (responses, other))
     for name, width in (("logprobs", 0), ("entropy", 1), ("values", 1)):  # before a changed token
         a, b = getattr(first, name), getattr(second, name)
         torch.testing.assert_close(a[0, : 3 + width], b[0, : 3 + width])
         torch.testing.assert_close(a[1, : 5 + width], b[1, : 5 + width])
-    shorter = evaluate(policy, ids, mask, responses[:, :4], everything(responses[:, :4]), 1.0)
+    shorter = teacher_forced(policy, ids, mask, responses[:, :4], everything(responses[:, :4]), 1.0)
     torch.testing.assert_close(shorter.logprobs, first.logprobs[:, :4])
     real = masks_of("111000", "111110")
-    masked, same = (evaluate(policy, ids, mask, x, real, 1.0) for x in (responses, other))
+    masked, same = (teacher_forced(policy, ids, mask, x, real, 1.0) for x in (responses, other))
     for name in ("logprobs", "entropy", "values"):
         assert torch.equal(getattr(masked, name), getattr(same, name))
         torch.testing.assert_close(getattr(masked, name)[real], getattr(first, name)[real])
@@ -389,7 +389,7 @@ def test_gradients_on_a_support_are_finite_and_right(rows):
     responses = torch.tensor([[3, 4], [5, PAD]])
     support = torch.tensor([[[3, 8, 9], [4, -1, -1]], [[5, 6, -1], [0, 1, 2]]])  # the last token is not in its support
     real = masks_of(*rows)
-    result = evaluate(policy, ids, mask, responses, real, 0.8, support)
+    result = teacher_forced(policy, ids, mask, responses, real, 0.8, support)
     assert result.values is None
     (result.entropy.sum() + result.logprobs.sum()).backward()
     fast = [p.grad.clone() for p in policy.parameters()]
@@ -406,7 +406,7 @@ def test_gradients_on_a_support_are_finite_and_right(rows):
 @torch.no_grad()
 def test_entropy_survives_probabilities_of_zero():
     policy = Policy(Scripted(torch.tensor([[[0.0, -1e5, 0.0, -torch.inf]]])))
-    result = evaluate(policy, torch.tensor([[1]]), masks_of("1"), torch.tensor([[2]]), masks_of("1"), 1.0)
+    result = teacher_forced(policy, torch.tensor([[1]]), masks_of("1"), torch.tensor([[2]]), masks_of("1"), 1.0)
     assert result.entropy.item() == pytest.approx(math.log(2))
     assert result.logprobs.item() == pytest.approx(-math.log(2))
 
@@ -418,7 +418,7 @@ def test_separate_critic_is_aligned_with_the_response(make):
     nn.init.normal_(critic.value_head.weight)
     ids, mask = left_padded(2, 9, 5)
     responses = torch.randint(0, 250, (3, 4))
-    values = evaluate_values(critic, ids, mask, responses, everything(responses))
+    values = teacher_forced_values(critic, ids, mask, responses, everything(responses))
     for b in range(3):
         sequence = torch.cat([ids[b][mask[b]], responses[b]])
         hidden = lm(sequence.unsqueeze(0), output_hidden_states=True).hidden_states[-1][0]

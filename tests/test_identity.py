@@ -74,7 +74,7 @@ def test_how_a_reward_is_asked_is_not_what_it_is():
 
 def identity_with(**keys):
     trainer = make_trainer(**keys)
-    return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.reward)
+    return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,21 @@ def test_another_run_is_refused_with_the_key(key, value, said):
     assert message.count("in the checkpoint") == 1
     assert "--resume_weights_only runs/ppo --experiment_name" in message
     assert identity.sha256_of(now) != identity.sha256_of(then)
+
+
+@pytest.mark.parametrize(("estimator", "number"), [("gae", 1), ("rloo", 4)])
+def test_responses_per_prompt_are_compared_as_their_number(estimator, number):
+    keys = {"advantage_estimator": estimator, "rollout_batch_size": 8}
+    plain = identity_with(**keys)
+    assert plain == identity_with(**keys, num_responses_per_prompt=number)
+    assert plain["num_responses_per_prompt"] == number
+
+
+def test_switches_beside_other_keys_are_compared_where_they_change_numbers():
+    stored = identity.settings_of(settings())
+    assert {"use_gae", "use_huber_loss", "use_max_grad_norm", "dual_clip_ppo", "lr", "kl_coef"} <= set(stored)
+    assert not {"disable_cuda", "disable_wandb"} & set(stored)
+    assert identity.changed_settings(settings(use_gae=False, disable_cuda=True), stored) == ["use_gae true -> false"]
 
 
 def test_all_differences_are_told_at_once():

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from processes import HANGING, load_script, start_python
+from processes import HANGING, start_python
 
-from rlhf_dialog import BaseReward, RewardFactory, interrupts, main, supervised
-from rlhf_dialog.cli import run_script
+from rlhf_dialog import BaseReward, RewardFactory, interrupts, main
+from rlhf_dialog.commands import train_intent_classifier, train_sft
 from rlhf_dialog.interrupts import Interrupts
+from rlhf_dialog.training.supervised import hugging_face_trainer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 ENDS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
@@ -263,6 +264,7 @@ def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, a
     assert leftovers() == []
     text = capfd.readouterr().err
     assert f"saved after iteration {at}; continue with --resume" in text
+    assert f"rlhf-dialog export --run {folder} --output DIR\n" in text
     assert "Traceback" not in text
     assert run("cut", "--resume") == 0
     assert run("whole") == 0
@@ -352,11 +354,11 @@ def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
     assert rows("cut") == rows("whole")
 
 
-# the scripts
+# the supervised stages
 
 
 SIZES = {
-    "scripts/train_sft.py": [
+    train_sft: [
         "--n_layer",
         "1",
         "--n_embd",
@@ -368,7 +370,7 @@ SIZES = {
         "--evals",
         "1",
     ],
-    "reward_models/train_intent_classifier.py": [
+    train_intent_classifier: [
         *("--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48"),
     ],
 }
@@ -376,15 +378,13 @@ SIZES = {
 
 @pytest.mark.whole_run
 @pytest.mark.parametrize("signum", list(ENDS))
-@pytest.mark.parametrize("path", list(SIZES))
-def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, monkeypatch, capfd, path, signum):
+@pytest.mark.parametrize("command", list(SIZES), ids=lambda command: command.__name__.split(".")[-1])
+def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, monkeypatch, capfd, command, signum):
     """The signal comes when the loss of a step is logged, in the middle of the library's training loop."""
     steps = []
     monkeypatch.setattr(
-        supervised._LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum))
+        hugging_face_trainer._LossLines, "on_log", lambda *_, **__: (steps.append(1), signal.raise_signal(signum))
     )
-    script = load_script(path)
-    schema = script.SFTConfig if path == "scripts/train_sft.py" else script.IntentConfig
     words = [
         "--data_path",
         str(world / "data"),
@@ -396,7 +396,7 @@ def test_a_supervised_training_leaves_no_half_written_folder(world, tmp_path, mo
         "cpu",
     ]
     try:
-        code = run_script(script.main, schema, "", [*words, *SIZES[path], "--pytorch_threads", "1"])
+        code = command.main([*words, *SIZES[command], "--pytorch_threads", "1"])
     except SystemExit as end:
         code = end.code
     assert code == 128 + signum

@@ -16,7 +16,7 @@ from rlhf_dialog import identity
 from rlhf_dialog.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
 from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import load_causal_lm, load_models, trained_parameters
@@ -95,7 +95,7 @@ def test_an_adapter_is_the_papers_change_of_the_weights(paths, kind, onednn):
             count += 1
     assert count == len(lora_layers(models.policy.lm)) == {"gpt2": 8, "llama": 14}[kind]
     assert models.policy.lm.config._attn_implementation == ATTENTION
-    found = evaluate(models.policy, *EPISODES, 1.0)
+    found = teacher_forced(models.policy, *EPISODES, 1.0)
     for row in range(2):
         ids = torch.cat([PROMPT[row][MASK[row]], RESPONSE[row]]).unsqueeze(0)
         logprobs = by_hand(ids).logits.log_softmax(-1)[0, -4:-1]
@@ -109,15 +109,15 @@ def test_the_reference_is_the_policy_without_its_adapter(paths, kind):
     models = load_models(config_of(paths[kind]), CPU)
     start = load_causal_lm(paths[kind], "model_path")
     whole, _ = models.ref_policy, models.policy
-    expected = evaluate(type(models.policy)(start), *EPISODES, 1.0).logprobs
-    fresh = evaluate(models.policy, *EPISODES, 1.0).logprobs
+    expected = teacher_forced(type(models.policy)(start), *EPISODES, 1.0).logprobs
+    fresh = teacher_forced(models.policy, *EPISODES, 1.0).logprobs
     assert torch.equal(fresh, expected)  # zero-initialised: the KL of the start is 0
     disturb(models.policy)
-    found = evaluate(whole, *EPISODES, 1.0).logprobs
+    found = teacher_forced(whole, *EPISODES, 1.0).logprobs
     assert torch.equal(found, expected)
     assert not found.requires_grad
     assert whole.lm is models.policy.lm
-    changed = evaluate(models.policy, *EPISODES, 1.0).logprobs
+    changed = teacher_forced(models.policy, *EPISODES, 1.0).logprobs
     assert changed.requires_grad
     assert (changed - expected).abs().max() > 0.01
 
@@ -132,13 +132,13 @@ def test_a_separate_critic_has_an_adapter_of_its_own_on_the_same_base(paths):
     assert len(theirs) == 18
     assert trained_parameters([policy, critic]) == sum(p.numel() for m in (policy, critic) for p in trained(m).values())
     disturb(policy)
-    before = evaluate(policy, *EPISODES, 1.0).logprobs
+    before = teacher_forced(policy, *EPISODES, 1.0).logprobs
     disturb(critic, seed=1)
-    values = evaluate_values(critic, *EPISODES)
-    assert torch.equal(evaluate(policy, *EPISODES, 1.0).logprobs, before)
+    values = teacher_forced_values(critic, *EPISODES)
+    assert torch.equal(teacher_forced(policy, *EPISODES, 1.0).logprobs, before)
     with selected(policy.lm, "policy"):
         critic.adapter = None
-        assert (evaluate_values(critic, *EPISODES) - values).abs().max() > 1e-3
+        assert (teacher_forced_values(critic, *EPISODES) - values).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -149,14 +149,14 @@ def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths, recompute):
     for models in (together, apart):
         for module in (models.policy, models.critic):
             disturb(module)
-    logprobs = evaluate(together.policy, *EPISODES, 1.0).logprobs
-    values = evaluate_values(together.critic, *EPISODES)
-    evaluate(together.ref_policy, *EPISODES, 1.0)
+    logprobs = teacher_forced(together.policy, *EPISODES, 1.0).logprobs
+    values = teacher_forced_values(together.critic, *EPISODES)
+    teacher_forced(together.ref_policy, *EPISODES, 1.0)
     logprobs.sum().backward()
     values.sum().backward()
-    evaluate(apart.policy, *EPISODES, 1.0).logprobs.sum().backward()
+    teacher_forced(apart.policy, *EPISODES, 1.0).logprobs.sum().backward()
     assert all(p.grad is None for p in trained(apart.critic).values())
-    evaluate_values(apart.critic, *EPISODES).sum().backward()
+    teacher_forced_values(apart.critic, *EPISODES).sum().backward()
     for name in ("policy", "critic"):
         found, expected = ({k: p.grad for k, p in trained(getattr(m, name)).items()} for m in (together, apart))
         assert set(found) == set(expected)
@@ -189,7 +189,7 @@ def test_training_moves_adapters_and_heads_and_nothing_else(paths, share):
 def test_a_trainer_with_adapters_learns(paths):
     keys = {"rollout_batch_size": 96, "per_device_microbatch_size": 96, "max_new_tokens": 6, "num_mini_batch": 4}
     trainer = build(paths["llama"], lr=2e-2, gamma=1.0, kl_coef=0.0, entropy_coef=0.0, **keys)
-    trainer.reward, trainer.stop.end_ids = Share(), []
+    trainer.scorer.reward, trainer.speaker.stop.end_ids = Share(), []
     scores = [trainer.step()["objective/score"] for _ in range(12)]
     assert scores[-1] > max(0.2, 4 * scores[0]), scores
 
@@ -226,7 +226,7 @@ def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path, s
     again = build(paths["gpt2"], use_share_model=share, lr=9.0)
     torch.manual_seed(999)
     again.load_state_dict(load_checkpoint(tmp_path, modules_of(again), again.optimizers, CPU))
-    again.config = first.config
+    again.config = again.update.config = first.config
     assert steps(again, 2) == expected[1:]
 
 
@@ -237,7 +237,7 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     source = newest_checkpoint(tmp_path)
     second = build(paths["gpt2"], use_share_model=False)
     assert load_weights(source, modules_of(second), CPU) == ["critic"]
-    ours, theirs = (evaluate(t.models.policy, *EPISODES, 1.0).logprobs for t in (first, second))
+    ours, theirs = (teacher_forced(t.models.policy, *EPISODES, 1.0).logprobs for t in (first, second))
     assert torch.equal(ours, theirs)
     with pytest.raises(UserError, match=r"lora_A.* is \(4, 32\), here \(2, 32\)"):
         load_weights(source, {"policy": load_models(config.model_copy(update={"lora_r": 2}), CPU).policy}, CPU)

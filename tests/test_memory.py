@@ -168,8 +168,10 @@ def test_fp32_by_hand():
     assert separate["Adam's state of the critic"] == 7.2e9
     assert separate["activations"] == 2 * found["activations"]
     half = replace(BILLION, parameters=5 * 10**8)
-    assert parts(forecast(BILLION, half, half, PLAIN))["weights of the reference"] == 2e9
-    assert parts(forecast(BILLION, half, half, replace(PLAIN, precision="half")))["weights of the classifier"] == 2e9
+    assert parts(forecast(BILLION, half, {"judge": half}, PLAIN))["weights of the reference"] == 2e9
+    assert (
+        parts(forecast(BILLION, half, {"judge": half}, replace(PLAIN, precision="half")))["weights of the judge"] == 2e9
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,6 +203,10 @@ def test_offloading_moves_bytes_to_the_host():
     on_device = {phase: [part.name for part in frozen.standing(phase)] for phase in ("scoring", "update")}
     assert "reference on the device" in on_device["scoring"]
     assert not any("reference" in name for name in on_device["update"])
+    judged = forecast(
+        BILLION, None, {"judge": BILLION}, replace(PLAIN, judge_stage=3, judge_offload=True, world_size=4)
+    )
+    assert (judged.host_total, parts(judged)["weights of the reference"]) == (1e9, 4e9)
     partitioned = parts(forecast(BILLION, None, None, replace(PLAIN, frozen_stage=3, world_size=4)))
     assert partitioned["weights of the reference"] == 1e9
 
@@ -328,10 +334,10 @@ def test_passes_by_hand():
 
 
 def test_more_of_anything_needs_more():
-    base = forecast(BILLION, None, BILLION, replace(PLAIN, critic="separate"))
+    base = forecast(BILLION, None, {"judge": BILLION}, replace(PLAIN, critic="separate"))
     for key in ("rows", "microbatch", "prompt", "response", "classifier_batch", "top_k"):
         setting = replace(PLAIN, critic="separate", **{key: 2 * (getattr(PLAIN, key) or 5)})
-        more = forecast(BILLION, None, BILLION, setting)
+        more = forecast(BILLION, None, {"judge": BILLION}, setting)
         assert all(more.of(phase) >= base.of(phase) for phase in memory.PHASES), key
         assert sum(map(more.of, memory.PHASES)) > sum(map(base.of, memory.PHASES)), key
     assert forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True)).of("update") < base.of("update")
@@ -397,17 +403,18 @@ def test_sizes_need_no_weights(folders):
     path = str(folders / "classifier")
     nested = {"parts": [{"id": "Meteor"}, {"id": "Intent", "args": {"intent_model": path}}]}
     config = settings(model_path=str(folders / "lm"), reward_class={"id": "CompositeReward", "args": nested})
-    policy, reference, classifier = read_sizes(config)
+    policy, reference, judges = read_sizes(config)
     assert policy.parameters == sum(p.numel() for p in gpt2().parameters())
     assert reference is None
     built = AutoModelForSequenceClassification.from_config(
         RobertaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=4)
     )
-    assert classifier.parameters == sum(p.numel() for p in built.parameters())
+    total = sum(p.numel() for p in built.parameters())
+    assert {name: judge.parameters for name, judge in judges.items()} == {"act classifier": total}
     other = read_sizes(settings(model_path=str(folders / "lm"), ref_model=str(folders / "ref")))
-    assert (other[1].layers, other[2]) == (3, None)
+    assert (other[1].layers, other[2]) == (3, {})
     unused = {"id": "NLPReward", "args": {"intent_model": "nowhere", "intent_coef": 0}}
-    assert read_sizes(settings(model_path=str(folders / "lm"), reward_class=unused))[2] is None
+    assert read_sizes(settings(model_path=str(folders / "lm"), reward_class=unused))[2] == {}
 
 
 @pytest.mark.parametrize(

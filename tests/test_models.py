@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models import (
     check_left_padding,
     load_causal_lm,
@@ -65,9 +65,9 @@ def test_loaded_models(tmp_path, share):
     assert all(p.requires_grad for p in models.policy.parameters())
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
     assert {p.dtype for p in models.policy.parameters()} == {torch.float32}
-    ours, theirs = (evaluate(m, *INPUTS, 1.0) for m in (models.policy, models.ref_policy))
+    ours, theirs = (teacher_forced(m, *INPUTS, 1.0) for m in (models.policy, models.ref_policy))
     assert torch.equal(ours.logprobs, theirs.logprobs)
-    values = ours.values if share else evaluate_values(models.critic, *INPUTS)
+    values = ours.values if share else teacher_forced_values(models.critic, *INPUTS)
     assert values.tolist() == [[0, 0, 0], [0, 0, 0]]
     if models.critic is not None:
         assert not any(module.training for module in models.critic.modules())
@@ -110,14 +110,14 @@ def test_dropout_is_off(tmp_path):
     lm = gpt2(resid_pdrop=0.9, embd_pdrop=0.9, attn_pdrop=0.9)
     models = load_models(settings(save(tmp_path, lm), use_share_model=False), CPU)
     for model in (models.policy, models.ref_policy):
-        first, second = (evaluate(model, *INPUTS, 1.0).logprobs for _ in range(2))
+        first, second = (teacher_forced(model, *INPUTS, 1.0).logprobs for _ in range(2))
         assert torch.equal(first, second)
     torch.nn.init.normal_(models.critic.value_head.weight)
-    first, second = (evaluate_values(models.critic, *INPUTS) for _ in range(2))
+    first, second = (teacher_forced_values(models.critic, *INPUTS) for _ in range(2))
     assert torch.equal(first, second)
     assert models.policy.lm.config.resid_pdrop == 0.9  # it would drop in train mode
     models.policy.train()
-    first, second = (evaluate(models.policy, *INPUTS, 1.0).logprobs for _ in range(2))
+    first, second = (teacher_forced(models.policy, *INPUTS, 1.0).logprobs for _ in range(2))
     assert not torch.equal(first, second)
 
 

@@ -20,7 +20,7 @@ from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 
 from rlhf_dialog import models as models_module
 from rlhf_dialog import packing as packing_module
-from rlhf_dialog.generation import evaluate
+from rlhf_dialog.generation import teacher_forced
 from rlhf_dialog.models import packing_error, use_packing
 from rlhf_dialog.packing import (
     ATTENTION,
@@ -282,7 +282,7 @@ def test_rounding_of_the_packed_length_changes_nothing(kind, monkeypatch):
     for size in (1, 64, 7, len(pack(*case.inputs).ids)):
         monkeypatch.setattr(packing_module, "ROUND_TO", size)
         policy.zero_grad()
-        result = evaluate(policy, *case.inputs, 1.0)
+        result = teacher_forced(policy, *case.inputs, 1.0)
         (result.logprobs.sum() + result.entropy.sum()).backward()
         found.append([result.logprobs, result.entropy, *(p.grad.clone() for p in policy.parameters())])
     hook.remove()

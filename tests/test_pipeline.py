@@ -6,7 +6,7 @@ import pytest
 from processes import ROOT, load_script
 
 from rlhf_dialog import ChatAgent, main
-from rlhf_dialog.cli import run_script
+from rlhf_dialog.commands import plot_run, train_intent_classifier, train_sft, write_dialogues
 
 pytestmark = pytest.mark.whole_run
 MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]
@@ -35,14 +35,9 @@ def pipeline(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipeline")
     patch.chdir(folder)
     (folder / "runs").mkdir()
-    assert (
-        load_script("scripts/write_dialogues.py").main(["--output", "runs/quickstart_data", "--num_dialogues", "60"])
-        == 0
-    )
-    sft = load_script("scripts/train_sft.py")
-    assert run_script(sft.main, sft.SFTConfig, "", [*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
-    intent = load_script("reward_models/train_intent_classifier.py")
-    assert run_script(intent.main, intent.IntentConfig, "", [*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
+    assert write_dialogues.main(["--output", "runs/quickstart_data", "--num_dialogues", "60"]) == 0
+    assert train_sft.main([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
+    assert train_intent_classifier.main([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
     assert main([*config("quickstart.yaml"), *(f"--{key}={value}" for key, value in PPO.items())]) == 0
     agents = ["--agent", "runs/quickstart/agent", "--baseline", "runs/quickstart_sft"]
     output = ["--output", "runs/quickstart/evaluation.json", "--max_prompts", "10"]
@@ -80,7 +75,7 @@ def test_the_result_talks(pipeline):
 
 
 def test_the_run_can_be_plotted_and_checked(pipeline, capsys):
-    assert load_script("scripts/plot_run.py").main(["--run", str(pipeline / "runs/quickstart")]) == 0
+    assert plot_run.main(["--run", str(pipeline / "runs/quickstart")]) == 0
     assert (pipeline / "runs/quickstart/plot.png").stat().st_size > 10_000
     assert load_script("scripts/check_quickstart.py").main(["--run", str(pipeline / "runs/quickstart")]) in (0, 1)
     assert "pass" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from zoo import CAPPED, KINDS, NEVER_PACKED, SOME, new_lm
 
 from rlhf_dialog import policy as policy_module
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.policy import Critic, Policy, packs
@@ -66,16 +66,16 @@ def test_evaluation_equals_the_plain_path(kind, packing):
     for seed in range(8):
         case = new_case(seed, filtered=seed % 2 == 1, holes=seed % 4 < 3)
         temperature = (1.0, 0.6, 1.7)[seed % 3]
-        found = evaluate(policy, *case.inputs, temperature, case.support)
+        found = teacher_forced(policy, *case.inputs, temperature, case.support)
         expected = plain.evaluated(oracle, case, temperature)
         pairs = {name: (getattr(found, name), getattr(expected, name)) for name in ("logprobs", "entropy", "values")}
-        pairs["critic"] = evaluate_values(critic, *case.inputs), plain.criticised(oracle_critic, case)
+        pairs["critic"] = teacher_forced_values(critic, *case.inputs), plain.criticised(oracle_critic, case)
         for name, (ours, theirs) in pairs.items():
             assert ours.dtype == precision(kind)
             mask = case.response_mask
             torch.testing.assert_close(ours[mask], theirs[mask], **tolerance(kind), msg=lambda m, n=name: f"{n}: {m}")
             assert not ours[~mask].any()
-        assert evaluate(policy, *case.inputs, temperature, case.support, with_entropy=False).entropy is None
+        assert teacher_forced(policy, *case.inputs, temperature, case.support, with_entropy=False).entropy is None
 
 
 def settings(**keys: Any) -> Config:
@@ -97,9 +97,9 @@ def fast_gradients(policy: Policy, critic: Critic | None, case: Case, old: dict[
     for engine in trainer.engines.values():
         engine.zero_grad()
         engine.step = engine.zero_grad = lambda: None
-    trainer._clip_gradients = dict
+    trainer.update._clip_gradients = dict
     rollout = SimpleNamespace(**vars(case), **old)
-    totals = trainer._minibatch(rollout, torch.arange(len(case.prompt_ids)), first=False)
+    totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
 
 
@@ -182,7 +182,7 @@ def test_logits_in_chunks_change_nothing(kind, filtered, monkeypatch):
         assert policy.positions_at_once == positions
         policy.zero_grad()
         chunks.clear()
-        result = evaluate(policy, *case.inputs, 0.8, case.support)
+        result = teacher_forced(policy, *case.inputs, 0.8, case.support)
         assert max(chunks) == min(positions, case.response_mask.sum())
         (result.logprobs.sum() + 0.5 * result.entropy.sum() + result.values.sum()).backward()
         found.append([result.logprobs, result.entropy, result.values, *(p.grad.clone() for p in policy.parameters())])
@@ -196,7 +196,7 @@ def test_no_more_logits_than_asked_for_are_computed():
     assert policy.has_plain_head  # it has been tried
     hook = policy.lm.get_output_embeddings().register_forward_hook(lambda *args: sizes.append(args[2].shape))
     with hook:
-        evaluate(policy, *case.inputs, 1.0)
+        teacher_forced(policy, *case.inputs, 1.0)
     assert sizes == [(int(case.response_mask.sum()), 61)]
 
 

@@ -137,6 +137,15 @@ def test_token_rewards_by_hand():
     torch.testing.assert_close(rewards, tensor(expected))
 
 
+def test_what_turns_earn_is_paid_beside_the_kl_and_the_score():
+    """Two replies with a user's turn between them; the environment pays 0.25 for the first and -1 for the second."""
+    mask = tensor([[True, True, False, True, True, False]])
+    logprobs, ref_logprobs = tensor([[-1.0, -2.0, NAN, -1.0, -3.0, NAN]]), tensor([[-2.0, -2.0, NAN, -1.5, -1.0, NAN]])
+    turn_rewards = tensor([[0.0, 0.25, 0.0, 0.0, -1.0, 0.0]])
+    rewards = ppo.token_rewards(tensor([10.0]), logprobs, ref_logprobs, mask, 0.1, turn_rewards)
+    torch.testing.assert_close(rewards, tensor([[-0.1, 0.25, 0.0, -0.05, 0.2 - 1 + 10, 0.0]]))
+
+
 def test_whiten_by_hand():
     x, mask = tensor([[1.0, NAN, 3.0], [5.0, INF, 7.0]]), tensor([[True, False, True], [True, False, True]])
     deviation = math.sqrt((9 + 1 + 1 + 9) / 4)  # mean 4, population variance 5
@@ -257,10 +266,14 @@ def test_group_advantages_by_hand():
     """Two prompts with three responses each; the returns are the sums over the True positions: 1, 2, 6 and 4, 4, 4."""
     mask = tensor([[True, True], [True, False], [False, True], [True, True], [True, False], [True, True]])
     rewards = tensor([[0.5, 0.5], [2.0, NAN], [INF, 6.0], [1.0, 3.0], [4.0, 99.0], [4.0, 0.0]])
-    rloo = ppo.group_advantages(rewards, mask, 3, "rloo")
+    credit = ppo.Credit(gamma=0.5, num_responses_per_prompt=3)
+    rloo, returns = ppo.rloo_advantages(rewards, torch.full((6, 2), NAN), mask, credit)
+    # half of what the second token gets comes to the first one; the 99 belongs to the token before it
+    assert returns.tolist() == [[0.75, 0.5], [2, 0], [0, 6], [2.5, 3], [103, 0], [4, 0]]
     # each return minus the mean of the other two: 1 - 4, 2 - 3.5, 6 - 1.5
     assert rloo.tolist() == [[-3, -3], [-1.5, 0], [0, 4.5], [0, 0], [0, 0], [0, 0]]
-    grpo = ppo.group_advantages(rewards, mask, 3, "grpo")
+    grpo, same = ppo.grpo_advantages(rewards, torch.full((6, 2), NAN), mask, credit)
+    assert torch.equal(same, returns)
     deviation = math.sqrt((4 + 1 + 9) / 2) + 1e-4  # mean 3, sample deviation
     expected = tensor([[-2.0, -2.0], [-1.0, 0.0], [0.0, 3.0], [0, 0], [0, 0], [0, 0]]) / deviation
     torch.testing.assert_close(grpo, expected)

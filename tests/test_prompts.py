@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tiny import byte_tokenizer, dialogues, write_data
 from tokenizers import processors
 
+from rlhf_dialog.chat_agent import collate
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.prompts import PromptEncoder, PromptSampler, collate, find_overlap, load_prompts
+from rlhf_dialog.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts
 from rlhf_dialog.sources import DialogueRecord, load_records
 
 REAL = Path(__file__).parents[2] / "shared/data/dailydialog"
@@ -30,16 +31,23 @@ def test_prompts_by_hand(tmp_path):
     row = {"dialog": ["a", "b", "c", "d"], "act": [1, 2, 3, 4]}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + '\n{"dialog": ["x"]}\n{"dialog": ["p", "q"]}\n')
     assert load_prompts(str(tmp_path), "train", context_size=2) == [
-        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0}, references=["b"]),
-        Dialogue(["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1}, references=["c"]),
-        Dialogue(["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2}, references=["d"]),
-        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3}, references=["q"]),
+        Dialogue(["a"], reference="b", act=2, meta={"split": "train", "index": 0, "dialogue": 0}, references=["b"]),
+        Dialogue(
+            ["a", "b"], reference="c", act=3, meta={"split": "train", "index": 1, "dialogue": 0}, references=["c"]
+        ),
+        Dialogue(
+            ["b", "c"], reference="d", act=4, meta={"split": "train", "index": 2, "dialogue": 0}, references=["d"]
+        ),
+        Dialogue(["p"], reference="q", act=None, meta={"split": "train", "index": 3, "dialogue": 2}, references=["q"]),
     ]
     longer = load_prompts(str(tmp_path), "train", context_size=2, min_context_size=3)
     assert [(prompt.prompt_turns, prompt.reference) for prompt in longer] == [(["b", "c"], "d")]
 
 
 def test_prompts_only_give_one_prompt_a_row(tmp_path):
+    def place(number):
+        return {"split": "train", "index": number, "dialogue": number}
+
     rows = [
         {"prompt": "a", "n": 7},
         {"prompt": ["a", "b", "c"], "reference": "d", "references": ["e", "d", "f"], "act": "question"},
@@ -48,9 +56,9 @@ def test_prompts_only_give_one_prompt_a_row(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected = [
-        Dialogue(["a"], meta={"n": 7, "split": "train", "index": 0}),
-        Dialogue(["b", "c"], reference="d", act=2, meta={"split": "train", "index": 1}, references=["d", "e", "f"]),
-        Dialogue(["a", "b"], reference="d", meta={"split": "train", "index": 2}, references=["d"]),
+        Dialogue(["a"], meta={"n": 7, **place(0)}),
+        Dialogue(["b", "c"], reference="d", act=2, meta=place(1), references=["d", "e", "f"]),
+        Dialogue(["a", "b"], reference="d", meta=place(2), references=["d"]),
     ]
     assert load_prompts(str(path), "train", context_size=2) == expected
     longer = load_prompts(str(path), "train", min_context_size=2)
@@ -65,7 +73,7 @@ def test_references_and_meta_of_a_dialogue(tmp_path):
     first, second = load_prompts(str(tmp_path / "mine.jsonl"), "train")
     assert (first.reference, first.references) == ("b", ["b"])
     assert (second.reference, second.references) == ("c", ["c", "y"])
-    assert second.meta == {"topic": "tea", "split": "train", "index": 1}
+    assert second.meta == {"topic": "tea", "split": "train", "index": 1, "dialogue": 0}
 
 
 def test_system_messages_are_no_turns(tmp_path):
@@ -73,6 +81,15 @@ def test_system_messages_are_no_turns(tmp_path):
     (tmp_path / "mine.jsonl").write_text(json.dumps({"messages": said}))
     (prompt,) = load_prompts(str(tmp_path / "mine.jsonl"), "train")
     assert (prompt.prompt_turns, prompt.reference, prompt.meta["system"]) == (["a"], "b", "S")
+
+
+@pytest.mark.parametrize("separator_token", [True, False])
+def test_prompt_reply_and_what_was_heard_are_the_longer_prompt(separator_token):
+    encoder = PromptEncoder(byte_tokenizer(separator_token), "<EOU>", 64)
+    reply, longer = encoder.encode_reply("b c"), encoder.encode_prompt(["a", "b c", "d"])
+    assert encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "d") == longer
+    cut = reply[:2]  # " b" has no separator: it is put behind it
+    assert encoder.encode_prompt(["a"]) + cut + encoder.encode_heard(cut, "d") == encoder.encode_prompt(["a", "b", "d"])
 
 
 def test_prompts_of_the_tiny_data(tmp_path):
@@ -133,7 +150,7 @@ def test_drop_overlap_touches_train_only_and_says_how_many(tmp_path, caplog):
     write_jsonl(tmp_path / "test.jsonl", near)
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         left = load_prompts(str(tmp_path), "train", drop_overlap=True)
-    assert [(prompt.reference, prompt.meta["index"]) for prompt in left] == [("Ten", 0)]
+    assert [(prompt.reference, prompt.meta["index"], prompt.meta["dialogue"]) for prompt in left] == [("Ten", 0, 1)]
     assert "2 of 3" in caplog.text
     assert len(load_prompts(str(tmp_path), "train")) == 3
     assert len(load_prompts(str(tmp_path), "test", drop_overlap=True)) == 1

@@ -9,9 +9,9 @@ from ranks import in_ranks
 from test_trainer import Holes, Places, Share, make_trainer, numbers_of, parameters
 from torch import Tensor
 
-from rlhf_dialog import trainer as trainer_module
+from rlhf_dialog import update as update_module
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Microbatch, evaluate
+from rlhf_dialog.generation import Microbatch, teacher_forced
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.minibatches import blank, minibatch_sizes, parts_of
 from rlhf_dialog.rollout import Rollout
@@ -154,7 +154,7 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
     assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
     assert len(parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
     assert [len(part.rows) for _, part in parts_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)] == [1]
-    losses, statistics = trainer._losses(*parts[-1], num_tokens=torch.tensor(9), first=True)
+    losses, statistics = trainer.update.losses(*parts[-1], num_tokens=torch.tensor(9), is_first=True)
     losses["policy"].backward()
     gradients = [p.grad for p in trainer.models.policy.parameters()]
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
@@ -277,25 +277,25 @@ def stopped(world: World, spoil, keys: dict, reward=None) -> str:
     except (RunStopped, UserError) as error:
         world.barrier()
         return f"{type(error).__name__} {error}"
-    return f"went on, {trainer.skipped_in_a_row} skipped"
+    return f"went on, {trainer.update.skipped_in_a_row} skipped"
 
 
 def wrong_ratio(trainer):
     def shifted(*args):
-        found = evaluate(*args)
+        found = teacher_forced(*args)
         found.logprobs = found.logprobs + 0.01
         return found
 
-    trainer_module.evaluate = shifted
+    update_module.teacher_forced = shifted
 
 
 def bad_microbatch(trainer):
     def spoilt(*args):
-        found = evaluate(*args)
+        found = teacher_forced(*args)
         found.entropy = found.entropy * math.nan
         return found
 
-    trainer_module.evaluate = spoilt
+    update_module.teacher_forced = spoilt
 
 
 def bad_weights(trainer):
@@ -306,7 +306,7 @@ def reward_raises(trainer):
     def broken(_):
         raise ZeroDivisionError("in the reward")
 
-    trainer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
+    trainer.scorer.reward = type("Broken", (Share,), {"__call__": lambda self, _: broken(_)})()
 
 
 def vec_info_raises(trainer):

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from test_trainer import numbers_of
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import BaseReward, RewardFactory, launch, main
-from rlhf_dialog.checkpoint import random_states
+from rlhf_dialog import BaseReward, RewardFactory, agent, launch, main, random_states, run_state
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 RUN = Path("run_results/ppo")
@@ -175,16 +174,43 @@ def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, ke
     assert states[0]["random"] != states[0]["random_of_other_ranks"][0]
 
 
+def test_ranks_go_back_together(ppo):
+    """Rank 0 moves the later checkpoints after all have read theirs; the branch is that of a run which came no further."""
+    words = ["--save_interval", "1", "--eval_interval", "1", "--eval_episodes", "3", "--keep_checkpoints", "9"]
+    assert {code for code, *_ in ppo(2, *words)} == {0}
+    assert {code for code, *_ in ppo(2, *words, "--experiment_name", "short", "--max_iterations", "2")} == {0}
+    short = RUN.with_name("short")
+    first, second = ppo(2, *words, "--resume_from", "2", "--lr", "1e-4")
+    assert (first[0], second[0]) == (0, 0), first[2]
+    assert first[2].count("went back to iter_000002") == 1
+    assert second[1:] == ("", "")
+    assert {path.name for path in (RUN / "checkpoints/abandoned").iterdir()} >= {
+        *("iter_000003", "iter_000004", "agent", "metrics_after_iter_000002.jsonl"),
+    }
+    assert {code for code, *_ in ppo(2, *words, "--resume", "--lr", "1e-4", "--experiment_name", "short")} == {0}
+    assert numbers(lines()) == numbers(lines(short))
+    best = (RUN / "checkpoints/best", short / "checkpoints/best")
+    assert best[0].read_text() == best[1].read_text()
+    for name in ("agent", "best_agent"):
+        assert torch.equal(
+            *(load_file(run / name / "model.safetensors")["transformer.wte.weight"] for run in (RUN, short))
+        )
+    refused = ppo(2, *words, "--resume_from", "7")
+    assert {code for code, *_ in refused} == {2}
+    assert refused[0][2].count("'7' is no checkpoint in") == 1
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, monkeypatch):
-    original = launch.seed_rank
+    original = random_states.seed_rank
 
     def noted(seed, world, *path):
         with open(f"seeds{world.rank}", "a") as file:
             file.write(f"{path} ")
         original(seed, world, *path)
 
-    monkeypatch.setattr(launch, "seed_rank", noted)
+    monkeypatch.setattr(agent, "seed_rank", noted)
+    monkeypatch.setattr(run_state, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
     assert {code for code, *_ in (first, *others)} == {0}, first[2]
@@ -285,7 +311,7 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
 
 
 def test_random_states_of_one_process_keep_their_names():
-    generators, python = random_states()
+    generators, python = random_states.random_states()
     assert "torch" in generators
     assert set(python) == {"python", "numpy"}
 

@@ -11,7 +11,7 @@ from test_decoding import Ends, answered, as_case
 from test_policy import fast_gradients, gradients, old_numbers, settings, with_opinion
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rlhf_dialog.generation import Sampling, evaluate
+from rlhf_dialog.generation import Sampling, teacher_forced
 from rlhf_dialog.models import load_causal_lm
 from rlhf_dialog.policy import Policy, packs
 
@@ -70,7 +70,7 @@ def test_float32_evaluation_and_sampling(lm):
     for seed, filters in enumerate(({}, {"top_k": 30})):
         sampling = Sampling(20, 0.8, **filters)
         found = answered(policy, case, sampling, Ends(range(2, lm.config.vocab_size, 15)), seed=seed)
-        forced = evaluate(policy, case.prompt_ids, case.prompt_mask, found.ids, found.mask, 0.8, found.support)
+        forced = teacher_forced(policy, case.prompt_ids, case.prompt_mask, found.ids, found.mask, 0.8, found.support)
         expected = plain.evaluated(plain.as_made(policy), as_case(case, found), 0.8)
         for name in ("logprobs", "entropy", "values"):
             assert largest(getattr(forced, name), getattr(expected, name), found.mask) < 1e-4, name
@@ -115,7 +115,7 @@ def test_bfloat16_differs_no_more_than_the_plain_path_does(lm):
         expected = plain.evaluated(oracle, case, 1.0).logprobs
         with torch.autocast("cpu", torch.bfloat16):
             slow = plain.evaluated(oracle, case, 1.0).logprobs
-        forced, mask = evaluate(rough, *case.inputs, 1.0).logprobs, case.response_mask
+        forced, mask = teacher_forced(rough, *case.inputs, 1.0).logprobs, case.response_mask
         assert forced.dtype == drawn.logprobs.dtype == torch.float32
         pairs = {"plain": (slow, expected), "forced": (forced, expected), "sampled": (drawn.logprobs, expected)}
         for name, (x, y) in (pairs | {"ratio": (drawn.logprobs, forced)}).items():

@@ -11,7 +11,7 @@ from torch import nn
 
 from rlhf_dialog import trainer as trainer_module
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import evaluate, evaluate_values
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models import Critic, Policy, load_models
 from rlhf_dialog.packing import ATTENTION
 from rlhf_dialog.recompute import recompute_layers
@@ -50,8 +50,8 @@ def test_the_same_losses_and_gradients(monkeypatch, make, packs):
         policy, critic = heads(Policy(copy.deepcopy(lm), True)), heads(Critic(copy.deepcopy(lm)))
         for trunk in (policy.lm.base_model, critic.trunk) if again else ():
             recompute_layers(trunk)
-        result = evaluate(policy, *EPISODES, 0.9)
-        values = evaluate_values(critic, *EPISODES)
+        result = teacher_forced(policy, *EPISODES, 0.9)
+        values = teacher_forced_values(critic, *EPISODES)
         loss = (result.logprobs.sin() + result.entropy.cos() + result.values.sin()).sum()
         loss.backward()
         values.sin().sum().backward()
@@ -78,13 +78,13 @@ def test_less_is_kept(make):
         if again:
             recompute_layers(policy.lm.base_model)
         loss, size = kept(
-            lambda policy=policy: evaluate(policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum()
+            lambda policy=policy: teacher_forced(policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum()
         )
         sizes.append(size - weights)
         loss.backward()
     assert 0 < sizes[1] + weights < (sizes[0] + weights) / 2
     with torch.no_grad():
-        assert kept(lambda: evaluate(policy, *EPISODES, 1.0).logprobs.sum())[1] == 0
+        assert kept(lambda: teacher_forced(policy, *EPISODES, 1.0).logprobs.sum())[1] == 0
 
 
 @pytest.mark.parametrize("amp", [False, True])
@@ -96,7 +96,7 @@ def test_adapters_keep_no_more_than_the_forecast_counts(tmp_path, amp):
     for lora in (False, True):
         models = load_models(settings(model_path=path, use_lora=lora, lora_r=2, use_amp=amp), CPU)
         sizes.append(
-            kept(lambda m=models: evaluate(m.policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum())[1]
+            kept(lambda m=models: teacher_forced(m.policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum())[1]
         )
     assert sizes[1] < 1.05 * sizes[0]
 
@@ -108,7 +108,9 @@ def test_a_run_is_the_same(monkeypatch, tmp_path, share):
     for again in (False, True):
         models = load_models(settings(model_path=path, use_share_model=share, activation_checkpointing=again), CPU)
         trainer = make_trainer(use_share_model=share)
-        trainer = trainer_module.PPOTrainer(trainer.config, models, trainer.prompts, trainer.reward, trainer.vec_info)
+        trainer = trainer_module.PPOTrainer(
+            trainer.config, models, trainer.prompts, trainer.scorer.reward, trainer.vec_info
+        )
         torch.manual_seed(0)
         runs.append([numbers_of(trainer.step()) for _ in range(2)])
     for plain, again in zip(*runs, strict=True):

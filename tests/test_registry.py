@@ -3,8 +3,8 @@
 import pytest
 
 import rlhf_dialog.rewards  # noqa: F401
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import Registry, RewardFactory, nearest
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.registry import Registry, RewardFactory
 
 
 class Politeness:

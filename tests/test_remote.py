@@ -15,8 +15,8 @@ from processes import ROOT
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, build_reward, scored
-from rlhf_dialog.rewards.composite import ScoringRules
 from rlhf_dialog.rewards.remote import MAX_ANSWER, MAX_BACKOFF, as_json
+from rlhf_dialog.rewards.scoring import ScoringRules
 
 DIALOGUES = [
     Dialogue(["Hi .", "Who ?"], f"reply {i} é", "Ada .", act=1 + i % 4, truncated=i == 2, meta={"index": i})

@@ -9,15 +9,17 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.environments import SingleTurn
 from rlhf_dialog.generation import Sampling, StopRule
 from rlhf_dialog.models import Models
 from rlhf_dialog.packing import KeyValues
 from rlhf_dialog.policy import Critic, Policy, run_rows
 from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import RewardError, ScoringRules
-from rlhf_dialog.rollout import answered, collect, decode_response, encode_prompts, prompt_names, without_unscored
+from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+from rlhf_dialog.rollout import collect, prompt_names, without_unscored
 
 PAD, EOS, EOU = 256, 257, 258
 PROMPTS = [
@@ -54,7 +56,9 @@ def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, *
     torch.manual_seed(seed)
     stop = StopRule(models.policy, models.tokenizer, "<EOU>")
     sampling = sampling or Sampling(max_new_tokens=8, temperature=0.8)
-    return collect(models, prompts, encoder, sampling, stop, reward or Recording(), **options)
+    sizes = {name: options.pop(name) for name in ("rows_at_once", "microbatch_size") if name in options}
+    speaker, scorer = Speaker(models.policy, encoder, sampling, stop, **sizes), Scorer(reward or Recording(), **options)
+    return collect([SingleTurn(prompt) for prompt in prompts], speaker, scorer, models)
 
 
 class Scripted(nn.Module):
@@ -115,21 +119,21 @@ def test_the_text_without_a_separator_token():
     assert rollout.num_tokens == 12 + 5 + width
 
 
-def test_decode_response_by_hand():
+def test_the_text_of_a_reply_by_hand():
     special, text = (PromptEncoder(byte_tokenizer(flag), "<EOU>", 64) for flag in (True, False))
     for encoder in (special, text):
-        assert decode_response(encoder, [*ids_of(" a . <EOU> b <EOU>"), EOS]) == "a ."
-        assert decode_response(encoder, [PAD, *ids_of("a"), EOS, *ids_of("b")]) == "ab"
-        assert decode_response(encoder, []) == ""
-    assert decode_response(special, [*ids_of("a "), EOU, *ids_of("b")]) == "a"
-    assert decode_response(special, [EOU, *ids_of("b")]) == ""
+        assert encoder.reply_text([*ids_of(" a . <EOU> b <EOU>"), EOS]) == "a ."
+        assert encoder.reply_text([PAD, *ids_of("a"), EOS, *ids_of("b")]) == "ab"
+        assert encoder.reply_text([]) == ""
+    assert special.reply_text([*ids_of("a "), EOU, *ids_of("b")]) == "a"
+    assert special.reply_text([EOU, *ids_of("b")]) == ""
 
 
 def test_a_separator_among_the_named_special_tokens_is_cut_at():
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"extra_special_tokens": ["<EOU>"]})
     assert EOU in tokenizer.all_special_ids
-    assert decode_response(PromptEncoder(tokenizer, "<EOU>", 64), [*ids_of("a "), EOU, *ids_of("b")]) == "a"
+    assert PromptEncoder(tokenizer, "<EOU>", 64).reply_text([*ids_of("a "), EOU, *ids_of("b")]) == "a"
 
 
 def test_special_tokens_without_a_name_are_removed():
@@ -138,15 +142,15 @@ def test_special_tokens_without_a_name_are_removed():
     tokenizer.backend_tokenizer.add_special_tokens(["<end>"])
     end = tokenizer.get_vocab()["<end>"]
     assert tokenizer.decode([end], skip_special_tokens=True) == ""
-    assert decode_response(PromptEncoder(tokenizer, "<EOU>", 64), [*ids_of("ab"), end]) == "ab"
+    assert PromptEncoder(tokenizer, "<EOU>", 64).reply_text([*ids_of("ab"), end]) == "ab"
 
 
-def test_answered_leaves_out_what_does_not_count():
+def test_a_reply_leaves_out_what_does_not_count():
     encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
     ids, mask = torch.tensor([ids_of("abc")]), torch.tensor([[True, False, True]])
     responses = SimpleNamespace(ids=ids, mask=mask, truncated=torch.tensor([True]))
-    (dialogue,) = answered([PROMPTS[0]], responses, encoder)
-    assert (dialogue.response, dialogue.truncated) == ("ac", True)
+    (reply,) = Speaker(None, encoder, Sampling(), None).read(responses)
+    assert (reply.text, reply.ids, reply.truncated) == ("ac", ids_of("ac"), True)
 
 
 def test_scores_keep_their_order_and_truncation_has_its_price():
@@ -161,8 +165,8 @@ def test_scores_keep_their_order_and_truncation_has_its_price():
 
 
 def test_encoded_prompts():
-    encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
-    ids, mask = encode_prompts(encoder, PROMPTS)
+    models, encoder = world()
+    ids, mask = Speaker(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])
     for row, prompt in enumerate(PROMPTS):
         assert ids[row][mask[row]].tolist() == encoder.encode_prompt(prompt.prompt_turns)
         assert (~mask[row]).tolist() == sorted((~mask[row]).tolist(), reverse=True)  # padding on the left
@@ -274,7 +278,7 @@ def test_responses_of_one_prompt_stand_side_by_side():
     assert len({tuple(row) for row in rollout.response_ids[3:6].tolist()}) == 3  # each is drawn for itself
     for row, dialogue in enumerate(rollout.dialogues):
         ids = rollout.response_ids[row][rollout.response_mask[row]].tolist()
-        assert dialogue.response == decode_response(encoder, ids)
+        assert dialogue.response == encoder.reply_text(ids)
 
 
 def test_seconds_of_rollout_and_reward(monkeypatch):

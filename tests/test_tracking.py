@@ -14,7 +14,7 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import PartScore, Scores
 from rlhf_dialog.schema import Config
-from rlhf_dialog.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, read_metrics
+from rlhf_dialog.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, last_iteration, read_metrics
 
 METRICS = {
     "iteration": 3,
@@ -79,6 +79,31 @@ def test_a_resumed_run_keeps_the_whole_lines_up_to_its_checkpoint(tmp_path, tail
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.jsonl"]
     cut_metrics(path, 0)
     assert path.read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "last"),
+    [
+        ([1, 2, 3], 3),
+        ([1, 2, 4, 5], 2),
+        ([1, 2, 2, 3], 2),
+        ([2, 3], 0),
+        ([], 0),
+    ],
+)
+@pytest.mark.parametrize("tail", ["", '{"iteration": 4, "objec', "7\n", "{}\n"])
+def test_how_far_the_metrics_reach(tmp_path, lines, last, tail):
+    path = tmp_path / "m.jsonl"
+    assert last_iteration(path) == 0
+    path.write_text("".join(f'{{"iteration": {i}}}\n' for i in lines) + tail, encoding="utf-8")
+    assert last_iteration(path) == last
+
+
+def test_cutting_leaves_no_iteration_twice(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text("".join(f'{{"iteration": {i}}}\n' for i in (1, 2, 3, 2, 3)), encoding="utf-8")
+    cut_metrics(path, 2)
+    assert [row["iteration"] for row in read_metrics(path)] == [1, 2]
 
 
 def test_cutting_metrics_that_are_not_there_changes_nothing(tmp_path):

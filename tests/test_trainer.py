@@ -10,14 +10,15 @@ import torch
 from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog import ppo
-from rlhf_dialog import trainer as trainer_module
+from rlhf_dialog import update as update_module
 from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Responses, evaluate, respond
+from rlhf_dialog.generation import Responses, StopRule, respond, teacher_forced
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import PPOTrainer
@@ -79,6 +80,20 @@ def parameters(module):
     return {name: p.detach().clone() for name, p in module.named_parameters()}
 
 
+# -- prompts
+
+
+@pytest.mark.parametrize(("rank", "groups"), [(0, [0, 0, 1, 1]), (1, [2, 2, 3, 3])])
+def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(monkeypatch, rank, groups):
+    trainer = make_trainer(advantage_estimator="rloo", num_responses_per_prompt=2, rollout_batch_size=8)
+    taken = make_trainer().sampler.take(4)
+    monkeypatch.setattr(type(trainer.world), "share", lambda _, items: items[2 * rank : 2 * rank + 2])
+    rollout = trainer._collect(trainer._next_prompts())
+    assert [d.meta["group"] for d in rollout.dialogues] == groups
+    assert [d.meta["index"] for d in rollout.dialogues] == [taken[group] for group in groups]
+    assert all("group" not in prompt.meta for prompt in trainer.prompts)
+
+
 # -- learning
 
 
@@ -103,7 +118,7 @@ def test_learns_to_write_one_letter(estimator, share):
         max_iterations=20,
     )
     trainer.models.policy.lm.generation_config.eos_token_id = None
-    trainer.stop = trainer_module.StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
+    trainer.speaker.stop = StopRule(trainer.models.policy, trainer.models.tokenizer, "<EOU>")
     scores = []
     for metrics in trainer.train():
         scores.append(metrics["objective/score"])
@@ -118,7 +133,7 @@ def test_learns_to_write_one_letter(estimator, share):
 
 def noisy(size):
     def evaluate_with_noise(*args):
-        result = evaluate(*args)
+        result = teacher_forced(*args)
         result.logprobs = result.logprobs + size * torch.sin(torch.arange(result.logprobs.numel())).view_as(
             result.logprobs
         )
@@ -131,7 +146,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
     trainer = make_trainer()
     trainer.step()
     before = parameters(trainer.models.policy)
-    monkeypatch.setattr(trainer_module, "evaluate", noisy(1e-3))
+    monkeypatch.setattr(update_module, "teacher_forced", noisy(1e-3))
     with pytest.raises(RunStopped, match=r"iteration 2: the ratio .* is not 1 on the first minibatch"):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
@@ -139,7 +154,7 @@ def test_ratio_check_stops_in_every_iteration(monkeypatch):
 
 
 def test_ratio_check_allows_rounding(monkeypatch):
-    monkeypatch.setattr(trainer_module, "evaluate", noisy(1e-5))
+    monkeypatch.setattr(update_module, "teacher_forced", noisy(1e-5))
     make_trainer().step()
 
 
@@ -150,7 +165,7 @@ def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
         calls.append(1)
         return noisy(1e-2 if len(calls) == 6 else 0)(*args)
 
-    monkeypatch.setattr(trainer_module, "evaluate", last_is_wrong)
+    monkeypatch.setattr(update_module, "teacher_forced", last_is_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         make_trainer(num_mini_batch=1, per_device_microbatch_size=1).step()
     assert len(calls) == 6
@@ -161,14 +176,14 @@ def test_ratio_check_ignores_padding(monkeypatch):
     seen = []
 
     def wrong_on_padding(policy, prompt_ids, prompt_mask, response_ids, *rest):
-        result = evaluate(policy, prompt_ids, prompt_mask, response_ids, *rest)
+        result = teacher_forced(policy, prompt_ids, prompt_mask, response_ids, *rest)
         padding = response_ids == 256
         seen.append(padding.sum().item())
         result.logprobs = torch.where(padding, math.nan, result.logprobs)
         result.entropy = torch.where(padding, math.inf, result.entropy)
         return result
 
-    monkeypatch.setattr(trainer_module, "evaluate", wrong_on_padding)
+    monkeypatch.setattr(update_module, "teacher_forced", wrong_on_padding)
     metrics = trainer.step()
     assert sum(seen) > 0
     assert math.isfinite(metrics["ppo/policy_loss"])
@@ -263,22 +278,22 @@ def test_weights_of_the_critic_that_are_no_numbers_stop_before_the_update():
 
 def spoil(monkeypatch, trainer, is_bad, number=math.nan):
     """Log-probs become `number` in the update where `is_bad(number of the minibatch, index of the prompt)`, both from 0."""
-    minibatches, original = [], trainer._minibatch
+    minibatches, original = [], trainer.update.optimizer_step
 
-    def recording(rollout, rows, first):
+    def recording(rollout, rows, is_first):
         minibatches.append(None)
-        minibatches[-1] = original(rollout, rows, first)
+        minibatches[-1] = original(rollout, rows, is_first)
         return minibatches[-1]
 
     def spoilt(policy, prompt_ids, prompt_mask, *rest):
-        result = evaluate(policy, prompt_ids, prompt_mask, *rest)
+        result = teacher_forced(policy, prompt_ids, prompt_mask, *rest)
         for row in range(len(prompt_ids)):
             if is_bad(len(minibatches) - 1, index_of(trainer, prompt_ids[row], prompt_mask[row])):
                 result.logprobs[row] = number
         return result
 
-    monkeypatch.setattr(trainer, "_minibatch", recording)
-    monkeypatch.setattr(trainer_module, "evaluate", spoilt)
+    monkeypatch.setattr(trainer.update, "optimizer_step", recording)
+    monkeypatch.setattr(update_module, "teacher_forced", spoilt)
     return minibatches
 
 
@@ -390,7 +405,7 @@ def test_a_good_step_begins_the_count_anew(monkeypatch):
     for _ in range(2):
         assert trainer.step()["ppo/skipped_steps"] == 4
     assert len(minibatches) == 12
-    assert trainer.skipped_in_a_row == 0
+    assert trainer.update.skipped_in_a_row == 0
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -410,10 +425,62 @@ def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
         calls.append(1)
         return noisy(math.nan if len(calls) == 1 else 1e-2)(*args)
 
-    monkeypatch.setattr(trainer_module, "evaluate", bad_then_wrong)
+    monkeypatch.setattr(update_module, "teacher_forced", bad_then_wrong)
     with pytest.raises(RunStopped, match="ratio"):
         trainer.step()
     assert len(calls) == 2
+
+
+# -- dialogues that go on
+
+
+class Asks:
+    """A user who has one more question after the first reply, and pays 0.5 for it."""
+
+    def __init__(self, prompt):
+        self.prompt, self.replies = prompt, 0
+
+    def reset(self, seed=None):
+        return self.prompt.prompt_turns[-1], {"prompt": self.prompt}
+
+    def step(self, reply):
+        self.replies += 1
+        return ("", 0.0, True, False, {}) if self.replies == 2 else ("Why ?", 0.5, False, False, {})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"use_share_model": False, "top_k": 50},
+        {"advantage_estimator": "rloo", "num_responses_per_prompt": 2, "per_device_microbatch_size": 1},
+    ],
+)
+def test_a_dialogue_of_two_replies_trains_and_passes_the_checks(monkeypatch, keys):
+    """The KL of the start is 0, so the token rewards are what the steps and the reward pay; the ratio of the next ones is 1."""
+    monkeypatch.setattr("rlhf_dialog.trainer.SingleTurn", Asks)
+    trainer = make_trainer(gamma=1.0, **keys)
+    before = parameters(trainer.models.policy)
+    metrics = trainer.step()
+    rollout = trainer.rollout
+    for row, mask in enumerate(rollout.response_mask.tolist()):
+        last = max(t for t, counts in enumerate(mask) if counts)
+        first = mask.index(False) - 1
+        assert mask == [first >= t or last >= t > first + len(heard(rollout, row)) for t in range(len(mask))]
+        expected = [0.0] * len(mask)
+        expected[first], expected[last] = 0.5, (row * 7) % 5 - 1.5
+        assert rollout.rewards[row].tolist() == pytest.approx(expected, abs=1e-5)
+    assert [len(d.turns) for d in rollout.dialogues] == [3] * 6
+    assert metrics["time_steps"] == rollout.response_mask.sum().item()
+    assert any(not torch.equal(p, before[name]) for name, p in parameters(trainer.models.policy).items())
+    trainer.step()
+
+
+def heard(rollout, row):
+    """The ids between the two replies: a separator where the first has none, then the user's turn."""
+    encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 64)
+    mask = rollout.response_mask[row].tolist()
+    return encoder.encode_heard(rollout.response_ids[row, : mask.index(False)].tolist(), "Why ?")
 
 
 # -- episodes without a score
@@ -517,7 +584,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         torch.manual_seed(5)
         return written[-1]
 
-    monkeypatch.setattr("rlhf_dialog.rollout.respond", recording)
+    monkeypatch.setattr("rlhf_dialog.chat_agent.respond", recording)
     skipping = make_trainer(Holes(places, math.nan), on_reward_error="skip", **keys)
     found = skipping.step()
     stay = [i for i in range(6) if i not in places]
@@ -533,7 +600,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         def __call__(self, dialogues):
             return [(i * 7) % 5 - 1.5 for i in stay]
 
-    monkeypatch.setattr("rlhf_dialog.rollout.respond", again)
+    monkeypatch.setattr("rlhf_dialog.chat_agent.respond", again)
     smaller = make_trainer(Rest(), **keys)
     monkeypatch.setattr(
         smaller, "_next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]
@@ -735,10 +802,12 @@ def test_advantages_without_a_critic(estimator):
     trainer = make_trainer(advantage_estimator=estimator, **keys, lr=1e-2)
     trainer.step()
     metrics, r = trainer.step(), trainer.rollout
-    if estimator == "reinforce_pp":
-        expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
-    else:
-        expected = ppo.group_advantages(r.rewards, r.response_mask, 3, estimator)
+    totals = ppo.masked(r.rewards, r.response_mask).sum(dim=1).view(-1, 3)
+    distance = totals - totals.mean(dim=1, keepdim=True)
+    of_episodes = {"grpo": distance / (totals.std(dim=1, keepdim=True) + 1e-4), "rloo": distance * 1.5}
+    expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
+    if estimator in of_episodes:
+        expected = of_episodes[estimator].view(-1, 1) * r.response_mask
     torch.testing.assert_close(r.advantages, expected)
     assert r.rewards[r.response_mask].abs().min() > 0  # each token pays its KL
     assert math.isnan(metrics["ppo/value_loss"])
@@ -756,9 +825,9 @@ def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
 
     def recording(policy, prompt_ids, prompt_mask, *rest):
         minibatches.append([tuple(ids[mask].tolist()) for ids, mask in zip(prompt_ids, prompt_mask, strict=True)])
-        return evaluate(policy, prompt_ids, prompt_mask, *rest)
+        return teacher_forced(policy, prompt_ids, prompt_mask, *rest)
 
-    monkeypatch.setattr(trainer_module, "evaluate", recording)
+    monkeypatch.setattr(update_module, "teacher_forced", recording)
     trainer = make_trainer(rollout_batch_size=responses, num_mini_batch=asked, ppo_epoch=3)
     assert trainer.plan.num_minibatches == len(sizes)
     trainer.step()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from ranks import in_ranks, runs_in_ranks
 
-from rlhf_dialog import launch, ppo
+from rlhf_dialog import launch, ppo, random_states
 from rlhf_dialog.cli import exit_code_of
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.world import World
@@ -74,9 +74,9 @@ def test_a_world_of_one():
     x = torch.tensor([1.0, 2.0])
     assert world.sum(x) is x
     assert (world.sum_of([1, 2.5]), world.gather("a"), world.broadcast("b")) == ([1, 2.5], ["a"], "b")
-    assert (world.share([1, 2, 3]), world.first(lambda: 7), world.is_main) == ([1, 2, 3], 7, True)
+    assert (world.share([1, 2, 3]), world.on_main(lambda: 7), world.is_main) == ([1, 2, 3], 7, True)
     error = ValueError("x")
-    with pytest.raises(ValueError, match="x") as found, world.in_step():
+    with pytest.raises(ValueError, match="x") as found, world.fail_together():
         raise error
     assert found.value is error
     with pytest.raises(RuntimeError, match="NCCL"), world.contact():
@@ -93,7 +93,7 @@ def test_shares_are_neighbours_and_even(count, size):
 def exchange(world: World) -> tuple:
     x = torch.tensor([world.rank + 1.0, 10.0], requires_grad=True)
     total = world.sum(x)
-    first = world.first(lambda: f"from {world.rank}")
+    first = world.on_main(lambda: f"from {world.rank}")
     world.barrier()
     told = world.broadcast({"rank": world.rank})
     return (
@@ -116,7 +116,7 @@ def test_what_ranks_say_to_each_other():
 
 def fail(world: World, errors: dict) -> tuple[str, str, str]:
     try:
-        with world.in_step():
+        with world.fail_together():
             if world.rank in errors:
                 raise errors[world.rank]
     except Exception as error:
@@ -143,7 +143,7 @@ def first_fails(world: World, failure: Exception) -> tuple[str, str]:
         raise failure
 
     try:
-        world.first(action)
+        world.on_main(action)
     except Exception as error:
         return type(error).__name__, str(error)
     return "", ""
@@ -156,19 +156,19 @@ def test_an_error_of_what_only_rank_0_does_reaches_all():
 
 
 def seeded(world: World) -> list[float]:
-    launch.seed_rank(3, world)
+    random_states.seed_rank(3, world)
     drawn = [torch.rand(()).item(), float(np.random.rand())]
-    launch.seed_rank(3, world, 7)
+    random_states.seed_rank(3, world, 7)
     return [*drawn, torch.rand(()).item()]
 
 
 def test_each_rank_draws_its_own_numbers_and_rank_0_those_of_one_process():
-    launch.seed_everything(3)
+    random_states.seed_everything(3)
     alone = [torch.rand(()).item(), float(np.random.rand())]
     found = [seeded(World(rank, 3)) for rank in range(3)]
     assert found[0][:2] == alone
     assert len({number for one in found for number in one}) == 9
-    launch.seed_everything(4)
+    random_states.seed_everything(4)
     assert torch.rand(()).item() not in found[1]  # seed + rank would repeat the runs of other seeds
 
 
@@ -188,7 +188,7 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
             if errors.get("alone") is not None:
                 time.sleep(after)
                 return
-            with world.in_step():
+            with world.fail_together():
                 if errors.get("step") == rank:
                     raise UserError("bad reward")
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import nearest
+from rlhf_dialog.errors import UserError, nearest
 
 WORDNET_SETTINGS = ("auto", "require", "off")
 

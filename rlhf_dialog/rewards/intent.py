@@ -1,13 +1,11 @@
 """Intent: does a frozen classifier see in the response the act that the reference has?"""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.classifier import check_precision, class_logits
 from rlhf_dialog.rewards.needs import ACTS, acts
 
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
 INPUTS = ("pair", "concat")
 KEY = "reward_class.args.intent_model"
+CLASSIFIER = "act classifier"  # its name among the frozen models of a reward
 
 
 @RewardFactory.register("Intent")
@@ -33,6 +32,18 @@ class Intent(BaseReward):
     needs = ("act",)
     name = "intent"
     uses_device = True
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """A classifier that is not on this machine, and pickled weights."""
+        from rlhf_dialog.hub import is_local
+
+        found, path = {}, str(args.get("intent_model"))
+        if not is_local(path):
+            found["args.intent_model"] = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
+        if args.get("allow_pickle_weights"):
+            found["args.allow_pickle_weights"] = "reads pickled weights"
+        return found
 
     def __init__(
         self,
@@ -55,7 +66,6 @@ class Intent(BaseReward):
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
         self.batch_size, self.precision = batch_size, check_precision(precision)
-        self.at_work: Callable[[], AbstractContextManager[Any]] = nullcontext  # around what computes
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """1.0 or 0.0 for each dialogue. Raises UserError when one has no act."""
@@ -104,10 +114,19 @@ class Intent(BaseReward):
             cut = "only_second" if pair else "only_first"
         return self._join([last_turn], [response], truncation=cut, max_length=self.max_length)[0]
 
-    def to(self, device: str) -> "Intent":
-        """Move the classifier to `device`."""
-        self.model.to(device)  # type: ignore[arg-type]
-        return self
+    def frozen_models(self) -> dict[str, Any]:
+        """The classifier."""
+        return {CLASSIFIER: self.model}
+
+    @classmethod
+    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
+        """The folder or Hub name of the classifier."""
+        return {CLASSIFIER: args["intent_model"]} if args.get("intent_model") else {}
+
+
+def act_classifier(reward: BaseReward | None) -> Intent | None:
+    """The first Intent in a reward, at any depth; None without."""
+    return next((one for one in walk(reward) if isinstance(one, Intent)), None) if reward else None
 
 
 def max_input_length(tokenizer: Any, model: Any) -> int:
@@ -124,7 +143,7 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from rlhf_dialog.cpu_linear import use_onednn
-    from rlhf_dialog.hub import load_pretrained
+    from rlhf_dialog.pretrained import load_pretrained
 
     tokenizer = load_pretrained(AutoTokenizer, path, KEY, trust_remote_code=False)
     model, report = load_pretrained(

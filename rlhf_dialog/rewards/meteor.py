@@ -1,11 +1,12 @@
 """METEOR as a reward."""
 
 import logging
+from typing import Any
 
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor, meteor_variant
 from rlhf_dialog.registry import RewardFactory
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.needs import reference_lists
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,11 @@ class Meteor(BaseReward):
     """
 
     needs = ("reference",)
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """Nothing: WordNet is read where nltk keeps it, and never fetched."""
+        return {}
 
     def __init__(self, meteor_wordnet: str | bool = "auto"):
         self.wordnet = load_wordnet(meteor_wordnet)
@@ -36,3 +42,9 @@ class Meteor(BaseReward):
         """One number in [0, 1] for each dialogue. Raises UserError when one has no reference."""
         pairs = zip(dialogues, reference_lists(dialogues, self.name), strict=True)
         return [meteor(references, dialogue.response, self.wordnet) for dialogue, references in pairs]
+
+
+def wordnet_of(reward: BaseReward | None) -> Any:
+    """The WordNet of the first Meteor in a reward, at any depth (None: it goes without); without one what this machine has."""
+    found = next((one for one in walk(reward) if isinstance(one, Meteor)), None) if reward else None
+    return found.wordnet if found else load_wordnet("auto")

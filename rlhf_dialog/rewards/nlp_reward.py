@@ -1,8 +1,11 @@
 """NLPReward: the reward of the DailyDialog task, Intent and METEOR in a weighted sum."""
 
+from typing import Any
+
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
-from rlhf_dialog.rewards.composite import CompositeReward, Part, is_finite
+from rlhf_dialog.rewards.base import Part
+from rlhf_dialog.rewards.composite import CompositeReward, is_finite
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.meteor import Meteor
 
@@ -12,13 +15,22 @@ class NLPReward(CompositeReward):
     """intent_coef * Intent + meteor_coef * Meteor; a part of coefficient 0 is left out and loads nothing.
 
     The KL to the reference model is no part of it: `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among
-    the YAML's arguments of NLPReward are moved to the top level by the config before the reward is built.
-    `use_deepspeed`, `ref_ds_config` and `intent_ds_config` say where the frozen reference and classifier lie; the trainer
-    reads them in the configuration (`sharing.Sharing`), and they have no effect outside of a training run.
+    the YAML's arguments of NLPReward, also of one inside a composite, are moved to the top level by the config before the
+    reward is built. `use_deepspeed`, `ref_ds_config` and `intent_ds_config` say where the frozen reference and the frozen
+    models of all rewards lie; the trainer reads them in the configuration (`deepspeed_config.frozen_settings`), and they have
+    no effect outside of a training run.
     Raises UserError for a coefficient that is no finite number, two that are 0, and what Intent and Meteor raise.
     """
 
     name = "nlp"
+    lifts_kl = True
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """What its classifier does; without one (`intent_coef: 0`) nothing."""
+        coef = args.get("intent_coef", 0.5)
+        without = not args.get("intent_model") or (is_finite(coef) and float(coef) == 0)
+        return {} if without else Intent.reaches_out(args)
 
     def __init__(
         self,
@@ -44,6 +56,8 @@ class NLPReward(CompositeReward):
                 "reward_class.args.intent_model is missing: give the folder or Hub name of an act classifier, or set "
                 "`intent_coef: 0` to train without it"
             )
+        if not isinstance(use_deepspeed, bool):
+            raise UserError(f"reward_class.args.use_deepspeed: {use_deepspeed!r} must be true or false")
         parts = []
         if intent_coef:
             options = {"allow_pickle_weights": allow_pickle_weights, "precision": precision}
@@ -51,3 +65,10 @@ class NLPReward(CompositeReward):
         if meteor_coef:
             parts.append(Part(meteor_coef, Meteor(meteor_wordnet)))
         self._set_parts(parts)
+
+    @classmethod
+    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
+        """The classifier, unless its coefficient is 0."""
+        coefficient = args.get("intent_coef", 0.5)
+        used = not is_finite(coefficient) or float(coefficient) != 0
+        return Intent.model_paths(args) if used else {}

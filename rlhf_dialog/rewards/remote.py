@@ -19,7 +19,7 @@ from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.composite import RewardError
+from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.limit import TimeLimit, within
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,12 @@ class RemoteReward(BaseReward):
     """
 
     name = "remote"
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """The server, and the environment variables that are sent to it."""
+        environment = {f"args.{key}": "reads the environment" for key in ("token_env", "headers_env") if args.get(key)}
+        return {"args.url": "sends every dialogue to a server"} | environment
 
     def __init__(
         self,

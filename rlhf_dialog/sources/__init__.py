@@ -16,7 +16,7 @@ from rlhf_dialog.sources.rows import records_of
 from rlhf_dialog.sources.splits import LAYOUTS, read_split
 from rlhf_dialog.sources.trees import Archive, Folder, read_bytes
 
-__all__ = ["SPLITS", "DialogueRecord", "load_records"]
+__all__ = ["SPLITS", "DialogueRecord", "is_hub_name", "load_records"]
 
 
 def load_records(data_path: str, split: str) -> list[DialogueRecord]:
@@ -33,9 +33,15 @@ def load_records(data_path: str, split: str) -> list[DialogueRecord]:
         return read_split(Folder(path), split)
     if os.path.exists(path):
         return _read_file(path, split)
-    if is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"):
-        raise UserError(f"data path '{data_path}': there is no such file or folder; give {LAYOUTS}")
-    return load_from_hub(data_path, split, LAYOUTS)
+    if is_hub_name(data_path):
+        return load_from_hub(data_path, split, LAYOUTS)
+    raise UserError(f"data path '{data_path}': there is no such file or folder; give {LAYOUTS}")
+
+
+def is_hub_name(data_path: str) -> bool:
+    """Whether `load_records` looks for the data on the Hub: it is not here, and not written like a place on this machine."""
+    path = Path(os.path.expanduser(data_path))
+    return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
 
 
 def _read_file(path: Path, split: str) -> list[DialogueRecord]:

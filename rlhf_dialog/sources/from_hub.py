@@ -8,9 +8,8 @@ import datasets
 from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
-from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.errors import MissingSplit, UserError, nearest
 from rlhf_dialog.hub import hub_reachable
-from rlhf_dialog.registry import nearest
 from rlhf_dialog.sources.record import DialogueRecord
 from rlhf_dialog.sources.rows import records_of
 

@@ -6,8 +6,7 @@ import reprlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import nearest
+from rlhf_dialog.errors import UserError, nearest
 
 SPLITS = ("train", "validation", "test")
 ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}

@@ -1,6 +1,5 @@
 """scripts/benchmark.py: the workload is W's, the arithmetic of its comparisons, and one run of it from end to end."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -14,32 +13,26 @@ import tiny
 import torch
 from processes import HANGING, ROOT, output_of
 
+from rlhf_dialog.commands import benchmark
+from rlhf_dialog.commands import benchmark_compare as compare
+from rlhf_dialog.commands import benchmark_machine as machine
+from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.registry import RewardFactory
 
-SCRIPTS = ROOT / "scripts"
+SCRIPT = ROOT / "scripts" / "benchmark.py"
 FEW = ["--rollout_batch_size=8", "--minibatch=4", "--epochs=1", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]
 RATES = {"fp32_gflops": 100.0, "bf16_gflops": 400.0, "copy_gb_per_s": 10.0}
 
 
-def load_scripts():
-    sys.path.insert(0, str(SCRIPTS))
-    names = ("benchmark", "benchmark_compare", "benchmark_machine", "benchmark_workload")
-    try:
-        return [importlib.import_module(name) for name in names]
-    finally:
-        sys.path.remove(str(SCRIPTS))
-
-
-benchmark, compare, machine, workload = load_scripts()
 CLASSIFIER = RewardFactory.classes.pop("BenchmarkClassifier")
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """The script's reward is registered in these tests alone."""
+    """The command's reward is registered in these tests alone."""
     monkeypatch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
 
 
@@ -57,8 +50,8 @@ def small_tokenizer():
 def measured(tmp_path_factory) -> tuple[dict, Path, str]:
     """A run of the command: its JSON, where that lies, and what was printed."""
     path = tmp_path_factory.mktemp("benchmark") / "out.json"
-    said = output_of(SCRIPTS / "benchmark.py", "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}")
-    return json.loads(path.read_text(encoding="utf-8")), path, said
+    printed = output_of(SCRIPT, "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}")
+    return json.loads(path.read_text(encoding="utf-8")), path, printed
 
 
 def result(**changes) -> dict:
@@ -374,7 +367,8 @@ def test_our_own_run_gets_the_options(monkeypatch):
     words = ["--size=test", "--set", "clip_param=0.3", "--critic=separate", "--vs=x", "--w_data=some where"]
     options = benchmark.parse([*words, "--compare=y", "--json=z"])
     assert compare.own_run(options) == result()
-    again = benchmark.parse(given[0][2:])
+    assert given[0][:3] == [sys.executable, "-m", "rlhf_dialog.commands.benchmark"]
+    again = benchmark.parse(given[0][3:])
     dropped = {"vs": None, "compare": None, "json": again.json, "pairs": 5}
     assert vars(again) == {**vars(options), **dropped}
 

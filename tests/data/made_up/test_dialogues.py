@@ -1,4 +1,4 @@
-"""The dialogues that scripts/write_dialogues.py makes: files, splits, acts, and answers that fit their questions."""
+"""The made-up dialogues: files, splits, acts, and answers that fit their questions."""
 
 import random
 import re
@@ -8,20 +8,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from processes import ROOT, environment, load_script, output_of
 
+from rlhf_dialog.data.made_up import dialogues as made_up
 from rlhf_dialog.errors import UserError
 
-PATH = ROOT / "scripts/write_dialogues.py"
 SPLITS = ("train", "validation", "test")
 INFORM, QUESTION, DIRECTIVE, COMMISSIVE = 1, 2, 3, 4
-script = load_script("scripts/write_dialogues.py")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("dialogues") / "data"
-    script.write_dialogues(path, 3000, 0)
+    made_up.write_dialogues(path, 3000, 0)
     return path
 
 
@@ -174,46 +172,18 @@ def test_yes_or_no_answers_follow_yes_or_no_questions(dialogues):
                 assert openers.search(before), (before, turn)
 
 
-def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):
-    def written(name: str, seed: int, hash_seed: str) -> dict[str, bytes]:
-        words = ["--output", tmp_path / name, "--num_dialogues", "100", "--seed", str(seed)]
-        output_of(PATH, *words, env=environment(PYTHONHASHSEED=hash_seed))
-        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*.txt")}
-
-    first = written("a", 3, "1")
-    assert first == written("b", 3, "2")
-    assert first != written("c", 4, "1")
-
-
 def test_generate_dialogue_depends_on_the_generator_alone():
-    assert script.generate_dialogue(random.Random(5)) == script.generate_dialogue(random.Random(5))
-
-
-def test_a_folder_that_holds_something_is_refused(tmp_path, capsys):
-    (tmp_path / "mine.txt").write_text("keep")
-    assert script.main(["--output", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert str(tmp_path) in error
-    assert "--output" in error
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_an_empty_folder_is_filled_and_nothing_is_left_beside_it(tmp_path, capsys):
-    output = tmp_path / "new" / "data"
-    output.mkdir(parents=True)
-    assert script.main(["--output", str(output), "--num_dialogues", "40"]) == 0
-    assert "32 train, 4 validation, 4 test" in capsys.readouterr().out
-    assert [path.name for path in output.parent.iterdir()] == ["data"]
+    assert made_up.generate_dialogue(random.Random(5)) == made_up.generate_dialogue(random.Random(5))
 
 
 def test_too_few_dialogues_are_refused(tmp_path):
     with pytest.raises(UserError, match="--num_dialogues 3"):
-        script.write_dialogues(tmp_path / "data", 3, 0)
+        made_up.write_dialogues(tmp_path / "data", 3, 0)
     assert not (tmp_path / "data").exists()
 
 
 def test_every_move_can_be_reached_and_followed():
-    for name, scene in script.load_grammar().scenes.items():
+    for name, scene in made_up.load_grammar().scenes.items():
         reached = {word for move in scene.values() for word in move.following} - {"end"}
         assert reached == set(scene) - {"start"}, name
         for move_name, move in scene.items():
@@ -227,18 +197,18 @@ def test_every_move_can_be_reached_and_followed():
 
 
 def test_no_move_is_written_twice():
-    for path in PATH.with_name("dialogue_grammar").glob("*.yaml"):
+    for path in made_up.GRAMMAR.glob("*.yaml"):
         names = [key.split()[0] for key in yaml.safe_load(path.read_text())]
         assert len(names) == len(set(names)), path.name
 
 
 def test_the_notation():
-    grammar = script.Grammar(
+    grammar = made_up.Grammar(
         words={"fruit": ["apples/pl"], "one": ["orange"], "person": ["Ann/f", "Ben/m"]},
         forms={"is": {"default": "is", "pl": "are"}, "he": {"default": "they", "m": "he", "f": "she"}},
         scenes={},
     )
-    teller = script.Teller(random.Random(0), grammar)
+    teller = made_up.Teller(random.Random(0), grammar)
     assert (
         teller.tell("the {fruit} {fruit:is} here . {one:is} it a {one} ?") == "The apples are here . Is it an orange ?"
     )
@@ -249,10 +219,10 @@ def test_the_notation():
 
 
 def test_lines_answer_what_was_asked():
-    lines = [script._line(text) for text in ("?when On Monday .", "?where,who In town . #far", "I see .")]
+    lines = [made_up._line(text) for text in ("?when On Monday .", "?where,who In town . #far", "I see .")]
     assert [line.text for line in lines] == ["On Monday .", "In town .", "I see ."]
     assert lines[1].asks == "far"
-    move = script.Move(1, ["end"], lines)
+    move = made_up.Move(1, ["end"], lines)
     assert move.fitting("when") == [lines[0]]
     assert move.fitting("who") == [lines[1]]
     assert move.fitting(None) == move.fitting("why") == [lines[2]]

@@ -3,20 +3,19 @@ import json
 import pytest
 import tiny
 import torch
-from processes import load_script
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_dialog.cli import run_script
+from rlhf_dialog.commands import train_intent_classifier
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 
 SMALL = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48", "--device", "cpu"]
 THREADS = ["--pytorch_threads", "1"]
-intent = load_script("reward_models/train_intent_classifier.py")
 
 
 def run(*argv: str) -> int:
-    return run_script(intent.main, intent.IntentConfig, intent.__doc__, [*argv, *THREADS])
+    return train_intent_classifier.main([*argv, *THREADS])
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_it_learns_the_rule_of_the_data_and_the_report_agrees_with_the_reward(tr
 
 def test_the_classifier_is_trained_on_last_turn_and_reply_as_the_reward_reads_them(trained):
     """A pair too long loses the left of the last turn; the reply stays whole."""
-    config = intent.IntentConfig(data_path="unused", output="unused")
+    config = IntentConfig(data_path="unused", output="unused")
     last_turn = " ".join(f"word{i}" for i in range(40))
     (encoded,) = Intent(str(trained)).encode([Dialogue([last_turn], response="Thanks !")])
     tokenizer = AutoTokenizer.from_pretrained(trained)
@@ -83,28 +82,6 @@ def test_the_classifier_is_trained_on_last_turn_and_reply_as_the_reward_reads_th
     assert len(encoded["input_ids"]) == 48
     assert encoded["input_ids"][-len(tail) - 1 : -1] == tail
     assert config.max_length == 128
-
-
-def test_scores_by_hand():
-    matrix = [[6, 2, 0, 0], [1, 3, 0, 0], [3, 0, 1, 0], [0, 0, 0, 0]]
-    result = intent.scores(matrix)
-    assert result["num_pairs"] == 16
-    assert result["accuracy"] == pytest.approx(10 / 16)
-    assert result["majority"] == {"class": "inform", "accuracy": 8 / 16}
-    inform, question, directive, commissive = result["per_class"].values()
-    assert inform == {"precision": 0.6, "recall": 0.75, "f1": pytest.approx(2 / 3), "support": 8}
-    assert question == {"precision": 0.6, "recall": 0.75, "f1": pytest.approx(2 / 3), "support": 4}
-    assert directive == {"precision": 1.0, "recall": 0.25, "f1": pytest.approx(0.4), "support": 4}
-    assert commissive == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
-    assert result["macro_f1"] == pytest.approx((2 / 3 + 2 / 3 + 0.4 + 0) / 4)
-    assert result["confusion_matrix"] == matrix
-
-
-def test_the_markdown_shows_the_table_and_the_majority():
-    text = intent.markdown("validation", intent.scores([[6, 2, 0, 0], [1, 3, 0, 0], [3, 0, 1, 0], [0, 0, 0, 0]]))
-    assert "accuracy **0.625**, macro-F1 **0.433**; always `inform`: accuracy 0.500" in text
-    assert "| directive | 1.000 | 0.250 | 0.400 | 4 |" in text
-    assert "| question | 1 | 3 | 0 | 0 |" in text
 
 
 def test_starts_from_an_encoder_with_another_head(data, trained, tmp_path):
@@ -157,6 +134,6 @@ def test_an_output_that_holds_something_is_refused(data, trained, capsys):
 def test_help_and_print_config(capsys):
     assert run("--help") == 0
     text = capsys.readouterr().out
-    assert all(f"--{key}" in text for key in intent.IntentConfig.model_fields)
+    assert all(f"--{key}" in text for key in IntentConfig.model_fields)
     assert run("--data_path", "x", "--output", "y", "--print_config") == 0
     assert "num_layers: 2" in capsys.readouterr().out

@@ -12,13 +12,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from benchmark_machine import RATES
 from rich.table import Table
 
+from rlhf_dialog.commands.benchmark_machine import RATES
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
-SCRIPT = Path(__file__).with_name("benchmark.py")
+OURS = ("-m", "rlhf_dialog.commands.benchmark")  # what runs our side of a pair
 NOT_OURS = ("vs", "pairs", "compare", "json", "set")  # options that a run of ours in a pair does not get as they are
 TAIL = 2000
 
@@ -53,7 +53,7 @@ def own_run(options: Namespace) -> dict[str, Any]:
         }
         words = [f"--{name}{'' if value is True else f'={value}'}" for name, value in given.items()]
         words += [f"--set={key}={json.dumps(value)}" for key, value in options.set]
-        output, code = output_of([sys.executable, str(SCRIPT), *words, f"--json={path}"])
+        output, code = output_of([sys.executable, *OURS, *words, f"--json={path}"])
         if code:
             raise UserError(f"our own run ended with exit code {code}; the end of its output:\n{output[-TAIL:]}")
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.supervised import SupervisedKeys, batch_order, num_steps, prepare
+from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, batch_order, num_steps, prepare
 
 
 def test_every_epoch_holds_every_example_once():

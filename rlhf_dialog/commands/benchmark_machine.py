@@ -13,7 +13,7 @@ import transformers
 
 import rlhf_dialog
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(rlhf_dialog.__file__).resolve().parents[1]
 GIB = 2**30
 RATES = {"fp32": "fp32_gflops", "bf16": "bf16_gflops"}
 
@@ -97,7 +97,7 @@ def _cores() -> int | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Python, the libraries, and the commit of this checkout (`+` for changes that are not committed)."""
+    """Python, the libraries, and the commit of the checkout (`+` for changes that are not committed), None without one."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -112,6 +112,8 @@ def _commit() -> str | None:
         command = ["git", "-C", str(ROOT), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
+    if not (ROOT / ".git").exists():  # installed; a repository further up is not this project's
+        return None
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -1,0 +1,108 @@
+"""Files and folders that are written whole or not at all: under a hidden name first, then renamed."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from rlhf_dialog.errors import UserError
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Fill a folder under a temporary name: it gets its name when the block ends, and leaves no trace when that fails.
+
+    A folder of that name steps aside as `.name.old` for the moment of the swap; after a kill in it `mend_swaps` brings it
+    back. Raises UserError when it cannot be written.
+    """
+    temporary, old = _hidden(folder, "tmp"), _hidden(folder, "old")
+    try:
+        _take_back(folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            _sync(path)
+        if folder.exists():
+            folder.rename(old)
+        temporary.rename(folder)
+        _sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder}: cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            _take_back(folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def mend_swaps(parent: Path, names: Iterable[str]) -> None:
+    """Take back what a kill interrupted while one of these files or folders was written. Raises OSError."""
+    for name in names:
+        _take_back(parent / name)
+        temporary = _hidden(parent / name, "tmp")
+        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+
+
+def _hidden(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}.{ending}")
+
+
+def _take_back(folder: Path) -> None:
+    """The folder that stepped aside gets its name back if no new one has it, and goes if one has."""
+    old = _hidden(folder, "old")
+    if old.is_dir() and not folder.exists():
+        old.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_whole(folder: Path) -> None:
+    """Remove a folder so that a kill never leaves a part of it under its name. Raises OSError."""
+    temporary = _hidden(folder, "tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    folder.rename(temporary)
+    shutil.rmtree(temporary)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def replace_json(path: Path, data: Any) -> None:
+    """`write_json` in one atomic step. Raises UserError when the file cannot be written."""
+    replace_file(path, json.dumps(data, indent=1) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """`replace_text` that makes the folder too. Raises UserError when the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error}") from error
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, never a part."""
+    temporary = _hidden(path, "tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        _sync(temporary)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)

@@ -1,0 +1,163 @@
+"""A policy that answers dialogues: load it, ask it. B dialogues, P prompt tokens."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ConfigDict, ValidationError
+from torch import Tensor
+
+from rlhf_dialog.chat_template import TurnEncoder, prompt_encoder
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.generation import Responses, Sampling, StopRule, respond
+from rlhf_dialog.models import load_causal_lm, num_embeddings, read_tokenizer
+from rlhf_dialog.policy import Policy
+from rlhf_dialog.schema import DataKeys, SamplingKeys
+
+AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer: the text that rewards and metrics see (cut at the separator, without special tokens, stripped), its ids.
+
+    >>> Reply(text="Inside , please .", ids=[14, 10, 1449, 764, 50257], truncated=False)
+    """
+
+    text: str
+    ids: list[int]  # of the policy, its end token too
+    truncated: bool  # cut at `max_new_tokens`
+
+
+@dataclass(eq=False)
+class Speaker:
+    """A policy with all that it needs to answer: how turns become tokens and back, how they are drawn, when a reply ends.
+
+    `rows_at_once` bounds the memory of the key-value cache, `microbatch_size` that of reading prompts; neither changes what
+    is drawn.
+    """
+
+    policy: Policy
+    encoder: TurnEncoder
+    sampling: Sampling
+    stop: StopRule
+    rows_at_once: int = 128
+    microbatch_size: int = 16
+
+    def encode(self, turns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Prompt ids and mask, each (B, P), left padded, on the policy's device."""
+        return self.batch([self.encoder.encode_prompt(some) for some in turns])
+
+    def batch(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """The same of prompts that are ids already."""
+        prompt_ids, prompt_mask = collate(ids, self.encoder.pad_id)
+        return prompt_ids.to(self.policy.lm.device), prompt_mask.to(self.policy.lm.device)
+
+    def write(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Responses:
+        """One response to each prompt, drawn from torch's global random state."""
+        sizes = (self.rows_at_once, self.microbatch_size)
+        return respond(self.policy, prompt_ids, prompt_mask, self.sampling, self.stop, self.encoder.pad_id, *sizes)
+
+    def respond(self, turns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor, Responses]:
+        """Answer the turns of each prompt: prompt ids and mask, each (B, P), and the responses."""
+        prompt_ids, prompt_mask = self.encode(turns)
+        return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask)
+
+    def read(self, responses: Responses) -> list[Reply]:
+        """The responses as text; what their mask leaves out does not count."""
+        found = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
+        ends = responses.truncated.tolist()
+        return [Reply(self.encoder.reply_text(ids), ids, end) for ids, end in zip(found, ends, strict=True)]
+
+    def reply(self, dialogues: Sequence[Dialogue]) -> list[Reply]:
+        """Answer each dialogue after all that has been said in it."""
+        turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
+        return self.read(self.respond(turns)[2])
+
+
+def num_positions(policy: Policy) -> int | None:
+    """How many tokens the model can see, None where its configuration sets no limit."""
+    return getattr(policy.lm.config, "max_position_embeddings", None)
+
+
+class AgentSettings(DataKeys, SamplingKeys):
+    """What `rlhf_dialog.json` of an agent's folder says; a folder without it gets the defaults."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets
+
+
+class ChatAgent(Speaker):
+    """A trained agent (or any causal LM folder) that answers.
+
+    >>> agent = ChatAgent.load("./ppo_agent")
+    >>> agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
+    """
+
+    def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings):
+        sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_k, settings.top_p)
+        super().__init__(policy, encoder, sampling, StopRule(policy, encoder.tokenizer, settings.turn_separator))
+        self.settings = settings
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        tokenizer: str | None = None,
+        device: str = "cpu",
+        settings: AgentSettings | None = None,
+    ) -> "ChatAgent":
+        """Load an agent; `tokenizer` names another tokenizer folder, `settings` replace those of the agent's folder.
+
+        Raises UserError when that cannot be done.
+        """
+        lm = load_causal_lm(str(folder), "--agent")
+        settings = settings or read_settings(Path(folder))
+        words = read_tokenizer(tokenizer or str(folder), "--agent")
+        if len(words) > (rows := num_embeddings(lm)):
+            raise UserError(f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for {rows}")
+        policy = Policy(lm).to(device).eval()
+        positions, room = num_positions(policy), settings.max_prompt_length
+        if positions:
+            room = min(room, positions - settings.max_new_tokens)
+        if room < 2:
+            raise UserError(
+                f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
+            )
+        return cls(policy, prompt_encoder(words, settings.turn_separator, room), settings)
+
+    def chat(self, text: str, history: list[str] | None = None) -> str:
+        """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns."""
+        turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]
+        (reply,) = self.reply([Dialogue(turns)])
+        return reply.text
+
+
+def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """`prompt_ids (B, P)`, long, and `prompt_mask (B, P)`, bool; left padded to the longest prompt."""
+    num_tokens = max(map(len, prompts_ids), default=0)
+    prompt_ids = torch.full((len(prompts_ids), num_tokens), pad_id, dtype=torch.long)
+    prompt_mask = torch.zeros((len(prompts_ids), num_tokens), dtype=torch.bool)
+    for row, ids in enumerate(prompts_ids):
+        start = num_tokens - len(ids)
+        prompt_ids[row, start:] = torch.tensor(ids, dtype=torch.long)
+        prompt_mask[row, start:] = True
+    return prompt_ids, prompt_mask
+
+
+def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
+    """The settings beside a model, or `default`. Raises UserError when the file is damaged, or newer than this program."""
+    path = folder / AGENT_FILE
+    if not path.is_file():
+        return default or AgentSettings()
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if (version := settings.pop("format_version", AGENT_FORMAT)) > AGENT_FORMAT:
+            raise UserError(
+                f"{path}: has format version {version}, this program reads up to {AGENT_FORMAT}; update rlhf-dialog"
+            )
+        return AgentSettings(**settings)
+    except (OSError, ValueError, AttributeError, TypeError, ValidationError) as error:
+        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error

@@ -1,0 +1,353 @@
+"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W.
+
+python scripts/benchmark.py --workload W --size small --w_data DIR --json speed.json
+python scripts/benchmark.py --size small --w_data DIR --vs 'cd DIR && python trl_ppo.py --size small' --pairs 5
+
+The figure is tokens_per_s: generated tokens over the seconds of whole iterations (rollout, reward, update, logging), of
+all iterations after the first. Loading and saving are outside of it. Machines are noisy: compare with --vs, which runs a
+peer in turn, or with --compare, which divides by the speed of a matrix product in the same call; never compare seconds.
+"""
+
+import argparse
+import gc
+import logging
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from rlhf_dialog import launch
+from rlhf_dialog.agent import PPOAgent
+from rlhf_dialog.allocator import keep_freed_memory
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, set_up_logging
+from rlhf_dialog.commands import benchmark_compare, benchmark_machine
+from rlhf_dialog.commands import benchmark_workload as workload
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.schema import Config
+from rlhf_dialog.tracking import Trackers, read_metrics
+from rlhf_dialog.trainer import PPOTrainer
+
+logger = logging.getLogger("rlhf_dialog.benchmark")
+PHASES = ("rollout", "reward", "update")  # they follow each other; what is left of an iteration is `rest`
+PARTS = {"rollout": ("generation", "reference"), "update": ("forward", "backward", "optimizer")}
+OWN = {
+    "device": "--device",
+    "disable_cuda": "--device",
+    "max_iterations": "--iterations",
+    "max_new_tokens": "--max_new_tokens",
+    "num_mini_batch": "--minibatch",
+    "ppo_epoch": "--epochs",
+    "rollout_batch_size": "--rollout_batch_size",
+    "use_amp": "--dtype",
+    "use_share_model": "--critic",
+}
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--workload", default="W", choices=("W",), help="default: W")
+    add("--size", default="small", choices=tuple(workload.SIZES), help="small 5.5M, base 124M (default: small)")
+    add("--architecture", default="gpt2", choices=workload.ARCHITECTURES, help="default: gpt2")
+    add(
+        "--w_data",
+        type=Path,
+        help="folder of W's prepare.py; default: made-up prompts of the same lengths (W-synthetic)",
+    )
+    add("--critic", default="shared", choices=("shared", "separate"), help="default: shared, one trunk")
+    add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
+    add(
+        "--classifier_dtype",
+        default="auto",
+        choices=("auto", "fp32", "bf16"),
+        help="auto: bf16 where the processor has it",
+    )
+    add("--iterations", type=int, default=4, help="the first one warms up and does not count (default: 4)")
+    add("--rollout_batch_size", type=int, default=64, help="responses an iteration (default: 64)")
+    add("--max_new_tokens", type=int, default=20, help="tokens of every response (default: 20)")
+    add("--minibatch", type=int, default=16, help="responses for each optimizer step (default: 16)")
+    add("--epochs", type=int, default=5, help="passes over each rollout (default: 5)")
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: cuda where there is one")
+    add("--set", action="append", default=[], type=setting, metavar="KEY=VALUE", help="any other key of docs/CONFIG.md")
+    add("--json", type=Path, help="file for everything that was measured")
+    add("--vs", metavar="CMD", help="a peer's shell command, run in turn with ours, A B A B; it prints `SUMMARY {json}` with "
+        "tok_s, or JSON with tokens_per_s")  # fmt: skip
+    add("--pairs", type=int, default=5, help="how often, with --vs (default: 5)")
+    add("--compare", type=Path, metavar="JSON", help="an earlier --json file of the same work: every phase as a ratio")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`key=value`, the value as YAML."""
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted KEY=VALUE, such as lr=1e-5")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise argparse.ArgumentTypeError(f"the value of '{text}' is no YAML") from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = parse(argv)
+    set_up_logging()
+    exit_on_sigterm()
+    keep_freed_memory()
+    return exit_code_of(lambda: run(options), options.debug)
+
+
+def run(options: argparse.Namespace) -> None:
+    check(options)
+    baseline = benchmark_compare.read_baseline(options.compare, work_of(options)) if options.compare else None
+    result = benchmark_compare.in_turn(options) if options.vs else measure(options)
+    if baseline:
+        result["compare"] = benchmark_compare.ratios(result, baseline)
+    if options.json:
+        replace_json(options.json, result)
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    console.print(*tables(result))
+    for key, tables_of in (("vs", benchmark_compare.pairs_table), ("compare", benchmark_compare.ratio_table)):
+        if key in result:
+            console.print(tables_of(result[key]))
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises UserError for options that cannot work, and chooses what `auto` stands for."""
+    for name, least in {
+        "iterations": 2,
+        "rollout_batch_size": 1,
+        "max_new_tokens": 1,
+        "minibatch": 1,
+        "epochs": 1,
+        "pairs": 1,
+    }.items():
+        if (value := getattr(options, name)) < least:
+            raise UserError(f"--{name}: found {value}, wanted at least {least}")
+    if options.rollout_batch_size % options.minibatch:
+        raise UserError(
+            f"--rollout_batch_size: {options.rollout_batch_size} responses are no whole number of minibatches of "
+            f"{options.minibatch}; change it or --minibatch"
+        )
+    for key, _ in options.set:
+        if key in OWN:
+            raise UserError(f"--set {key}: has an option of its own, {OWN[key]}")
+    if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
+        raise UserError(f"--json: '{options.json}' cannot be written; name a file in a folder that exists")
+    options.device = launch.pick_device(workload.run_config(options, Path())).type
+    if options.classifier_dtype == "auto":
+        fast = benchmark_machine.has_fast_bf16(torch.device(options.device))
+        options.classifier_dtype = "bf16" if fast else "fp32"
+
+
+def work_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What was computed: two results can be compared when all of this is the same."""
+    names = ("size", "architecture", "critic", "dtype", "device")
+    numbers = ("rollout_batch_size", "max_new_tokens", "minibatch", "epochs")
+    kind = "W" if options.w_data else "W-synthetic"
+    return {"workload": kind} | {name: getattr(options, name) for name in (*names, *numbers)}
+
+
+@dataclass
+class Lap:
+    """One iteration: when it ended, what it generated, and how long its prompts and responses were."""
+
+    ended: float
+    num_tokens: int
+    prompts: list[int]
+    responses: list[int]
+    peak_gib: float
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the trainer on the workload; everything that there is to say of it."""
+    imported, load, device = benchmark_machine.peak_gib(), benchmark_machine.load(), torch.device(options.device)
+    with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
+        folder, size = Path(name), workload.SIZES[options.size]
+        inputs = workload.read_inputs(size, options.w_data)
+        workload.write_files(inputs, size, options.architecture, folder)
+        config = workload.run_config(options, folder)
+        launch.set_threads(config)
+        before = benchmark_machine.calibrate(device)
+        trainer = build(config, inputs)
+        laps = train(trainer, Path(config.run_dir) / str(config.experiment_name))
+        gflop = update_gflop(trainer, laps[1:])
+        rows = read_metrics(folder / "run" / "metrics.jsonl")
+    memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib, "above_imports_gib": laps[-1].peak_gib - imported}
+    memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+    del trainer
+    gc.collect()
+    after = benchmark_machine.calibrate(device)
+    result = work_of(options) | speeds(laps, rows)
+    calibration: dict[str, Any] = {key: (before[key] + after[key]) / 2 for key in before}
+    calibration |= {"before": before, "after": after}
+    return result | {
+        "classifier_dtype": options.classifier_dtype,
+        "set": dict(options.set),
+        "arguments": {name: str(value) for name, value in vars(options).items() if value not in (None, [], False)},
+        "memory": memory,
+        "calibration": calibration,
+        "update": update_speed(gflop, result["phases"]["update"], calibration[benchmark_machine.RATES[options.dtype]]),
+        "load": {"before": load, "after": benchmark_machine.load()},
+        "versions": benchmark_machine.versions(),
+        "machine": benchmark_machine.machine(device),
+    }
+
+
+def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
+    """The trainer as train_ppo.py builds it, except that nothing ends a response early: W has responses of one length.
+
+    Raises UserError when a prompt does not have the ids that W gives it.
+    """
+    trainer = PPOAgent(config)._build()
+    trainer.speaker.stop.end_ids = [-1]
+    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
+    if encoded != inputs.expected_ids():
+        raise UserError("the prompts that the trainer reads have other token ids than the workload's")
+    return trainer
+
+
+def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
+    """The loop of a run with its logging, without checkpoints; one lap for each iteration."""
+    folder.mkdir(parents=True)
+    on_cuda = trainer.models.policy.lm.device.type == "cuda"
+    if on_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    trackers, laps = Trackers(trainer.config, folder), []
+    try:
+        for metrics in trainer.train():
+            trackers.log(trainer.iteration, metrics)
+            trackers.console.advance(trainer.progress)
+            if on_cuda:
+                torch.cuda.synchronize()
+            laps.append(lap_of(trainer))
+    finally:
+        trackers.close()
+    return laps
+
+
+def lap_of(trainer: PPOTrainer) -> Lap:
+    rollout, ended = trainer.rollout, time.perf_counter()
+    assert rollout is not None
+    prompts, responses = (mask.sum(dim=1).tolist() for mask in (rollout.prompt_mask, rollout.response_mask))
+    return Lap(ended, rollout.num_generated, prompts, responses, benchmark_machine.peak_gib())
+
+
+def speeds(laps: list[Lap], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens per second and where the time goes: means of the iterations after the first, as their metrics have it."""
+    count = len(laps) - 1
+    seconds = [laps[i + 1].ended - laps[i].ended for i in range(count)]
+    tokens = [lap.num_tokens for lap in laps[1:]]
+    names = dict.fromkeys((*PHASES, *(part for parts in PARTS.values() for part in parts)))
+    names |= dict.fromkeys(key.removeprefix("time/") for row in rows[1:] for key in row if key.startswith("time/"))
+    phases = {name: _mean([row.get(f"time/{name}") for row in rows[1:]]) for name in names}
+    per_iteration = sum(seconds) / count
+    phases["rest"] = per_iteration - sum(phases[name] or 0.0 for name in PHASES)
+    return {
+        "tokens_per_s": sum(tokens) / sum(seconds),
+        "seconds_per_iteration": per_iteration,
+        "tokens_per_iteration": sum(tokens) / count,
+        "iterations": [
+            {"seconds": s, "tokens": t, "tokens_per_s": t / s} for s, t in zip(seconds, tokens, strict=True)
+        ],
+        "phases": phases,
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def update_gflop(trainer: PPOTrainer, laps: list[Lap]) -> float:
+    """The least work of one iteration's update in 10**9 operations: no padding, logits for response tokens alone.
+
+    Forward and twice as much backward, in every epoch; a separate critic has a trunk of its own.
+    """
+    lm, num_trunks = trainer.models.policy.lm, 1 + (trainer.models.critic is not None)
+    head: Any = lm.get_output_embeddings()
+    layers, width = lm.config.num_hidden_layers, lm.config.hidden_size
+    weights, forward = num_weights(lm.base_model), 0
+    for lap in laps:
+        for prompt, response in zip(lap.prompts, lap.responses, strict=True):
+            length = prompt + response
+            forward += num_trunks * (2 * weights * length + 2 * layers * width * length**2)
+            forward += 2 * head.weight.numel() * response
+    return 3 * trainer.config.ppo_epoch * forward / len(laps) / 1e9
+
+
+def num_weights(trunk: nn.Module) -> int:
+    """The numbers in the matrices that every token is multiplied with."""
+    matrices = (module for module in trunk.modules() if not isinstance(module, nn.Embedding))
+    weights = (getattr(module, "weight", None) for module in matrices)
+    return sum(w.numel() for w in weights if isinstance(w, torch.Tensor) and w.ndim == 2)
+
+
+def update_speed(gflop: float, seconds: float | None, ceiling: float) -> dict[str, float | None]:
+    """How fast the update does its least work, and as a share of the speed of a plain matrix product."""
+    rate = gflop / seconds if seconds else None
+    return {"least_gflop": gflop, "gflops": rate, "share_of_matmul": rate and rate / ceiling}
+
+
+def tables(result: dict[str, Any]) -> list[str | Table]:
+    """The speed, where the time goes, and what else was measured."""
+    headline = (
+        f"{result['workload']} {result['size']} {result['architecture']}, {result['critic']} critic, {result['dtype']} "
+        f"(classifier {result['classifier_dtype']}), {result['device']}: {result['tokens_per_s']:.1f} tokens/s"
+    )
+    times = Table()
+    for name in ("phase", "s an iteration", "share"):
+        times.add_column(name, justify="left" if name == "phase" else "right")
+    whole = result["seconds_per_iteration"]
+    for name, seconds in in_order(result["phases"]):
+        times.add_row(name, *(("-", "-") if seconds is None else (f"{seconds:.3f}", f"{seconds / whole:.1%}")))
+    times.add_row("whole iteration", f"{whole:.3f}", "")
+    rest = Table(show_header=False)
+    for name, text in details(result).items():
+        rest.add_row(name, text)
+    return [headline, times, rest]
+
+
+def in_order(phases: dict[str, float | None]) -> list[tuple[str, float | None]]:
+    """The phases with their parts below them, and all other times at the end."""
+    rows, shown = [], set()
+    for phase in (*PHASES, "rest"):
+        parts = [*PARTS.get(phase, ()), *(name for name in phases if name.startswith(f"{phase}_"))]
+        shown |= {phase, *parts}
+        rows += [(phase, phases[phase]), *((f"  {part}", phases[part]) for part in parts if phases[part] is not None)]
+    return rows + [(name, seconds) for name, seconds in phases.items() if name not in shown]
+
+
+def details(result: dict[str, Any]) -> dict[str, str]:
+    memory, speed, update = result["memory"], result["calibration"], result["update"]
+    cuda = "" if memory["cuda_gib"] is None else f"; on the GPU {memory['cuda_gib']:.2f} GiB"
+    machine, load = result["machine"], result["load"]
+    reached = "-"
+    if update["gflops"] is not None:
+        share = f"{update['share_of_matmul']:.1%} of the {result['dtype']} matrix product"
+        reached = f"{update['gflops']:.0f} GFLOP/s of its least work, {share}"
+    return {
+        "peak memory": f"{memory['peak_gib']:.2f} GiB, {memory['above_imports_gib']:.2f} above that after imports{cuda}",
+        "ceilings": f"matrix product fp32 {speed['fp32_gflops']:.0f}, bf16 {speed['bf16_gflops']:.0f} GFLOP/s; copy "
+        f"{speed['copy_gb_per_s']:.0f} GB/s",
+        "update": reached,
+        "load": f"{load['before'][0]} before, {load['after'][0]} after",
+        "machine": f"{machine['gpu'] or machine['cpu']}, {machine['torch_threads']} threads of torch, "
+        f"{machine['memory_gib']} GiB",
+        "versions": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Plot a run's metrics.jsonl: reward and its parts, KL, speed, response length over the iterations.
+
+python scripts/plot_run.py --run runs/quickstart [--output plot.png]
+"""
+
+import argparse
+from pathlib import Path
+
+from rlhf_dialog.cli import exit_code_of, set_up_logging
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.plot import plot
+from rlhf_dialog.found_config import number_in
+from rlhf_dialog.tracking import read_metrics
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="run folder with metrics.jsonl")
+    parser.add_argument("--output", type=Path, help="PNG to write; default: plot.png in the run folder")
+    options = parser.parse_args(argv)
+    set_up_logging()
+    return exit_code_of(lambda: plot_run(options.run, options.output or options.run / "plot.png"), debug=False)
+
+
+def plot_run(run: Path, output: Path) -> None:
+    """Plot the run folder. Raises UserError when the run has no metrics yet."""
+    metrics = run / "metrics.jsonl"
+    rows = read_metrics(metrics) if metrics.is_file() else []
+    if not rows:
+        raise UserError(f"{metrics}: no metrics to plot; train first")
+    plot(rows, number_in(run / "config.yaml", "kl_target"), str(run), output)
+    print(f"plot: {output}")

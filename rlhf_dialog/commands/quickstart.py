@@ -1,0 +1,136 @@
+"""The whole pipeline on a small model and data set made on the spot, offline:
+
+dialogues -> supervised model -> act classifier -> PPO -> comparison before and after -> plot and samples.
+
+Each stage is one command that you can run by yourself; it is skipped when its command, code, configuration and inputs are
+unchanged since it last ran.
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import rlhf_dialog
+
+PACKAGE = Path(rlhf_dialog.__file__).parent
+RUN = Path("runs/quickstart")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command of the pipeline: what it says, what it reads besides the code, what it writes."""
+
+    title: str
+    command: str
+    inputs: tuple[Path, ...]
+    output: Path
+    clear: bool = True  # remove the old output first
+
+
+DATA, SFT, INTENT = Path("runs/quickstart_data"), Path("runs/quickstart_sft"), Path("runs/quickstart_intent")
+STAGES = (
+    Stage(
+        "write dialogues",
+        f"scripts/write_dialogues.py --output {DATA} --num_dialogues 3400 --scenes cafe hotel train doctor",
+        (),
+        DATA,
+    ),
+    Stage(
+        "supervised fine-tuning of a small GPT-2 from scratch",
+        "scripts/train_sft.py --config sft_quickstart.yaml",
+        (Path("configs/sft_quickstart.yaml"), DATA),
+        SFT,
+    ),
+    Stage(
+        "train the act classifier of the reward",
+        "reward_models/train_intent_classifier.py --config intent_quickstart.yaml",
+        (Path("configs/intent_quickstart.yaml"), DATA),
+        INTENT,
+    ),
+    Stage(
+        "PPO",
+        "train_ppo.py --config quickstart.yaml",
+        (Path("configs/quickstart.yaml"), DATA, SFT, INTENT),
+        RUN,
+    ),
+    Stage(
+        "compare before and after on held-out prompts",
+        f"scripts/evaluate.py --agent {RUN}/agent --baseline {SFT} "
+        f"--output {RUN}/evaluation.json --samples {RUN}/samples.json",
+        (RUN / "agent", SFT, INTENT, DATA),
+        RUN / "evaluation.json",
+        clear=False,
+    ),
+    Stage("plot", f"scripts/plot_run.py --run {RUN}", (RUN / "metrics.jsonl",), RUN / "plot.png", clear=False),
+)
+
+
+def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
+    """The command line; `folder` is where the stages run and where `runs/` is written. Returns the exit code."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(argv)
+    console = Console(highlight=False)
+    start = time.perf_counter()
+    for number, stage in enumerate(STAGES, 1):
+        console.print(f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold]\n$ python {stage.command}")
+        code = run_stage(stage, folder, console)
+        if code:
+            console.print(f"stage {number} ended with exit code {code}")
+            return code
+    show_samples(folder, console)
+    console.print(
+        f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {RUN}; the plot is {RUN}/plot.png"
+    )
+    console.print("check the targets:  .venv/bin/python scripts/check_quickstart.py")
+    console.print(f"talk to it:         .venv/bin/python chat.py --agent {RUN}/agent")
+    return 0
+
+
+def run_stage(stage: Stage, folder: Path, console: Console) -> int:
+    """Run the command in `folder` unless its stamp says that nothing has changed; returns the exit code."""
+    output = folder / stage.output
+    stamp = folder / "runs/.stamps" / f"{hashlib.sha256(stage.command.encode()).hexdigest()[:12]}.json"
+    if output.exists() and stamp.is_file() and json.loads(stamp.read_text()) == fingerprint_of(stage, folder):
+        console.print("unchanged, skipped")
+        return 0
+    if stage.clear and output.exists():
+        shutil.rmtree(output)
+    start = time.perf_counter()
+    code = subprocess.run([sys.executable, *stage.command.split()], cwd=folder).returncode
+    if code == 0:
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(json.dumps(fingerprint_of(stage, folder)))
+        console.print(f"({time.perf_counter() - start:.0f} s)")
+    return code
+
+
+def fingerprint_of(stage: Stage, folder: Path) -> str:
+    """A hash of the command, the code with its grammar, the inputs, and the versions that compute."""
+    digest = hashlib.sha256(f"{stage.command} {version('torch')} {version('transformers')}".encode())
+    script = Path(stage.command.split()[0])
+    for base, path in ((folder, script), (PACKAGE, Path()), *((folder, path) for path in stage.inputs)):
+        found = base / path
+        for file in sorted(found.rglob("*")) if found.is_dir() else [found]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(base)}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+    return digest.hexdigest()
+
+
+def show_samples(folder: Path, console: Console) -> None:
+    """Three held-out dialogues with the reply before and after."""
+    table = Table(title="the same held-out prompts before and after", title_justify="left", show_lines=True)
+    for column in ("last turn", "before PPO", "after PPO", "a person's reply"):
+        table.add_column(column, overflow="fold", ratio=1)
+    for sample in json.loads((folder / RUN / "samples.json").read_text(encoding="utf-8"))[:3]:
+        table.add_row(*(escape(sample[key]) for key in ("last_turn", "before", "after", "reference")))
+    console.print(table)

@@ -1,0 +1,1 @@
+"""Text in: dialogues, prompts, formats, the Hub."""

@@ -1,0 +1,1 @@
+"""Made-up dialogues: the data of the offline quickstart, and the grammar that they come from."""

@@ -1,0 +1,224 @@
+"""Everyday two-person dialogues in the layout of the original DailyDialog files: the offline quickstart's data.
+
+The text comes from the rules in `grammar/` and a seed; no text of DailyDialog is used.
+"""
+
+import functools
+import random
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from rlhf_dialog.errors import UserError
+
+Dialogue = tuple[list[str], list[int]]  # the turns and the act of each
+
+GRAMMAR = Path(__file__).with_name("grammar")
+ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
+END = "end"  # the `next` word that closes a dialogue
+MIN_TURNS, MAX_TURNS = 4, 9
+HELD_OUT = 0.1
+MIN_DIALOGUES = 20
+ATTEMPTS_PER_DIALOGUE = 50
+
+_MOVE = re.compile(r"(\w+) (\w+) -> ([\w ]+)")
+_LINE = re.compile(r"(?:\?([\w,]+) )?(.*?)(?: #(\w+))?")
+_GROUP = re.compile(r"\[([^][()]*)\]|\(([^][()]*)\)|<(\w+)>")
+_SLOT = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_ARTICLE = re.compile(r"\b([Aa])(?= (?!one\b|uni|use)[aeiou])")
+_SENTENCE_START = re.compile(r"(?:^|[.?!] )[a-z]")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One way of saying a move: `asks` is the tag of what it asks, `answers` the tags of what it answers."""
+
+    text: str
+    asks: str | None
+    answers: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a scene: its act, the moves that may follow, and its lines."""
+
+    act: int
+    following: list[str]
+    lines: list[Line]
+
+    def fitting(self, asked: str | None) -> list[Line]:
+        """The lines that may follow a line that asked `asked`: those that answer it, else those that answer nothing."""
+        answers = [line for line in self.lines if asked in line.answers]
+        return answers or [line for line in self.lines if not line.answers]
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """The parsed rules: word lists, inflections, and the scenes (move name -> Move)."""
+
+    words: dict[str, list[str]]
+    forms: dict[str, dict[str, str]]
+    scenes: dict[str, dict[str, Move]]
+
+
+@functools.cache
+def load_grammar() -> Grammar:
+    """The rules of `grammar/`: `words.yaml`, which explains the notation, and one file per scene."""
+    files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(GRAMMAR.glob("*.yaml"))}
+    lists = files.pop("words")
+    words = {name: _split(text) for name, text in lists["words"].items()}
+    return Grammar(words, lists["forms"], {name: _scene(moves) for name, moves in files.items()})
+
+
+def _split(text: str) -> list[str]:
+    """The alternatives of a word list: split at every `|` outside brackets."""
+    return [part.strip() for part in re.findall(r"(?:\([^()]*\)|\[[^][]*\]|[^|(\[])+", text)]
+
+
+def _scene(rules: dict[str, str]) -> dict[str, Move]:
+    scene = {"start": Move(0, rules["start"].split(), [])}
+    for key, text in rules.items():
+        if key == "start":
+            continue
+        if not (match := _MOVE.fullmatch(key)):
+            raise ValueError(f"not `name act -> next ...`: {key}")
+        lines = [_line(row) for row in text.strip().splitlines()]
+        scene[match[1]] = Move(ACTS[match[2]], match[3].split(), lines)
+    return scene
+
+
+def _line(text: str) -> Line:
+    match = _LINE.fullmatch(text)
+    assert match
+    return Line(match[2], match[3], frozenset(match[1].split(",") if match[1] else ()))
+
+
+@dataclass
+class Teller:
+    """Turns the lines of one dialogue into text; a slot keeps its word until the dialogue ends."""
+
+    rng: random.Random
+    grammar: Grammar
+    bound: dict[str, str] = field(default_factory=dict)
+    turn: int = -1
+
+    def tell(self, line: str) -> str:
+        """The line as an utterance: alternatives chosen, slots filled, tokens spaced, sentences capitalised."""
+        self.turn += 1
+        text = _SLOT.sub(lambda slot: self._fill(slot[1], slot[2]), self._choose(line))
+        text = _ARTICLE.sub(r"\1n", " ".join(text.replace("'", " ' ").split()))
+        return _SENTENCE_START.sub(lambda start: start[0].upper(), text)
+
+    def _choose(self, line: str) -> str:
+        """Replace `(a|b)` by one alternative, `[a]` by a or nothing, `<x>` by a word of list x; innermost first."""
+        while group := _GROUP.search(line):
+            optional, alternatives, words = group.groups()
+            if words is not None:
+                part = self.rng.choice(self.grammar.words[words])
+            elif optional is not None:
+                part = self.rng.choice([*optional.split("|"), ""])
+            else:
+                part = self.rng.choice(alternatives.split("|"))
+            line = f"{line[: group.start()]}{part}{line[group.end() :]}"
+        return line
+
+    def _fill(self, slot: str, form: str | None) -> str:
+        """The word of `slot`, or its inflection `form`; a new slot takes a word that no other slot has."""
+        if slot in ("me", "you"):  # the speakers take turns
+            slot = "person" + "AB"[(self.turn + (slot == "you")) % 2]
+        while slot not in self.bound:
+            word = self._choose(self.rng.choice(self.grammar.words[slot.rstrip("23AB")]))
+            if word not in self.bound.values():
+                self.bound[slot] = word
+        word, _, mark = self.bound[slot].partition("/")
+        if form is None:
+            return word
+        inflections = self.grammar.forms[form]
+        return inflections.get(mark, inflections["default"])
+
+
+def generate_dialogue(rng: random.Random, scene_names: Sequence[str] = ()) -> tuple[list[str], list[int]]:
+    """One dialogue of 4 to 9 turns as (turns, acts), acts 1 inform, 2 question, 3 directive, 4 commissive.
+
+    It plays in one of the named scenes, in any when none is named.
+    """
+    grammar = load_grammar()
+    scenes = [grammar.scenes[name] for name in scene_names or grammar.scenes]
+    while True:
+        steps = _walk(rng, rng.choice(scenes))
+        if MIN_TURNS <= len(steps) <= MAX_TURNS:
+            teller = Teller(rng, grammar)
+            return [teller.tell(line.text) for _, line in steps], [act for act, _ in steps]
+
+
+def _walk(rng: random.Random, scene: dict[str, Move]) -> list[tuple[int, Line]]:
+    """A random way through the scene to an end as (act, line), no move made twice; empty when it has no end."""
+    steps: list[tuple[int, Line]] = []
+    name, asked, visited = "start", None, {"start"}
+    while True:
+        following = [
+            word
+            for word in scene[name].following
+            if word == END or (word not in visited and scene[word].fitting(asked))
+        ]
+        if not following:
+            return []
+        name = rng.choice(following)
+        if name == END:
+            return steps
+        line = rng.choice(scene[name].fitting(asked))
+        steps.append((scene[name].act, line))
+        asked = line.asks
+        visited.add(name)
+
+
+def write_dialogues(output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> dict[str, int]:
+    """Write `num_dialogues` different dialogues into the new folder `output`; returns the number in each split.
+
+    Same arguments, same bytes. Raises UserError when `output` holds something or the number cannot be met.
+    """
+    output = output.resolve()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"the output exists and is not an empty folder; {output}; give a new --output or delete it")
+    splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
+    temporary = output.with_name(f".{output.name}.unfinished")
+    shutil.rmtree(temporary, ignore_errors=True)
+    for name, dialogues in splits.items():
+        _write_split(temporary / name, name, dialogues)
+    if output.exists():
+        output.rmdir()
+    temporary.rename(output)
+    return {name: len(dialogues) for name, dialogues in splits.items()}
+
+
+def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) -> list[Dialogue]:
+    known = load_grammar().scenes
+    if unknown := [name for name in scene_names if name not in known]:
+        raise UserError(f"--scenes: there is no scene '{unknown[0]}'; choose from {', '.join(known)}")
+    if num_dialogues < MIN_DIALOGUES:
+        raise UserError(f"too few dialogues to split; --num_dialogues {num_dialogues}; give {MIN_DIALOGUES} or more")
+    rng = random.Random(seed)
+    found: dict[tuple[str, ...], Dialogue] = {}
+    for _ in range(ATTEMPTS_PER_DIALOGUE * num_dialogues):
+        turns, acts = generate_dialogue(rng, scene_names)
+        found.setdefault(tuple(turns), (turns, acts))
+        if len(found) == num_dialogues:
+            return list(found.values())
+    raise UserError(f"the grammar has too few dialogues; --num_dialogues {num_dialogues}; give {len(found)} or fewer")
+
+
+def _split_dialogues(dialogues: list[Dialogue]) -> dict[str, list[Dialogue]]:
+    num = round(HELD_OUT * len(dialogues))
+    return {"train": dialogues[2 * num :], "validation": dialogues[:num], "test": dialogues[num : 2 * num]}
+
+
+def _write_split(folder: Path, name: str, dialogues: list[Dialogue]) -> None:
+    folder.mkdir(parents=True)
+    text = "".join(" __eou__ ".join(turns) + " __eou__\n" for turns, _ in dialogues)
+    acts = "".join(" ".join(map(str, acts)) + "\n" for _, acts in dialogues)
+    (folder / f"dialogues_{name}.txt").write_text(text, encoding="utf-8", newline="\n")
+    (folder / f"dialogues_act_{name}.txt").write_text(acts, encoding="utf-8", newline="\n")

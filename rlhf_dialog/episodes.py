@@ -1,0 +1,118 @@
+"""Dialogues of the policy with its environments, turn by turn, as text and as tokens.
+
+B episodes, P prompt tokens, T tokens behind the prompt, of both speakers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.chat_agent import Speaker, num_positions
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.environments.base import Environment, answer, opened
+from rlhf_dialog.generation import Responses, as_wide
+
+
+@dataclass
+class Episodes:
+    """B dialogues that have come to their ends.
+
+    `responses.mask` is True on what the policy wrote: between two of its replies it has a hole, where `responses.ids` holds the
+    user's turn. `responses.truncated`: a reply reached the length limit, or the dialogue was broken off.
+    """
+
+    dialogues: list[Dialogue]
+    prompt_ids: Tensor  # (B, P), padded left
+    prompt_mask: Tensor  # (B, P)
+    responses: Responses
+    turn_rewards: (
+        Tensor | None
+    )  # (B, T), what a step paid on the last token of its reply; None where no step paid anything
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One reply in each of the episodes `rows`, written behind `starts` tokens that follow their prompts."""
+
+    rows: list[int]
+    starts: list[int]
+    responses: Responses
+
+
+def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[int] | None = None) -> Episodes:
+    """One episode of each environment; those that go on are answered together, until none does.
+
+    A dialogue without room for one more reply among the model's positions is truncated. Without `seeds`, one for each
+    environment, those draw as they like. Raises UserError when an environment gives something else than `Environment` says.
+    """
+    opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
+    dialogues = [opened(environment, seed) for environment, seed in opening]
+    prompt_ids, prompt_mask = inputs = speaker.encode([d.prompt_turns for d in dialogues])
+    prompts = [ids[mask].tolist() for ids, mask in zip(prompt_ids, prompt_mask, strict=True)]
+    behind: list[list[int]] = [[] for _ in dialogues]
+    rounds, paid, live = [], [], list(range(len(dialogues)))
+    while live:
+        rounds.append(_Round(live, [len(behind[row]) for row in live], speaker.write(*inputs)))
+        live = []
+        for row, reply in zip(rounds[-1].rows, speaker.read(rounds[-1].responses), strict=True):
+            behind[row] += reply.ids
+            text, reward, terminated, cut, _ = answer(environments[row], reply.text)
+            paid.append((row, len(behind[row]) - 1, reward))
+            heard = [] if terminated or cut else speaker.encoder.encode_heard(reply.ids, text)
+            full = bool(heard) and not _has_room(speaker, len(prompts[row] + behind[row] + heard))
+            dialogues[row] = dialogues[row].said(reply.text, reply.truncated or cut or full)
+            dialogues[row] = dialogues[row].heard(text) if heard or text else dialogues[row]
+            if heard and not full:
+                behind[row] += heard
+                live.append(row)
+        inputs = speaker.batch([prompts[row] + behind[row] for row in live])
+    responses = _joined(rounds, behind, speaker.encoder.pad_id)
+    responses.truncated = torch.tensor([d.truncated for d in dialogues], device=prompt_ids.device)
+    return Episodes(dialogues, prompt_ids, prompt_mask, responses, _on_tokens(paid, responses))
+
+
+def _has_room(speaker: Speaker, num_tokens: int) -> bool:
+    """Whether the model can see one more reply behind so many tokens."""
+    positions = num_positions(speaker.policy)
+    return positions is None or num_tokens + speaker.sampling.max_new_tokens <= positions
+
+
+def _on_tokens(paid: list[tuple[int, int, float]], responses: Responses) -> Tensor | None:
+    """(B, T) of `paid` rewards, each with its row and column; None where all are 0."""
+    if not any(reward for *_, reward in paid):
+        return None
+    rows, columns, rewards = zip(*paid, strict=True)
+    found = responses.logprobs.new_zeros(responses.mask.shape)
+    found[list(rows), list(columns)] = found.new_tensor(rewards)
+    return found
+
+
+def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Responses:
+    """The replies of each episode in one row, with the user's turns between them."""
+    if len(rounds) == 1:
+        return rounds[0].responses
+    masks = [part.responses.mask for part in rounds]
+    device, shape = masks[0].device, (len(behind), max(map(len, behind)))
+    rows, columns = (torch.cat(x) for x in zip(*(_places(part) for part in rounds), strict=True))
+    found: dict[str, Tensor | None] = {}
+    for name in (field.name for field in fields(Responses) if field.name not in ("ids", "mask", "truncated")):
+        parts = [getattr(part.responses, name) for part in rounds]
+        if parts[0] is None:
+            found[name] = None
+            continue
+        empty = -1 if name == "support" else 0
+        x = torch.cat(as_wide([part[mask] for part, mask in zip(parts, masks, strict=True)], empty))
+        found[name] = x.new_full((*shape, *x.shape[1:]), empty).index_put_((rows, columns), x)
+    ids = torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in behind], device=device)
+    mask = torch.zeros(shape, dtype=torch.bool, device=device).index_put_((rows, columns), torch.ones_like(rows).bool())
+    return Responses(ids, mask, mask.new_zeros(shape[0]), **found)  # type: ignore[arg-type]
+
+
+def _places(part: _Round) -> tuple[Tensor, Tensor]:
+    """Rows and columns, each (n,), that the n tokens of a round have in the whole."""
+    mask = part.responses.mask
+    rows, starts = (torch.tensor(x, device=mask.device).unsqueeze(1) for x in (part.rows, part.starts))
+    return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]

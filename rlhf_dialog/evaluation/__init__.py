@@ -1,0 +1,1 @@
+"""Is it better: replies, measures, intervals, reports, plots."""

@@ -1,0 +1,89 @@
+"""The configuration of a run, and whether the user named it or it was found beside an agent.
+
+What was found is data of whoever made the folder: nothing of it opens a connection, reads an environment variable or a pickle,
+or runs a class that is not built in; docs/SECURITY.md has the rule.
+"""
+
+import logging
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.config import load_config, read_yaml
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import build_reward, reaches_out
+from rlhf_dialog.schema import Config
+from rlhf_dialog.sources import is_hub_name
+
+logger = logging.getLogger(__name__)
+HERE = os.curdir  # a path that is on this machine
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A configuration, its file, and whether it is `trusted`: named by the user, or found and vouched for."""
+
+    config: Config
+    path: Path
+    trusted: bool
+
+    def data_path(self) -> str:
+        """`env.args.data_path`. Raises UserError for a Hub name in a configuration that is not trusted."""
+        path = self.config.env.args.data_path
+        if not self.trusted and is_hub_name(path):
+            found = {"env.args.data_path": f"{path[:100]!r} is not on this machine, so the Hub would be asked"}
+            raise UserError(f"{self._refusal(found)}; or name the data with --data_path")
+        return path
+
+    def reward(self, given: dict[str, str] | None = None) -> BaseReward | None:
+        """The reward, in all its parts with the models that the user gave in the place of others: `given` is old -> new path.
+
+        None, with one warning, for a reward that reaches out in a configuration that is not trusted.
+        Raises what `build_reward` raises.
+        """
+        given, wanted = given or {}, self.config.reward_class
+        beside = _replaced(
+            wanted.args, dict.fromkeys(given, HERE)
+        )  # where a model that the user named lies is theirs to say
+        found = {} if self.trusted else reaches_out(wanted.id, beside)
+        refused = {f"reward_class.{key}": why for key, why in found.items()}
+        if refused:
+            logger.warning("no score and no measures of the reward: %s", self._refusal(refused))
+            return None
+        return build_reward(wanted.id, _replaced(wanted.args, given))
+
+    def _refusal(self, found: dict[str, str]) -> str:
+        keys = "; ".join(f"{key}: {why}" for key, why in found.items())
+        return (
+            f"{self.path} was found, not named, so it is read as data, and this of it is not used: {keys}. "
+            f"If you trust it, allow it with --trust_config or --config {self.path}"
+        )
+
+
+def read_run_config(named: Path | None, found: Path, trust_found: bool = False) -> RunConfig | None:
+    """The configuration that the user named, else the one that may be `found`, else None. Raises UserError for its mistakes."""
+    if named:
+        return RunConfig(load_config(named), named, trusted=True)
+    return RunConfig(load_config(found), found, trust_found) if found.is_file() else None
+
+
+def number_in(path: Path, key: str) -> float | None:
+    """The number that a found YAML has under `key`, None where there is none. Raises UserError for anything else."""
+    value = read_yaml(path).get(key) if path.is_file() else None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"{path}: {key} is not a finite number; is this the config.yaml of a run?")
+    return float(value)
+
+
+def _replaced(args: Any, given: dict[str, str]) -> Any:
+    """Arguments of a reward, of its parts too, with other paths in the place of those that `given` knows."""
+    if isinstance(args, dict):
+        return {key: _replaced(value, given) for key, value in args.items()}
+    if isinstance(args, list):
+        return [_replaced(item, given) for item in args]
+    return given.get(str(args), args)

@@ -1,0 +1,38 @@
+"""What masks do to tensors, in any stage. B episodes, T tokens; a mask is True where a token counts.
+
+Where a function takes `total`, the episodes may be shared out over several processes: `total` adds a tensor up over all of them,
+and the result is that of all episodes together.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Total = Callable[[Tensor], Tensor]
+
+
+def alone(x: Tensor) -> Tensor:
+    """The `total` of a single process."""
+    return x
+
+
+def masked(x: Tensor, mask: Tensor) -> Tensor:
+    """`x` where the mask is True, 0 elsewhere."""
+    return torch.where(mask, x, torch.zeros_like(x))
+
+
+def masked_mean(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
+    """Mean over the True positions, a scalar; 0 when there is none."""
+    return total(masked(x, mask).sum()) / total(mask.sum()).clamp(min=1)
+
+
+def mean(x: Tensor, total: Total = alone) -> Tensor:
+    """Mean of all elements, a scalar."""
+    return masked_mean(x, torch.ones_like(x, dtype=torch.bool), total)
+
+
+def last_token(mask: Tensor) -> Tensor:
+    """The position of the last True of each row of `mask` (B, T), -1 where there is none: (B,)."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return torch.where(mask, positions, -1).amax(dim=1)

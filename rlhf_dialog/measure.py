@@ -1,0 +1,155 @@
+"""Every metric of replies, with intervals and differences. B prompts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlhf_dialog import intervals
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.intervals import Array, Interval, Statistic
+from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
+from rlhf_dialog.metrics.meteor import meteor
+from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
+from rlhf_dialog.replies import Replies, have_acts, have_references
+from rlhf_dialog.rewards.base import Purpose
+from rlhf_dialog.rewards.intent import Intent, act_classifier
+from rlhf_dialog.rewards.meteor import wordnet_of
+from rlhf_dialog.rewards.needs import ACTS
+from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
+
+BLOCK = 100
+LEGACY_END = " <EOU>"
+
+
+@dataclass
+class Judges:
+    """What is measured beside lengths and distinct-n, and with what; everything is optional.
+
+    `scorer` the run's own reward, with what becomes of a reply without a score (by default it is an error); `intent` a
+    classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the published way, where the text `<EOU>` stands
+    behind references and finished replies. `seed` draws the other prompts of `meteor_shuffled`. The reward
+    learns `purpose` and `iteration` before it scores.
+    """
+
+    scorer: Scorer | None = None
+    intent: Intent | None = None
+    wordnet: object | None = None
+    legacy_eou: bool = False
+    seed: int = 0
+    purpose: Purpose = "evaluation"
+    iteration: int = 0
+
+
+def judges_of(scorer: Scorer | None) -> Judges:
+    """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
+    reward = scorer.reward if scorer else None
+    return Judges(scorer, act_classifier(reward), wordnet_of(reward))
+
+
+@dataclass
+class Measured:
+    """The numbers of one system: means over B prompts, means over blocks of 100 replies, and metrics of sums."""
+
+    per_prompt: dict[str, Array]  # B numbers each
+    per_block: dict[str, Array] = field(default_factory=dict)  # one number for each block
+    pooled: dict[str, Statistic] = field(default_factory=dict)  # BLEU, macro-F1, perplexity
+
+    def statistics(self) -> dict[str, Statistic]:
+        """Every metric by name."""
+        means = {name: intervals.mean_of(values) for name, values in (self.per_prompt | self.per_block).items()}
+        return means | self.pooled
+
+    def points(self) -> dict[str, float]:
+        """The point estimate of every metric."""
+        return {name: statistic.point for name, statistic in self.statistics().items()}
+
+
+def measure(replies: Replies, judges: Judges) -> Measured:
+    """Every metric that can be had; those of references are left out when a prompt has none, those of acts likewise.
+
+    Raises RewardError when the reward fails.
+    """
+    dialogues = replies.dialogues
+    texts = [dialogue.response for dialogue in dialogues]
+    found = Measured(
+        {
+            "mean_length": np.asarray(replies.num_tokens, dtype=np.float64),
+            "mean_words": _array(len(text.split()) for text in texts),
+            "truncated": _array(dialogue.truncated for dialogue in dialogues),
+            "copied": _array(copied(d.prompt_turns[-1], d.response) for d in dialogues),
+        },
+        {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
+    )
+    if judges.scorer:
+        begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
+        found.per_prompt |= _of_reward(dialogues, judges.scorer)
+    if have_references(dialogues):
+        _add_overlap(found, dialogues, judges)
+    if judges.intent and have_acts(dialogues):
+        _add_acts(found, replies, judges.intent)
+    if replies.reference_nll is not None:
+        found.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
+    return found
+
+
+PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the METEOR variant stands in the settings
+
+
+def _of_reward(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
+    scores = scorer.score(dialogues)
+    parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
+    return {"score": _array(scores.total), **parts}
+
+
+def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
+    """ROUGE, BLEU, METEOR, and METEOR against the references of another prompt."""
+    end = LEGACY_END if judges.legacy_eou else ""
+    own = [[text + end for text in d.references or [d.reference or ""]] for d in dialogues]
+    foreign = [own[i] for i in others(len(own), judges.seed)]
+    replies = [d.response + ("" if d.truncated else end) for d in dialogues]
+    rouges = [rouge(texts, reply) for texts, reply in zip(own, replies, strict=True)]
+    found.per_prompt |= {kind: _array(scores[kind] for scores in rouges) for kind in ROUGE_KINDS}
+    for name, wanted in (("meteor", own), ("meteor_shuffled", foreign)):
+        pairs = zip(wanted, replies, strict=True)
+        found.per_prompt[name] = _array(meteor(texts, reply, judges.wordnet) for texts, reply in pairs)
+    if len(own) == 1:
+        found.per_prompt["meteor_shuffled"] = np.full(1, np.nan)  # there is no other prompt
+    found.per_prompt["meteor_margin"] = found.per_prompt["meteor"] - found.per_prompt["meteor_shuffled"]
+    counts = [bleu_counts(texts, reply) for texts, reply in zip(own, replies, strict=True)]
+    found.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)
+
+
+def _add_acts(found: Measured, replies: Replies, intent: Intent) -> None:
+    """Accuracy of the wanted act over all prompts and for each act, and macro-F1."""
+    acts = [dialogue.act or 0 for dialogue in replies.dialogues]
+    fixed = replies.always_act
+    classes = intent.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
+    counts = act_counts(classes, acts)
+    hits, _, wanted = np.split(counts, 3, axis=1)
+    found.per_prompt["intent_accuracy"] = hits.sum(axis=1)
+    found.pooled["intent_macro_f1"] = Statistic(counts, macro_f1)
+    for i in range(NUM_ACTS):
+        columns = np.stack([hits[:, i], wanted[:, i]], axis=1)
+        found.pooled[f"intent_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
+
+
+def perplexity(sums: Array) -> Array:
+    """exp of nats by tokens, of summed `reference_nll` (..., 2)."""
+    return np.exp(intervals.ratio(sums))
+
+
+def _array(values: Iterable[float]) -> Array:
+    return np.asarray(list(values), dtype=np.float64)
+
+
+def with_intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
+    """Mean and 95 % bootstrap interval of every metric: 1,000 resamples of prompts, or of blocks for distinct-n."""
+    return {name: intervals.interval(statistic, seed) for name, statistic in measured.statistics().items()}
+
+
+def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, Interval]:
+    """After minus before, paired by prompt (by block for distinct-n), with intervals."""
+    first, second = before.statistics(), after.statistics()
+    return {name: intervals.difference(first[name], second[name], seed) for name in first}

@@ -1,0 +1,141 @@
+"""Who answers: an agent, and what needs no model, the same held-out prompts. B prompts."""
+
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from rich.progress import track
+
+from rlhf_dialog.chat_agent import Speaker, num_positions
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.generation import Sampling, teacher_forced
+from rlhf_dialog.intervals import Array
+from rlhf_dialog.metrics.text import others
+
+T = TypeVar("T")
+CONSTANT_REPLY = "Yes , I am ."
+LONG_CONSTANT_REPLY = "I don't know , but I think it is a good idea for you to do that ."
+INFORM_REPLY = "It is on the second floor ."
+INFORM = 0  # the classifier's class of act 1
+
+
+@dataclass
+class Replies:
+    """The replies of one system to B prompts, and their lengths in policy tokens.
+
+    `reference_nll` (B, 2): the summed negative log-likelihood in nats of the prompt's reference under the system, and its
+    number of tokens; None for a system without a model. `always_act`: the class that the system's replies count as.
+    """
+
+    dialogues: list[Dialogue]
+    num_tokens: list[int]
+    reference_nll: Array | None = None
+    always_act: int | None = None
+
+
+def generate_replies(
+    speaker: Speaker,
+    prompts: list[Dialogue],
+    sampling: Sampling,
+    seed: int = 0,
+    batch_size: int = 64,
+    title: str = "replies",
+) -> Replies:
+    """Answer every prompt; the same seed, prompts and batch size give the same replies."""
+    torch.manual_seed(seed)
+    speaker = Speaker(speaker.policy, speaker.encoder, sampling, speaker.stop)
+    found = [reply for batch in batches(prompts, batch_size, title) for reply in speaker.reply(batch)]
+    dialogues = [prompt.said(reply.text, reply.truncated) for prompt, reply in zip(prompts, found, strict=True)]
+    return Replies(dialogues, [len(reply.ids) for reply in found])
+
+
+@torch.no_grad()
+def reference_nll(speaker: Speaker, prompts: list[Dialogue], batch_size: int = 64) -> Array:
+    """What the speaker's model makes of each prompt's first reference with its end: (B, 2), nats and tokens.
+
+    Where both do not fit into the model's positions, the prompt loses tokens from the left.
+    """
+    positions = num_positions(speaker.policy)
+    device, pad_id = speaker.policy.lm.device, speaker.encoder.pad_id
+    sums: list[list[float]] = []
+    for batch in batches(prompts, batch_size, "reference perplexity"):
+        targets = [
+            speaker.encoder.encode_reply(prompt.reference or "")[: positions and positions - 1] for prompt in batch
+        ]
+        lengths = torch.tensor([len(target) for target in targets], device=device)
+        ids = torch.full((len(batch), int(lengths.max())), pad_id, device=device)
+        for row, target in enumerate(targets):
+            ids[row, : len(target)] = torch.tensor(target, device=device)
+        room = positions and positions - ids.shape[1]
+        asked = [speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in batch]
+        prompt_ids, prompt_mask = speaker.batch([p[-room:] if room else p for p in asked])
+        counts = torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)
+        found = teacher_forced(
+            speaker.policy, prompt_ids, prompt_mask, ids, counts, temperature=1.0, with_entropy=False
+        )
+        nll = -found.logprobs.sum(dim=1)
+        sums += torch.stack([nll, lengths], dim=1).tolist()
+    return np.asarray(sums)
+
+
+def batches(prompts: list[Dialogue], size: int, title: str) -> Iterable[list[Dialogue]]:
+    """The prompts in their order, `size` at a time, with a progress bar."""
+    starts = range(0, len(prompts), size)
+    return (prompts[start : start + size] for start in progress(starts, title))
+
+
+def progress(items: Sequence[T], title: str) -> Iterable[T]:
+    """The items, with a bar on a terminal."""
+    return track(items, description=title, transient=True, disable=not sys.stdout.isatty())
+
+
+def baseline_replies(
+    prompts: list[Dialogue], train_replies: list[str], speaker: Speaker, seed: int = 0
+) -> dict[str, Replies]:
+    """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
+
+    Those that are made of references are there only when every prompt has one, `random_train_reply` only when there is
+    any. `always_inform` counts as act 1 whatever a classifier sees in it: the accuracy of the commonest act.
+    """
+    draw = random.Random(seed)
+    texts: dict[str, Iterable[str]] = {
+        "constant_reply": [CONSTANT_REPLY] * len(prompts),
+        "long_constant_reply": [LONG_CONSTANT_REPLY] * len(prompts),
+        "repeat_last_turn": [prompt.prompt_turns[-1] for prompt in prompts],
+        "always_inform": [INFORM_REPLY] * len(prompts),
+    }
+    if train_replies:
+        texts["random_train_reply"] = draw.choices(train_replies, k=len(prompts))
+    if have_references(prompts):
+        references = [prompt.reference or "" for prompt in prompts]
+        texts["true_replies"] = references
+        if len(prompts) > 1:
+            texts["random_reference"] = [references[i] for i in others(len(prompts), seed, step=-1)]
+    found = {name: _as_replies(prompts, list(replies), speaker) for name, replies in texts.items()}
+    found["always_inform"].always_act = INFORM
+    return found
+
+
+def have_references(prompts: Sequence[Dialogue]) -> bool:
+    return all(prompt.reference is not None for prompt in prompts)
+
+
+def have_acts(prompts: Sequence[Dialogue]) -> bool:
+    return all(prompt.act is not None for prompt in prompts)
+
+
+def _as_replies(prompts: list[Dialogue], texts: list[str], speaker: Speaker) -> Replies:
+    dialogues = [replace(prompt, response=text) for prompt, text in zip(prompts, texts, strict=True)]
+    return Replies(dialogues, [len(speaker.encoder.encode_reply(text)) for text in texts])
+
+
+def pick_prompts(prompts: list[Dialogue], max_prompts: int | None, seed: int = 0) -> list[Dialogue]:
+    """At most `max_prompts` of them, drawn by `seed`, in their order."""
+    if max_prompts is None or max_prompts >= len(prompts):
+        return prompts
+    chosen = random.Random(seed).sample(range(len(prompts)), max_prompts)
+    return [prompts[i] for i in sorted(chosen)]

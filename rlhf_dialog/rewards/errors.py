@@ -1,0 +1,35 @@
+"""The error of a reward that fails, with the line that its author can correct."""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_dialog.errors import RunStopped, UserError
+
+
+class RewardError(UserError):
+    """A reward raised or returned something unusable; `__cause__` is the reward's own exception, if it raised."""
+
+
+@contextmanager
+def named(name: str, cls: type) -> Iterator[None]:
+    """Whatever the reward `name` of the class `cls` raises in the block becomes a RewardError that names both."""
+    try:
+        yield
+    except (UserError, RunStopped):
+        raise
+    except Exception as error:
+        raise raised(name, cls, error) from error
+
+
+def raised(name: str, cls: type, error: Exception) -> RewardError:
+    """The error that names the deepest frame in the file of the reward's class: the line that its author can mend."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own_file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    own = [frame for frame in frames if own_file and Path(frame.filename).resolve() == Path(own_file).resolve()]
+    frame = (own or frames)[-1]
+    path = Path(frame.filename)
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {place}:{frame.lineno}")

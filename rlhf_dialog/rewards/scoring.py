@@ -1,0 +1,222 @@
+"""How any reward is asked: its weighted parts in turn or beside other work, and checks of what each of them returns."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.rewards.base import BaseReward, Part, Purpose, needs_device, walk
+from rlhf_dialog.rewards.errors import RewardError, named
+from rlhf_dialog.rewards.limit import Aside, stop_after
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ScoringRules:
+    """What becomes of a dialogue without a score, and of a reward without an end; by default the first stops the run."""
+
+    skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
+    timeout_s: float | None = None  # for all parts together
+
+
+STOPPING = ScoringRules()
+
+
+@dataclass
+class PartScore:
+    """What one part of a reward says of N dialogues."""
+
+    raw: list[float]  # N values; NaN where there is no score
+    weighted: list[float]  # N values times the part's weight
+    seconds: float  # wall time of the part
+
+
+@dataclass
+class Scores:
+    """What a reward says of N dialogues.
+
+    >>> Scores(total=[0.6], parts={"intent": PartScore([1.0], [0.5], 0.02), "meteor": PartScore([0.2], [0.1], 0.001)})
+    """
+
+    total: list[float]  # N values, the sum of the weighted parts; NaN where a part gave no score
+    parts: dict[str, PartScore]
+
+    def of(self, rows: list[int]) -> "Scores":
+        """The scores of the dialogues with these numbers alone."""
+        parts = {
+            name: PartScore([part.raw[i] for i in rows], [part.weighted[i] for i in rows], part.seconds)
+            for name, part in self.parts.items()
+        }
+        return Scores([self.total[i] for i in rows], parts)
+
+
+def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
+    """The scores of any reward with their parts; a reward that is no composite is one part of weight 1.
+
+    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (where the rules
+    skip: one number or None, and the scores hold NaN for what is not finite), and RewardTimeout after `rules.timeout_s`.
+    """
+    return _total(_part_scores(_parts_of(reward), dialogues, rules), len(dialogues))
+
+
+def scored_beside(
+    reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING
+) -> Callable[[], Scores]:
+    """Begin to score, as `scored` does, while the caller computes something else; the function gives the scores, or raises.
+
+    Parts that leave the device alone (METEOR, a server, most rewards in Python) begin at once in a thread; the others
+    (`uses_device`, or frozen models) run when the scores are asked for. With a time limit all of them do.
+    """
+    parts = _parts_of(reward)
+    aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
+    if rules.timeout_s is not None or not aside:
+        return lambda: scored(reward, dialogues, rules)
+    work = Aside(lambda: _part_scores(aside, dialogues, rules))
+
+    def scores() -> Scores:
+        rest = {name: part for name, part in parts.items() if name not in aside}
+        found = _part_scores(rest, dialogues, rules) | work.result()
+        return _total({name: found[name] for name in parts}, len(dialogues))
+
+    return scores
+
+
+@dataclass
+class Scorer:
+    """How a run asks its reward. `truncation_penalty` is what a rollout takes off the score of a truncated response."""
+
+    reward: BaseReward
+    rules: ScoringRules = STOPPING
+    truncation_penalty: float = 0.0
+
+    def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
+        """Begin to score while the caller computes something else, see `scored_beside`."""
+        return scored_beside(self.reward, dialogues, self.rules)
+
+    def score(self, dialogues: list[Dialogue]) -> Scores:
+        """The scores of the dialogues, see `scored`."""
+        return scored(self.reward, dialogues, self.rules)
+
+
+def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
+    """Tell a reward what it will score next, see `BaseReward.begin_scoring`. Raises RewardError when it raises."""
+    with named(reward.name, type(reward)):
+        reward.begin_scoring(purpose, iteration)
+
+
+def metrics_of(reward: BaseReward) -> dict[str, float]:
+    """`<reward's name>/<key>` for each number of a reward beside its scores; a part of a sum has its own name, not the sum's.
+
+    Raises RewardError when the reward raises, or gives what is not a number.
+    """
+    with named(reward.name, type(reward)):
+        found = {str(key): value for key, value in reward.metrics().items()}
+    if wrong := [key for key, value in found.items() if not isinstance(value, Real)]:
+        raise RewardError(f"reward '{reward.name}': metrics() has {found[wrong[0]]!r} as {wrong[0]!r}; give a number")
+    of_part = reward.weighted_parts() if found else {}
+    return {
+        key if "/" in key and key.partition("/")[0] in of_part else f"{reward.name}/{key}": float(value)
+        for key, value in found.items()
+    }
+
+
+def state_of(reward: BaseReward) -> dict[str, Any]:
+    """The state of a reward for a checkpoint. Raises RewardError when the reward raises, or its state is not JSON."""
+    with named(reward.name, type(reward)):
+        state = reward.state_dict()
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RewardError(
+            f"reward '{reward.name}': state_dict() is not JSON ({error}); return numbers, text, lists and dicts"
+        ) from error
+    if not isinstance(state, dict):
+        raise RewardError(f"reward '{reward.name}': state_dict() returned {type(state).__name__}; return a dict")
+    return state
+
+
+def load_state(reward: BaseReward, state: Any) -> None:
+    """Load what `state_of` returned. Raises RewardError when the reward raises, TypeError for anything but a dict."""
+    if not isinstance(state, dict):
+        raise TypeError(f"the state of the reward is {type(state).__name__}, not a mapping")
+    with named(reward.name, type(reward)):
+        reward.load_state_dict(state)
+
+
+def _parts_of(reward: BaseReward) -> dict[str, Part]:
+    return reward.weighted_parts() or {reward.name: Part(1.0, reward)}
+
+
+def _part_scores(parts: dict[str, Part], dialogues: list[Dialogue], rules: ScoringRules) -> dict[str, PartScore]:
+    scores, begin = {}, time.perf_counter()
+    for name, part in parts.items():
+        start = time.perf_counter()
+        left = None if rules.timeout_s is None else rules.timeout_s - (start - begin)
+        raw = _values(name, part.reward, dialogues, replace(rules, timeout_s=left))
+        seconds = time.perf_counter() - start
+        scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds)
+    return scores
+
+
+def _total(scores: dict[str, PartScore], count: int) -> Scores:
+    return Scores([_sum([score.weighted[i] for score in scores.values()]) for i in range(count)], scores)
+
+
+def _sum(values: list[float]) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # beyond the largest number, or inf - inf
+        return math.inf
+
+
+def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> list[float]:
+    """One number for each dialogue; NaN for no score where the rules skip it."""
+    if reward.weighted_parts():
+        return scored(reward, dialogues, rules).total
+    call = reward.score_available if rules.skip_unscored else reward
+    with ExitStack() as stack, named(name, type(reward)):
+        for one in walk(reward):
+            stack.enter_context(one.at_work())
+        values = stop_after(rules.timeout_s, name, lambda: _as_list(call(dialogues)))
+    if not isinstance(values, (list, tuple)):
+        raise RewardError(
+            f"reward '{name}' returned {type(values).__name__}; it must return a list of one number per dialogue"
+        )
+    if len(values) != len(dialogues):
+        raise RewardError(f"reward '{name}' returned {len(values)} values for {len(dialogues)} dialogues")
+    if rules.skip_unscored:
+        values = _without_unscored(name, values)
+    for value, dialogue, i in zip(values, dialogues, range(len(values)), strict=True):
+        if not (isinstance(value, Real) and (rules.skip_unscored or math.isfinite(value))):
+            kind = "which is not finite" if isinstance(value, Real) else "which is not a number"
+            raise RewardError(
+                f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
+            )
+    return [float(value) for value in values]
+
+
+def _as_list(returned: Any) -> Any:
+    return returned.tolist() if hasattr(returned, "tolist") else returned  # an array or tensor is welcome too
+
+
+def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
+    """The values with NaN in the place of None and of what is not finite; the log says how many."""
+    missing = [value is None or (isinstance(value, Real) and not math.isfinite(value)) for value in values]
+    if any(missing):
+        first = missing.index(True)
+        logger.warning(
+            "reward '%s' gave no score to %d of %d dialogues (the first is number %d: %r); they are left out",
+            name,
+            sum(missing),
+            len(values),
+            first,
+            values[first],
+        )
+    return [math.nan if gone else value for gone, value in zip(missing, values, strict=True)]

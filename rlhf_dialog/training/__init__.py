@@ -1,0 +1,1 @@
+"""The PPO loop, its mathematics, the supervised stages."""

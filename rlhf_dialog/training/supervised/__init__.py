@@ -1,0 +1,1 @@
+"""The supervised stages: a policy that answers, a classifier of acts."""

@@ -1,0 +1,119 @@
+"""Tokenizers learnt from the training data, and models with random weights for them."""
+
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from rlhf_dialog.dialogue import Dialogue, render_reply
+from rlhf_dialog.errors import UserError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def new_tokenizer(
+    dialogues: list[Dialogue], vocab_size: int, separator: str, max_length: int
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of the replies in `dialogues`, with <pad>, <eos> and `separator` as one special token each.
+
+    The separator takes the space before it, so that `" <EOU>"` and `"<EOU>"` are the same token.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<pad>", "<eos>", AddedToken(separator, lstrip=True, special=True)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((render_reply(dialogue.reference or "") for dialogue in dialogues), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", model_max_length=max_length
+    )
+
+
+def new_gpt2(
+    tokenizer: PreTrainedTokenizerBase, n_layer: int, n_head: int, n_embd: int, n_positions: int, dropout: float
+) -> GPT2LMHeadModel:
+    """A GPT-2 with random weights and exactly the vocabulary of `tokenizer`.
+
+    Raises UserError when `n_embd` is not a multiple of `n_head`.
+    """
+    if n_embd % n_head:
+        raise UserError(f"n_embd: {n_embd} is not a multiple of n_head {n_head}")
+    return GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=n_layer,
+            n_head=n_head,
+            n_embd=n_embd,
+            n_positions=n_positions,
+            vocab_size=len(tokenizer),
+            activation_function="gelu_pytorch_tanh",  # GPT-2's own function in one kernel
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def new_pair_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
+    """A lower-case WordPiece that joins two turns as `[CLS] last_turn [SEP] response [SEP]`, types 0 and 1."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=max_length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def new_bert(
+    tokenizer: PreTrainedTokenizerBase,
+    num_layers: int,
+    num_heads: int,
+    hidden_size: int,
+    max_length: int,
+    **labels: Any,
+) -> BertForSequenceClassification:
+    """A BERT classifier with random weights; `labels` are `id2label` and `label2id`.
+
+    Raises UserError when `hidden_size` is not a multiple of `num_heads`.
+    """
+    if hidden_size % num_heads:
+        raise UserError(f"hidden_size: {hidden_size} is not a multiple of num_heads {num_heads}")
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=hidden_size,
+            num_hidden_layers=num_layers,
+            num_attention_heads=num_heads,
+            intermediate_size=4 * hidden_size,
+            max_position_embeddings=max_length,
+            pad_token_id=tokenizer.pad_token_id,
+            **labels,
+        )
+    )

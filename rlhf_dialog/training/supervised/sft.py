@@ -1,0 +1,282 @@
+"""Supervised fine-tuning: teach a causal LM, or a small GPT-2 from scratch, the replies of the training dialogues."""
+
+import logging
+import math
+import random
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+
+from rlhf_dialog.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder
+from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.models import load_causal_lm, read_tokenizer, trained_parameters
+from rlhf_dialog.pretrained import warn_of_remote_code
+from rlhf_dialog.prompts import load_prompts
+from rlhf_dialog.schema import DataKeys
+from rlhf_dialog.training.supervised.hugging_face_trainer import (
+    SupervisedKeys,
+    ordered_dataset,
+    prepare,
+    train_quietly,
+    trainer_arguments,
+)
+from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_tokenizer
+
+logger = logging.getLogger(__name__)
+IGNORED = -100  # the label of a token without loss
+
+
+class SFTConfig(SupervisedKeys, DataKeys):
+    """Supervised fine-tuning"""
+
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
+    model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
+    tokenizer_path: str | None = Field(
+        None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
+    )
+    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    allow_pickle_weights: bool = Field(
+        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
+    vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
+    n_layer: int = Field(4, ge=1, description="from scratch: layers of the GPT-2")
+    n_head: int = Field(4, ge=1, description="from scratch: attention heads")
+    n_embd: int = Field(256, ge=8, description="from scratch: width, a multiple of n_head")
+    n_positions: int = Field(256, ge=8, description="from scratch: tokens of the longest prompt with its reply")
+    dropout: float = Field(0.0, ge=0, lt=1, description="from scratch: dropout during this training")
+    learn_eos: bool = Field(
+        False,
+        description="also learn the end-of-text token behind the separator that ends a reply; only where all prompts have "
+        "as many turns (min_context_size = context_size), else nothing tells it from the separator inside a prompt",
+    )
+    max_train_prompts: int | None = Field(None, ge=1, description="a random part of the training prompts; default: all")
+    max_eval_prompts: int = Field(1000, ge=1, description="a random part of the validation prompts")
+    evals: int = Field(4, ge=1, description="validations during the training, at equal distances")
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many validations without a lower loss, and keep the best weights"
+    )
+
+
+def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
+    """Train, and write model and tokenizer into `folder`; returns the configuration, counts and losses.
+
+    `report` gets a line for each thing that was read or made. Raises UserError for data or a model that does not fit.
+    """
+    prepare(config)
+    training = read_prompts(config, "train", config.max_train_prompts, report)
+    validation = read_validation(config, report)
+    lm, tokenizer = starting_point(config, training)
+    encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
+    positions = check_length(config, lm)
+    report(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
+    rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in training])
+    held_out = [example(encoder, dialogue, config.learn_eos, positions) for dialogue in validation]
+    logger.info("%d prompts are learnt in %d sequences", len(training), len(rows))
+    watch = Validation(held_out, config)
+    fine_tune(config, lm, tokenizer, rows, watch)
+    lm.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return {
+        "config": config.model_dump(),
+        "num_train_prompts": len(training),
+        "num_validation_prompts": len(validation),
+        "num_parameters": trained_parameters([lm]),
+        "validation": watch.points,
+        "train": watch.train_losses,
+        "best_step": watch.best_step,
+    }
+
+
+def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
+    """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
+    found = load_prompts(config.data_path, split, config.context_size, config.min_context_size, config.drop_overlap)
+    prompts = [dialogue for dialogue in found if dialogue.reference]
+    if not prompts:
+        raise UserError(
+            f"data_path: the {split} split of '{config.data_path}' has no prompt with a reply to learn from"
+        )
+    if limit and limit < len(prompts):
+        prompts = random.Random(config.seed).sample(prompts, limit)
+    report(f"{split}: {len(prompts)} of {len(found)} prompts")
+    return prompts
+
+
+def read_validation(config: SFTConfig, report: Callable[[str], None]) -> list[Dialogue]:
+    """The validation prompts; none, with a notice, when the data has no such split."""
+    try:
+        return read_prompts(config, "validation", config.max_eval_prompts, report)
+    except MissingSplit as error:
+        logger.warning("no perplexity and no early stopping: %s", error)
+        return []
+
+
+def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer of the configuration, or new ones. Raises UserError when they do not fit together."""
+    source = config.tokenizer_path or config.model_path
+    if config.trust_remote_code and source:
+        warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
+    if source:
+        key = "tokenizer_path" if config.tokenizer_path else "model_path"
+        tokenizer = read_tokenizer(source, key, config.trust_remote_code)
+    elif config.turn_separator == CHAT_TEMPLATE:
+        raise UserError(
+            "turn_separator: chat_template needs a tokenizer with a chat template, and a new tokenizer has none; set "
+            "model_path or tokenizer_path, or give turn_separator a text such as <EOU>"
+        )
+    else:
+        tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, config.n_positions)
+    if config.model_path:
+        lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
+    else:
+        sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "dropout")}
+        lm = new_gpt2(tokenizer, **sizes)
+    rows: Any = lm.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise UserError(f"tokenizer_path: {len(tokenizer)} tokens, but the model has embeddings for {rows}")
+    return lm, tokenizer
+
+
+def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
+    """The positions of the model, None without a limit. Raises UserError when the longest prompt leaves no reply."""
+    positions: int | None = getattr(lm.config, "max_position_embeddings", None)
+    if positions and config.max_prompt_length >= positions:
+        raise UserError(f"max_prompt_length: {config.max_prompt_length} leaves no room in {positions} positions")
+    return positions
+
+
+def example(
+    encoder: TurnEncoder, dialogue: Dialogue, learn_eos: bool = False, positions: int | None = None
+) -> dict[str, Any]:
+    """Token ids of prompt and target; only the target (reply, separator and, with `learn_eos`, eos) has labels.
+
+    With a chat template the target is the reply with its end-of-turn token, whatever `learn_eos` is. A target that is too
+    long for the model's `positions` loses its end.
+    """
+    prompt = encoder.encode_prompt(dialogue.prompt_turns)
+    encode = encoder.encode_target if learn_eos else encoder.encode_reply
+    target = encode(dialogue.reference or "")
+    ids = (prompt + target)[:positions]
+    labels = ([IGNORED] * len(prompt) + target)[:positions]
+    return {"input_ids": ids, "labels": labels, "length": len(ids)}
+
+
+def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row whose ids begin the next row is learnt inside it: the same labels after the same tokens, in fewer rows."""
+    merged: list[dict[str, Any]] = []
+    for row in rows:
+        last = merged[-1] if merged else None
+        if last and row["input_ids"][: last["length"]] == last["input_ids"]:
+            own = row["labels"][: last["length"]]
+            labels = [a if b == IGNORED else b for a, b in zip(last["labels"], own, strict=True)]
+            merged[-1] = {**row, "labels": labels + row["labels"][last["length"] :]}
+        else:
+            merged.append(row)
+    return merged
+
+
+@dataclass
+class Validation(TrainerCallback):
+    """Measures the loss per token on held-out prompts during the training, and keeps the best weights when asked."""
+
+    rows: list[dict[str, Any]]
+    config: SFTConfig
+    points: list[dict[str, float]] = field(default_factory=list)  # step, loss, perplexity
+    train_losses: list[dict[str, float]] = field(default_factory=list)  # step, loss
+    best_step: int | None = None
+    best_weights: dict[str, torch.Tensor] | None = None
+
+    def measure(self, lm: PreTrainedModel, step: int) -> bool:
+        """Measure, print and remember the loss in nats per labelled token; True when `patience` is over."""
+        if not self.rows:
+            return False
+        loss = token_loss(lm, self.rows, batch_size=64)
+        best = min((point["loss"] for point in self.points), default=math.inf)
+        self.points.append({"step": step, "loss": loss, "perplexity": math.exp(loss)})
+        logger.info("step %d: validation loss %.3f, perplexity %.1f per token", step, loss, math.exp(loss))
+        if self.config.patience is None:
+            return False
+        if loss < best:
+            self.best_step = step
+            self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in lm.state_dict().items()}
+        return sum(point["step"] > (self.best_step or 0) for point in self.points) >= self.config.patience
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self.train_losses.append({"step": state.global_step, "loss": float(logs["loss"])})
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        interval = math.ceil(state.max_steps / self.config.evals)
+        due = state.global_step % interval == 0 or state.global_step == state.max_steps
+        if due and self.measure(model, state.global_step):
+            logger.info("stopped: no lower validation loss in %d validations", self.config.patience)
+            control.should_training_stop = True
+
+
+@torch.no_grad()
+def token_loss(lm: PreTrainedModel, rows: list[dict[str, Any]], batch_size: int) -> float:
+    """Mean negative log-likelihood in nats over all labelled tokens of `rows`; dropout is off while it measures."""
+    was_training, total, count = lm.training, 0.0, 0
+    lm.eval()
+    ordered = sorted(rows, key=lambda row: row["length"])
+    for start in range(0, len(ordered), batch_size):
+        batch = pad_right(ordered[start : start + batch_size])
+        labels = batch.pop("labels")[:, 1:].to(lm.device)
+        logits = lm(**{name: tensor.to(lm.device) for name, tensor in batch.items()}).logits[:, :-1]
+        total += torch.nn.functional.cross_entropy(
+            logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="sum"
+        ).item()
+        count += int((labels != IGNORED).sum())
+    lm.train(was_training)
+    return total / count
+
+
+def pad_right(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """`input_ids`, `attention_mask`, `labels` (B, longest); the mask comes from the lengths, never from a pad id."""
+    width = max(row["length"] for row in rows)
+    return {
+        "input_ids": torch.tensor([row["input_ids"] + [0] * (width - row["length"]) for row in rows]),
+        "labels": torch.tensor([row["labels"] + [IGNORED] * (width - row["length"]) for row in rows]),
+        "attention_mask": torch.tensor([[1] * row["length"] + [0] * (width - row["length"]) for row in rows]),
+    }
+
+
+def fine_tune(
+    config: SFTConfig,
+    lm: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[dict[str, Any]],
+    watch: Validation,
+) -> None:
+    """Train `lm` in place; with `patience`, it ends with the weights of the lowest validation loss."""
+    from trl import SFTConfig as TrainerArguments
+    from trl import SFTTrainer
+
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
+        arguments = TrainerArguments(
+            **trainer_arguments(config, scratch, len(rows)),
+            max_length=None,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            gradient_checkpointing=False,
+        )
+        trainer = SFTTrainer(
+            model=lm,
+            args=arguments,
+            train_dataset=ordered_dataset(rows, config),
+            processing_class=tokenizer,
+            callbacks=[watch],
+        )
+        watch.measure(lm, step=0)
+        train_quietly(trainer)
+    if watch.best_weights is not None:
+        lm.load_state_dict(watch.best_weights)
+    lm.eval()

@@ -1,0 +1,191 @@
+"""The optimizer steps of one rollout: epochs over minibatches of responses, each made of microbatches. B, T as in `ppo`."""
+
+import logging
+import math
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog import ppo
+from rlhf_dialog.checks import all_finite, check_ratio, tell_skipped
+from rlhf_dialog.clock import Clock
+from rlhf_dialog.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
+from rlhf_dialog.masks import masked
+from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
+from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.schema import Config
+from rlhf_dialog.sharing import Sharing
+from rlhf_dialog.summary import Metrics
+from rlhf_dialog.world import World
+
+logger = logging.getLogger(__name__)
+
+
+class PPOUpdate:
+    """Moves the engines along the losses of a rollout; every rank of a run has one, and all take the same steps.
+
+    `skipped_in_a_row` counts the optimizer steps that were not made, across rollouts, and belongs into a checkpoint.
+    """
+
+    def __init__(self, config: Config, sharing: Sharing, world: World, num_minibatches: int):
+        self.config, self.sharing, self.world, self.num_minibatches = config, sharing, world, num_minibatches
+        self.engines = sharing.engines
+        self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
+        self.iteration, self.clock = 0, Clock(world.device)
+
+    def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, clock: Clock) -> Metrics:
+        """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the good minibatches.
+
+        A minibatch is the rows that every rank takes of its own part, in an order of its own. `iteration` is the number that
+        messages name, `clock` counts the time. Raises RunStopped as `optimizer_step` does.
+        """
+        self.iteration, self.clock, self.overflows = iteration, clock, 0
+        self._set_learning_rates(lr_scale)
+        self.warm_up_ddp(rollout)
+        counts = self.world.gather(len(rollout))
+        sizes = minibatch_sizes(counts, min(self.num_minibatches, sum(counts)))[self.world.rank]
+        steps: list[Metrics] = []
+        good: list[Metrics] = []
+        for _ in range(self.config.ppo_epoch):
+            order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
+            for rows in order.split(sizes):
+                steps.append(self.optimizer_step(rollout, rows, is_first=not good))
+                good += steps[-1:] if all_finite(steps[-1]) else []
+        means = {name: sum(step[name] for step in good) / len(good) if good else math.nan for name in steps[0]}
+        overflows = {"ppo/overflow_steps": self.overflows} if self.config.uses_fp16 else {}
+        return means | {"ppo/skipped_steps": len(steps) - len(good), **overflows}
+
+    def _set_learning_rates(self, scale: float) -> None:
+        for name, lr in (("policy", self.config.lr), ("critic", self.config.critic_lr)):
+            if name in self.engines:
+                self.engines[name].set_lr(lr * scale)
+
+    def warm_up_ddp(self, rollout: Rollout) -> None:
+        """Once in the life of the process: the first microbatch of several ranks, which changes nothing (see `Engine`)."""
+        if self.world.size > 1 and not self.is_warm:
+            no_tokens = rollout.response_mask.new_ones((), dtype=torch.long)
+            self.forward_backward(*blank_part(rollout), no_tokens, is_first=False, is_last=True)
+            self._drop_gradients()
+        self.is_warm = True
+
+    def _drop_gradients(self) -> None:
+        for engine in self.engines.values():
+            engine.zero_grad()
+
+    def optimizer_step(self, rollout: Rollout, rows: Tensor, is_first: bool) -> Metrics:
+        """One minibatch; its microbatches add up to the same gradient whatever their size, and whichever ranks they lie on.
+
+        No step is made when one of the returned statistics is not finite; that counts for `max_skipped_steps`, unless only the
+        scale of fp16's losses was too large, as it is at the start. Raises RunStopped when `max_skipped_steps` were skipped in
+        a row, and, on the first minibatch of a rollout, when the ratio is not 1.
+        """
+        totals, suspects = self._add_gradients(rollout, rows, is_first)
+        losses_are_finite = all_finite(totals)
+        with self.clock.measured("optimizer"):
+            totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
+            is_made = all_finite(totals)
+            for engine in self.engines.values():
+                if is_made:
+                    engine.step()
+                else:
+                    engine.lower_scale()
+            self._drop_gradients()
+        lowered = [engine.lowered for engine in self.engines.values() if engine.lowered and losses_are_finite]
+        self.overflows += bool(lowered)
+        if is_made:
+            self.skipped_in_a_row = 0
+        if lowered:
+            logger.info("iteration %d: a step is skipped: %s", self.iteration, "; ".join(lowered))
+        elif not is_made:
+            self._report_skipped(rollout, totals, rows.tolist(), suspects)
+        return totals
+
+    def _add_gradients(self, rollout: Rollout, rows: Tensor, is_first: bool) -> tuple[Metrics, list[int]]:
+        """Forward and backward of all microbatches: the statistics over all ranks, and this rank's rows with a bad number."""
+        num_tokens = self.world.sum(rollout.response_mask[rows].sum())
+        totals: Metrics = {}
+        suspects: list[int] = []
+        parts = parts_of(rollout, rows, self.config.per_device_microbatch_size, max(self.world.gather(len(rows))))
+        for number, (episodes, part) in enumerate(parts, 1):
+            statistics = self.forward_backward(episodes, part, num_tokens, is_first, is_last=number == len(parts))
+            found = {name: value.item() for name, value in statistics.items()}
+            suspects += part.rows.tolist() if episodes is rollout and not all_finite(found) else []
+            for name, value in found.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True)), suspects
+
+    def forward_backward(
+        self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool
+    ) -> dict[str, Tensor]:
+        """Add the gradient of one microbatch; returns the statistics to add up."""
+        with ExitStack() as stack:
+            for engine in self.engines.values():
+                stack.enter_context(engine.microbatch(is_last))
+            with self.clock.measured("forward"):
+                losses, statistics = self.losses(rollout, part, num_tokens, is_first)
+            with self.clock.measured("backward"):
+                for name, loss in losses.items():
+                    self.engines[name].backward(loss)
+        return statistics
+
+    def _report_skipped(self, rollout: Rollout, totals: Metrics, rows: list[int], suspects: list[int]) -> None:
+        """Report a step that was not made, with the prompts of the microbatches on any rank that show the bad number."""
+        of_ranks = self.world.gather(([rollout.dialogues[i] for i in suspects], [rollout.dialogues[i] for i in rows]))
+        guilty = [dialogue for own, _ in of_ranks for dialogue in own]
+        whole_minibatch = [dialogue for _, own in of_ranks for dialogue in own]
+        self.skipped_in_a_row += 1
+        limits = (self.iteration, self.skipped_in_a_row, self.config.max_skipped_steps)
+        tell_skipped(totals, guilty or whole_minibatch, bool(guilty), *limits)
+
+    def losses(
+        self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, is_first: bool
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """For each engine the loss of a microbatch as its share of the minibatch, and the statistics to add up; all scalars."""
+        config, at = self.config, (part.rows, part.response)
+        mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
+        new, values = self._teacher_forced(rollout, part)
+        log_ratio = masked(new.logprobs - old_logprobs, mask)
+        if is_first:
+            with self.world.fail_together():
+                check_ratio(log_ratio.detach(), mask, self.iteration, self.sharing.reduced_precision)
+        dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
+        policy_loss, clip_fraction = ppo.policy_loss(
+            new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
+        )
+        losses = {"policy": policy_loss}
+        if new.entropy is not None:
+            losses["policy"] = policy_loss - config.entropy_coef * masked(new.entropy, mask).sum() / num_tokens
+        with torch.no_grad():
+            approx_kl = masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
+        statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
+        if values is not None:
+            clip = config.clip_param if config.use_clipped_value_loss else None
+            huber = config.huber_delta if config.use_huber_loss else None
+            value_loss = ppo.value_loss(values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens)
+            statistics["ppo/value_loss"] = value_loss
+            learner = "critic" if "critic" in self.engines else "policy"
+            weighted = config.value_loss_coef * value_loss
+            losses[learner] = losses[learner] + weighted if learner in losses else weighted
+        statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
+        return losses, statistics
+
+    def _teacher_forced(self, rollout: Rollout, part: Microbatch) -> tuple[TeacherForced, Tensor | None]:
+        inputs = (
+            rollout.prompt_ids[part.rows, part.prompt],
+            rollout.prompt_mask[part.rows, part.prompt],
+            rollout.response_ids[part.rows, part.response],
+            rollout.response_mask[part.rows, part.response],
+        )
+        support = None if rollout.support is None else rollout.support[part.rows, part.response]
+        models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
+        new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
+        values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values
+        return new, values
+
+    def _clip_gradients(self) -> Metrics:
+        """Gradient norms before clipping, of the policy and of a separate critic."""
+        limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
+        names = {"policy": "grad_norm", "critic": "critic_grad_norm"}
+        return {names[name]: engine.clip(limit) for name, engine in self.engines.items()}

@@ -1,0 +1,28 @@
+import json
+
+from rlhf_dialog.commands import plot_run
+
+
+def test_the_plot_lies_in_the_run_folder_or_where_it_is_asked_for(tmp_path, capsys):
+    row = {"iteration": 1, "objective/score": 0.5, "objective/kl": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    assert plot_run.main(["--run", str(tmp_path), "--output", str(tmp_path / "other.png")]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"plot: {tmp_path}/{name}.png" for name in ("plot", "other")]
+    assert (tmp_path / "plot.png").read_bytes() == (tmp_path / "other.png").read_bytes()
+
+
+def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1}) + "\n")
+    targets = []
+    monkeypatch.setattr(plot_run, "plot", lambda rows, kl_target, title, output: targets.append(kl_target))
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    (tmp_path / "config.yaml").write_text("kl_target: 0.07\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    assert targets == [None, 0.07]
+
+
+def test_a_run_without_metrics_is_exit_code_2(tmp_path, capsys):
+    assert plot_run.main(["--run", str(tmp_path)]) == 2
+    assert "metrics.jsonl: no metrics to plot; train first" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

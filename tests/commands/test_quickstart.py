@@ -1,0 +1,81 @@
+"""A stage runs in the folder that is given, and again only when its code, its inputs or its command changed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rlhf_dialog.commands import quickstart
+from rlhf_dialog.commands.quickstart import Stage
+
+SCRIPT = """
+import sys
+from pathlib import Path
+Path("runs/out").mkdir(parents=True)
+Path("runs/out/text").write_text(Path("given.txt").read_text())
+with open("log", "a") as log:
+    log.write("ran ")
+sys.exit(Path("given.txt").read_text() == "broken")
+"""
+STAGE = Stage("copy", "copy.py --now", (Path("given.txt"),), Path("runs/out"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a stage's script and input; the package is a copy, and the working directory another one."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.copytree(quickstart.PACKAGE, tmp_path / "package", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(quickstart, "PACKAGE", tmp_path / "package")
+    (tmp_path / "work/copy.py").write_text(SCRIPT)
+    (tmp_path / "work/given.txt").write_text("one")
+    return tmp_path / "work"
+
+
+def run(folder: Path) -> int:
+    return quickstart.run_stage(STAGE, folder, Console(quiet=True))
+
+
+def times_run(folder: Path) -> int:
+    return len((folder / "log").read_text().split())
+
+
+def test_an_unchanged_stage_is_skipped(folder):
+    assert [run(folder), run(folder)] == [0, 0]
+    assert times_run(folder) == 1
+    assert {path.name for path in folder.iterdir()} == {"copy.py", "given.txt", "log", "runs"}
+    assert list((folder.parent / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changed", ["work/given.txt", "work/copy.py", "package/ppo.py", "package/data/made_up/grammar/cafe.yaml"]
+)
+def test_a_change_of_the_code_the_grammar_or_an_input_runs_it_again(folder, changed):
+    assert run(folder) == 0
+    with (folder.parent / changed).open("a") as file:
+        file.write("\n")
+    assert run(folder) == 0
+    assert times_run(folder) == 2
+
+
+def test_a_missing_output_runs_it_again(folder):
+    assert run(folder) == 0
+    shutil.rmtree(folder / "runs/out")
+    assert run(folder) == 0
+    assert times_run(folder) == 2
+
+
+def test_a_stage_that_fails_is_not_skipped_next_time(folder):
+    (folder / "given.txt").write_text("broken")
+    assert [run(folder), run(folder)] == [1, 1]
+    assert times_run(folder) == 2
+
+
+def test_the_command_ends_with_the_first_stage_that_fails(folder, monkeypatch, capsys):
+    monkeypatch.setattr(quickstart, "STAGES", (STAGE, STAGE))
+    (folder / "given.txt").write_text("broken")
+    assert quickstart.main([], folder) == 1
+    assert "stage 1 ended with exit code 1" in capsys.readouterr().out
+    assert times_run(folder) == 1

@@ -1,0 +1,113 @@
+"""The command rlhf-dialog: what it lists, how it starts a command, and how launchers start it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import free_port
+
+from rlhf_dialog import __version__
+from rlhf_dialog.commands import dispatcher
+
+ROOT = Path(__file__).parents[1]
+NAMES = (
+    *("train", "chat", "evaluate", "train-sft", "train-intent-classifier", "benchmark", "quickstart"),
+    *("write-dialogues", "plot-run", "export"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_program_name(monkeypatch):
+    """The dispatcher gives the program another name."""
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/rlhf-dialog"])
+
+
+def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python *words` in another folder than the checkout, with its package."""
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *words], cwd=cwd, env=settings, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--local_rank=1"]])
+def test_it_lists_every_command_on_a_line_of_its_own(words, capsys):
+    assert dispatcher.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "usage: rlhf-dialog COMMAND ..." in lines
+    listed = dict(match.groups() for line in lines if (match := re.fullmatch(r"  (\S+) {2,}(\S.*)", line)))
+    assert tuple(listed) == NAMES
+    assert max(map(len, lines)) <= 120
+
+
+def test_its_version(capsys):
+    assert dispatcher.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"rlhf-dialog {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("trian", "error: there is no command 'trian'; did you mean 'train'?\n"),
+        ("write_dialogues", "error: there is no command 'write_dialogues'; did you mean 'write-dialogues'?\n"),
+        ("--config", f"error: there is no command '--config'; it is one of {', '.join(NAMES)}\n"),
+    ],
+)
+def test_an_unknown_command_is_the_users_error(word, advice, capsys):
+    assert dispatcher.main([word, "--help"]) == 2
+    assert capsys.readouterr().err == advice
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_of_a_command_shows_its_name(name, capsys):
+    try:
+        code = dispatcher.main([name, "--help"])
+    except SystemExit as end:  # argparse's
+        code = end.code
+    assert code == 0
+    assert f"usage: rlhf-dialog {name} " in capsys.readouterr().out
+
+
+def test_the_command_gets_the_other_words_and_its_exit_code_is_returned(monkeypatch):
+    seen = []
+    monkeypatch.setattr("rlhf_dialog.chat.main", lambda words: seen.append(words) or 3)
+    assert dispatcher.main(["--local_rank=1", "chat", "--agent", "train"]) == 3
+    assert seen == [["--local_rank=1", "--agent", "train"]]
+
+
+def test_the_list_of_commands_loads_no_heavy_library(tmp_path):
+    program = (
+        "import sys\n"
+        "from rlhf_dialog.commands.dispatcher import main\n"
+        "main([]), main(['trian'])\n"
+        "print(sorted({'torch', 'transformers', 'pydantic', 'yaml', 'rich', 'numpy'} & set(sys.modules)))\n"
+    )
+    ran = python("-c", program, cwd=tmp_path)
+    assert ran.stdout.endswith("\n[]\n"), ran.stderr
+
+
+def test_as_a_module_from_any_folder(tmp_path):
+    ran = python("-m", "rlhf_dialog", "train", "--help", cwd=tmp_path)
+    assert "\nusage: python -m rlhf_dialog train --config FILE" in ran.stdout, ran.stderr
+    ran = python("-m", "rlhf_dialog", "train", cwd=tmp_path)
+    error = "error: --config is missing: python -m rlhf_dialog train --config nlp_ppo.yaml\n"
+    assert (ran.returncode, ran.stderr) == (2, error)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torch.distributed.run", "--nproc_per_node", "2", "--master_port", "{port}"],
+        ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "{port}"],
+        ["deepspeed.launcher.launch", "--world_info=eyJsb2NhbGhvc3QiOiBbMCwgMV19", "--master_port={port}"],
+    ],
+    ids=["torchrun", "accelerate", "deepspeed"],
+)
+def test_launchers_start_the_module_and_one_rank_speaks(launcher, tmp_path):
+    words = [word.format(port=free_port()) for word in launcher]
+    module = "--module" if "deepspeed" in words[0] else "-m"
+    ran = python("-m", *words, module, "rlhf_dialog", "train", "--config", "nowhere.yaml", cwd=tmp_path)
+    assert ran.returncode != 0
+    assert ran.stderr.count("error: config file 'nowhere.yaml' not found") == 1, ran.stderr

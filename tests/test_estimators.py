@@ -1,0 +1,97 @@
+"""The table of advantage estimators: it is complete, it is the only place that knows them, and one line makes a new one."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import make_trainer, parameters, settings
+from tiny import gpt2
+
+import rlhf_dialog
+from rlhf_dialog import cli, memory, models, ppo
+from rlhf_dialog.agent import _two_prompts
+from rlhf_dialog.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.schema import Config
+
+PACKAGE = Path(rlhf_dialog.__file__).parent
+FILES = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "scripts").glob("*.py")]
+
+
+def named(source: str) -> list[str]:
+    """The estimators whose name is a text of its own in the source; one that stands in a comparison or a dict is such a text."""
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    return [text for text in texts if isinstance(text, str) and text in ESTIMATORS]
+
+
+def test_the_four_of_the_table():
+    assert list(ESTIMATORS) == ["gae", "grpo", "rloo", "reinforce_pp"]
+    assert [name for name, one in ESTIMATORS.items() if one.needs_critic] == ["gae"]
+    assert [name for name, one in ESTIMATORS.items() if one.needs_groups] == ["grpo", "rloo"]
+    assert [one.num_responses_per_prompt for one in ESTIMATORS.values()] == [1, 4, 4, 1]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_each_has_a_function_and_a_paper(name):
+    estimator = ESTIMATORS[name]
+    assert estimator.name == name
+    assert "arXiv" in estimator.paper
+    signature = inspect.signature(getattr(ppo, estimator.advantages))
+    assert list(signature.parameters) == ["rewards", "values", "response_mask", "credit"]
+    assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
+
+
+def test_no_other_file_knows_an_estimator_by_its_name():
+    found = {path.name: named(path.read_text(encoding="utf-8")) for path in FILES if path.name != "estimators.py"}
+    assert {name: texts for name, texts in found.items() if texts} == {"schema.py": ["gae"]}  # the default
+    assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
+
+
+def toy_advantages(rewards, values, response_mask, credit):
+    """Every token has the sum of its episode's rewards, and half of it for two responses to a prompt."""
+    total = ppo.masked(rewards, response_mask).sum(dim=1, keepdim=True) / credit.num_responses_per_prompt
+    return ppo.masked(total.expand_as(rewards), response_mask), rewards
+
+
+@pytest.mark.parametrize("needs_groups", [True, False])
+def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
+    monkeypatch.setattr(ppo, "toy_advantages", toy_advantages, raising=False)
+    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", False, needs_groups, "toy_advantages", "none, arXiv"))
+    keys = {"advantage_estimator": "toy", "num_responses_per_prompt": 2, "use_adv_normalize": False}
+    trainer = make_trainer(**keys)
+    start = parameters(trainer.models.policy)
+    for _ in range(2):
+        metrics, r = trainer.step(), trainer.rollout
+        wanted = r.rewards.sum(dim=1, keepdim=True) / 2 * r.response_mask
+        torch.testing.assert_close(r.advantages, wanted)
+    assert metrics["iteration"] == 2
+    assert any(not torch.equal(p, start[name]) for name, p in trainer.models.policy.named_parameters())
+    assert settings(advantage_estimator="toy", rollout_batch_size=8).num_responses_per_prompt == (
+        4 if needs_groups else 1
+    )
+    kinds = {row.key: row.kind for row in cli.key_rows(Config)}
+    assert kinds["advantage_estimator"] == "gae | grpo | rloo | reinforce_pp | toy"
+
+
+def test_a_new_one_with_a_critic_gets_one(monkeypatch):
+    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", True, False, "gae_advantages", "none, arXiv"))
+    for name, critics in (("toy", True), ("rloo", False)):
+        config = settings(advantage_estimator=name, use_share_model=False, rollout_batch_size=8)
+        policy, critic = models.build_trained(config, gpt2(), {})
+        assert (critic is not None, policy.value_head is None) == (critics, True)
+        assert (memory.setting_of(config).critic == "separate") is critics
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("gpro", "grpo"), ("reinforce", "reinforce_pp"), ("GAE", None)])
+def test_an_unknown_one_names_the_four_and_the_nearest(typed, meant):
+    with pytest.raises(ValueError, match="'gae', 'grpo', 'rloo' or 'reinforce_pp'") as caught:
+        settings(advantage_estimator=typed)
+    assert ("did you mean" in str(caught.value)) is (meant is not None)
+    assert meant is None or f"did you mean '{meant}'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
+def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
+    small = _two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
+    assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)

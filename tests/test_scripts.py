@@ -1,0 +1,46 @@
+"""The scripts that only call a command of the package: each calls the one of its name, and ends with its exit code."""
+
+import importlib
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHIMS = [
+    "scripts/benchmark.py",
+    "scripts/plot_run.py",
+    "scripts/quickstart.py",
+    "scripts/train_sft.py",
+    "scripts/write_dialogues.py",
+    "reward_models/train_intent_classifier.py",
+]
+
+
+@pytest.mark.parametrize("path", SHIMS)
+def test_a_script_ends_with_the_exit_code_of_its_command(path, monkeypatch):
+    given = {}
+    command = importlib.import_module(f"rlhf_dialog.commands.{Path(path).stem}")
+    monkeypatch.setattr(command, "main", lambda argv=None, **options: given.update(options) or 42)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / path), run_name="__main__")
+    assert end.value.code == 42
+    assert given == ({"folder": ROOT} if path.endswith("quickstart.py") else {})
+
+
+@pytest.mark.parametrize("path", SHIMS)
+def test_a_script_reads_its_own_command_line(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [path, "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / path), run_name="__main__")
+    assert end.value.code == 0
+    assert re.search(rf"usage: .*{Path(path).name}", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("path", SHIMS)
+def test_a_script_says_how_it_is_called(path):
+    source = (ROOT / path).read_text(encoding="utf-8")
+    assert f"python {path}" in source
+    assert len(source.splitlines()) <= 15
