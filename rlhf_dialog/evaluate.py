@@ -57,7 +57,7 @@ class Judges:
     `reward` the run's own; `intent` a classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the
     published way, where the text `<EOU>` stands behind references and finished replies. `seed` draws the other prompts
     of `meteor_shuffled`. `rules`: what becomes of a reply without a score, which by default is an error. `purpose` and
-    `iteration` are what the reward is told before it scores.
+    `iteration` are passed to the reward before it scores.
     """
 
     reward: BaseReward | None = None
