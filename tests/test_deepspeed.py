@@ -17,8 +17,8 @@ from test_ranks_runs import RUN, lines, numbers, ppo, weights, world  # noqa: F4
 from test_trainer import make_trainer, numbers_of, parameters
 from transformers import AutoModelForCausalLM
 
+from rlhf_dialog import BaseReward, RewardFactory, sharing
 from rlhf_dialog import policy as policy_module
-from rlhf_dialog import sharing
 from rlhf_dialog.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.world import World
@@ -302,6 +302,40 @@ def test_frozen_models(ppo, tmp_path):  # noqa: F811
         found.append(numbers(lines(Path("run_results") / name)))
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-4, abs=1e-6)
     assert found[0][1] == pytest.approx(found[2][1], rel=1e-4, abs=1e-6)
+
+
+class Judge(BaseReward):
+    """A reward of a user's with a frozen model of its own; inside a composite, and by the keys of the run."""
+
+    name = "judge"
+
+    def __init__(self):
+        self.model = torch.nn.Linear(1, 3).requires_grad_(False)
+        self.model.weight.data = torch.tensor([[0.1], [0.2], [0.4]])
+        self.model.bias.data = torch.zeros(3)
+
+    def __call__(self, dialogues):
+        lengths = torch.tensor([[float(len(dialogue.response))] for dialogue in dialogues])
+        return self.model(lengths).sum(dim=1).tolist()
+
+    def frozen_models(self):
+        return {"judge": self.model}
+
+
+def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Judge": Judge})
+    settings = yaml.safe_load(Path("ppo.yaml").read_text())
+    settings["reward_class"] = {"id": "CompositeReward", "args": {"parts": [{"id": "Judge"}]}}
+    Path("frozen.json").write_text(json.dumps({"zero_optimization": ZERO3}))
+    found = []
+    for name, more in (("plain", []), ("shared", ["--intent_ds_config", "frozen.json"])):
+        Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": name, "max_iterations": 2}))
+        ended = ppo(2, *more, "--eval_interval", "1", "--eval_episodes", "3", seconds=150)
+        assert codes(ended) == [0, 0], ended[0][2]
+        assert ended[0][2].count("the judge is shared out over 2 processes (ZeRO stage 3)") == len(more) / 2
+        found.append(numbers(lines(Path("run_results") / name)))
+    assert found[0] == found[1]
+    assert "eval/judge" in found[0][1]
 
 
 # -- the launchers

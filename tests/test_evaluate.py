@@ -604,6 +604,16 @@ def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, 
     assert result["baselines"]["always_inform"]["intent_accuracy"]["mean"] == share
 
 
+def test_no_intent_leaves_out_only_a_reward_that_loads_a_classifier(script, data, tmp_path):
+    """A coefficient of 0 loads none, whatever `intent_model` says."""
+    args = {"intent_model": "./gone", "intent_coef": 0, "meteor_wordnet": "off"}
+    agent = save_run(tmp_path, data, 1, reward_class={"id": "NLPReward", "args": args})
+    output = tmp_path / "e.json"
+    argv = ["--agent", str(agent), "--output", str(output), "--max_prompts", "4", "--no_intent"]
+    assert script.main(argv) == 0
+    assert "score" in json.loads(output.read_text(encoding="utf-8"))["metrics"]
+
+
 def test_data_with_prompts_alone(script, tmp_path):
     """No reference and no act: what is left are lengths, distinct-n and copies."""
     (tmp_path / "d").mkdir()

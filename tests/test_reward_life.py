@@ -122,7 +122,7 @@ def test_a_validation_moves_no_price(registered, tmp_path):
     assert lines[0] == [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in lines[1]]
 
 
-def test_what_a_reward_is_told_before_it_scores(registered):
+def test_what_a_reward_hears_before_it_scores(registered):
     assert registered(*reward_class(1), "--max_iterations", "2", "--eval_interval", "2", "--eval_episodes", "4") == 0
     check = ("validation", 0, True)  # of two references
     assert Price.told == [check, ("rollout", 1, True), ("rollout", 2, True), ("validation", 2, True)]
@@ -150,7 +150,7 @@ def test_a_state_that_does_not_fit_is_the_users_error(registered, tmp_path, caps
     assert said in capsys.readouterr().err
 
 
-def test_weights_alone_begin_the_price_anew(registered, tmp_path, caplog):
+def test_weights_alone_start_with_a_new_price(registered, tmp_path, caplog):
     assert registered(*reward_class(0), "--max_iterations", "2") == 0
     more = ["--resume_weights_only", "run_results/ppo", "--experiment_name", "new", "--max_iterations", "1"]
     assert registered(*reward_class(0), *more) == 0

@@ -112,10 +112,10 @@ class BaseReward:
     # -- its life in a run
 
     def begin_scoring(self, purpose: Purpose, iteration: int) -> None:
-        """Said in the main thread before each scoring, on all ranks for a rollout: what for, and the iteration, from 1.
+        """Called in the main thread before each scoring, on all ranks for a rollout: what for, and the iteration, from 1.
 
         A validation follows the rollout of its `iteration` (0: the check before training). An evaluation (`scripts/evaluate.py`)
-        knows no iteration: 0. By default the children are told.
+        knows no iteration: 0. By default it is passed on to the children.
         """
         for name, child in self._inside().items():
             with named(name, type(child)):

@@ -106,7 +106,7 @@ class Scorer:
 
 
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
-    """Tell a reward what it will score next, see `BaseReward.begin_scoring`. Raises RewardError when it raises."""
+    """Say to a reward what it will score next, see `BaseReward.begin_scoring`. Raises RewardError when it raises."""
     with named(reward.name, type(reward)):
         reward.begin_scoring(purpose, iteration)
 
