@@ -373,6 +373,12 @@ def test_our_own_run_gets_the_options(monkeypatch):
     assert vars(again) == {**vars(options), **dropped}
 
 
+def test_the_commit_is_this_projects_own(monkeypatch):
+    """Installed somewhere inside another repository, the package has none."""
+    monkeypatch.setattr(machine, "ROOT", machine.ROOT / "tests")
+    assert machine.versions()["commit"] is None
+
+
 def test_our_own_run_that_fails(monkeypatch):
     monkeypatch.setattr(compare, "output_of", lambda command: ("out of memory", -9))
     with pytest.raises(UserError, match=r"our own run ended with exit code -9[^$]*out of memory"):
