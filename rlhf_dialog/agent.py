@@ -13,23 +13,23 @@ from typing import Any
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import identity, launch, memory, run_folder
-from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
-from rlhf_dialog.config import find_config, load_config, replace_keys
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.loading import find_config, load_config, replace_keys
+from rlhf_dialog.config.registry import VecInfoFactory
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.interrupts import Interrupts, leave
 from rlhf_dialog.models import load_models, trained_parameters
 from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.random_states import seed_rank
-from rlhf_dialog.registry import VecInfoFactory
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.run_state import RunState
-from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing, deepspeed_setting
 from rlhf_dialog.tracking import Trackers
 from rlhf_dialog.trainer import PPOTrainer

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
 from rlhf_dialog.chat_agent import AGENT_FILE, AGENT_FORMAT
-from rlhf_dialog.config import dump_yaml
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.lora import merged_state
 from rlhf_dialog.models import Policy
@@ -28,7 +29,6 @@ from rlhf_dialog.random_states import (
     restore_random_states,
     states_of_rank,
 )
-from rlhf_dialog.schema import Config
 
 FORMAT_VERSION = 1
 UNANNOUNCED = "unannounced"  # in a checkpoint that `latest` does not name yet: what `latest` was before it

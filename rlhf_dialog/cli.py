@@ -23,9 +23,9 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from rlhf_dialog.config import dump_yaml, find_config, load_settings, parse_arguments, walk
+from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
+from rlhf_dialog.config.schema import OneOf, Settings
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.schema import OneOf, Settings
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_dialog.batch_plan import BatchPlan
-from rlhf_dialog.config import reward_nodes, shipped
+from rlhf_dialog.config.batch_plan import BatchPlan
+from rlhf_dialog.config.loading import reward_nodes, shipped
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')

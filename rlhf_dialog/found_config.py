@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config import load_config, read_yaml
+from rlhf_dialog.config.loading import load_config, read_yaml
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward, reaches_out
-from rlhf_dialog.schema import Config
 from rlhf_dialog.sources import is_hub_name
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from rlhf_dialog import openmp
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.deepspeed_config import asks_deepspeed
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from rlhf_dialog.batch_plan import batch_plan
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.free_memory import free_on_gpu, free_on_host
 from rlhf_dialog.model_sizes import Sizes, kept_bytes, last_name, live_bytes, lora_parameters, sizes_of
 from rlhf_dialog.pretrained import load_pretrained
 from rlhf_dialog.rewards.composite import model_paths
-from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
 LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits

@@ -21,7 +21,8 @@ from rlhf_dialog.checkpoint import (
     save_checkpoint,
     world_size_of,
 )
-from rlhf_dialog.config import dump_yaml
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.partitions import (
     describe,
@@ -31,7 +32,6 @@ from rlhf_dialog.partitions import (
     write_partitions,
 )
 from rlhf_dialog.random_states import RandomStates, random_states, seed_rank
-from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from rlhf_dialog import deepspeed_engine, memory
-from rlhf_dialog.batch_plan import BatchPlan
+from rlhf_dialog.config.batch_plan import BatchPlan
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.deepspeed_config import (
     FROZEN_KEYS,
     EngineSettings,
@@ -34,7 +35,6 @@ from rlhf_dialog.models import Models
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward, models_inside
-from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)

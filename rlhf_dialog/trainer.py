@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from rlhf_dialog import ppo
-from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.checks import STANDS, check_numbers, check_start
 from rlhf_dialog.clock import Clock
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.errors import RunStopped, UserError
@@ -27,7 +28,6 @@ from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
-from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import Sharing
 from rlhf_dialog.summary import Metrics, filter_metrics, reward_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.update import PPOUpdate

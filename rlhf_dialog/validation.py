@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.measure import judges_of, measure
@@ -14,7 +15,6 @@ from rlhf_dialog.random_states import random_states_kept, seed_everything
 from rlhf_dialog.replies import Replies, generate_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
-from rlhf_dialog.schema import Config
 from rlhf_dialog.trainer import Metrics, PPOTrainer
 
 BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has

@@ -29,7 +29,7 @@ from rlhf_dialog import measure, replies, report
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.chat_agent import ChatAgent, read_settings
 from rlhf_dialog.cli import exit_code_of, set_up_logging
-from rlhf_dialog.config import find_config
+from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.found_config import RunConfig, read_run_config

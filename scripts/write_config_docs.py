@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from rlhf_dialog.cli import key_rows
-from rlhf_dialog.schema import NO_EFFECT, Config
+from rlhf_dialog.config.schema import NO_EFFECT, Config
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIG.md"
 HEAD = """# Configuration of train_ppo.py

@@ -16,7 +16,7 @@ import torch
 from processes import HANGING
 
 from rlhf_dialog import launch
-from rlhf_dialog.schema import Config
+from rlhf_dialog.config.schema import Config
 
 CONFIG = Config.model_validate(
     {

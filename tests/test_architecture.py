@@ -95,7 +95,7 @@ def test_the_table_sees_a_back_arrow():
     assert back_arrows("config", "def f():\n    from rlhf_dialog.trainer import PPOTrainer") == {"trainer"}
     assert back_arrows("prompts", "from rlhf_dialog import models") == {"models"}
     assert back_arrows("ppo", "from . import registry") == {"registry"}
-    assert back_arrows("agent", "import rlhf_dialog.config, rlhf_dialog.unknown") == {"unknown"}
+    assert back_arrows("agent", "import rlhf_dialog.config.loading, rlhf_dialog.unknown") == {"unknown"}
     assert back_arrows("rewards", "from rlhf_dialog.rewards.base import BaseReward") == set()
 
 
@@ -131,7 +131,10 @@ def test_the_mathematics_import_torch_and_masks_alone():
     ("first", "heavy"),
     [
         ("import rlhf_dialog", {"torch", "transformers", "datasets", "yaml", "pydantic"}),
-        ("import rlhf_dialog.rewards, rlhf_dialog.config", {"torch", "transformers", "datasets", "nltk", "wandb"}),
+        (
+            "import rlhf_dialog.rewards, rlhf_dialog.config.loading",
+            {"torch", "transformers", "datasets", "nltk", "wandb"},
+        ),
     ],
 )
 def test_importing_the_package_loads_no_heavy_library_and_opens_no_connection(first, heavy):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from processes import output_of
+from rlhf_dialog.models import Policy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from test_trainer import Places, make_trainer, parameters
@@ -25,9 +26,8 @@ from rlhf_dialog.checkpoint import (
     save_agent,
     save_checkpoint,
 )
-from rlhf_dialog.config import load_config
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models import Policy
 from rlhf_dialog.random_states import random_states_kept
 
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from processes import HANGING, start_python
 from pydantic import Field
 
 from rlhf_dialog import cli
+from rlhf_dialog.config.schema import Config, DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.schema import Config, DataKeys
 
 
 class Demo(DataKeys):
@@ -173,7 +173,7 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     script.write_text(
         "import sys, time\n"
         "from rlhf_dialog import cli\n"
-        "from rlhf_dialog.schema import DataKeys\n"
+        "from rlhf_dialog.config.schema import DataKeys\n"
         "def main(settings):\n"
         f"    with cli.new_folder({str(tmp_path / 'out')!r}):\n"
         "        print('ready', flush=True)\n"

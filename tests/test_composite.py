@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from processes import output_of, run_python
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.base import Part
 from rlhf_dialog.rewards.limit import RewardTimeout, Stacks

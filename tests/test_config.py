@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import rlhf_dialog
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards
-from rlhf_dialog.batch_plan import BatchPlan, batch_plan
-from rlhf_dialog.config import (
+from rlhf_dialog.config.batch_plan import BatchPlan, batch_plan
+from rlhf_dialog.config.loading import (
     dump_yaml,
     find_config,
     load_config,
@@ -27,8 +27,8 @@ from rlhf_dialog.config import (
     shipped,
     walk,
 )
+from rlhf_dialog.config.schema import NO_EFFECT, Config, DataKeys
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import NO_EFFECT, Config, DataKeys
 
 SEEDS = Path(__file__).parents[2] / "shared" / "seed_configs"
 

@@ -9,11 +9,11 @@ from processes import ROOT
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
-from rlhf_dialog.batch_plan import batch_plan
 from rlhf_dialog.commands import quickstart
-from rlhf_dialog.config import load_config, load_settings
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.loading import load_config, load_settings
+from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.deepspeed_config import read_engine_file
-from rlhf_dialog.schema import Config, Settings
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 

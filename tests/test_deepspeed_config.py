@@ -11,8 +11,9 @@ import torch
 from processes import ROOT
 from torch import nn
 
-from rlhf_dialog.batch_plan import batch_plan
-from rlhf_dialog.config import load_config, replace_keys
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.loading import load_config, replace_keys
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.deepspeed_config import (
     asks_deepspeed,
     check_token_count,
@@ -26,7 +27,6 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.lockstep import Lockstep, Unit
 from rlhf_dialog.partitions import refuse_another_sharing
 from rlhf_dialog.rewards import build_reward
-from rlhf_dialog.schema import Config
 from rlhf_dialog.sharing import check_sharing
 from rlhf_dialog.world import World
 

@@ -12,8 +12,8 @@ from tiny import gpt2
 import rlhf_dialog
 from rlhf_dialog import cli, memory, models, ppo
 from rlhf_dialog.agent import _two_prompts
-from rlhf_dialog.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.schema import Config
+from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.schema import Config
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 FILES = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "scripts").glob("*.py")]

@@ -14,17 +14,17 @@ from processes import load_script
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.chat_agent import ChatAgent
-from rlhf_dialog.config import dump_yaml
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.generation import Sampling
 from rlhf_dialog.measure import Judges, measure, with_intervals
 from rlhf_dialog.prompts import load_prompts
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
 from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
-from rlhf_dialog.schema import Config
 from rlhf_dialog.validation import Validation
 
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rlhf_dialog import launch, random_states
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import Config
 from rlhf_dialog.world import World
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import output_of
+from rlhf_dialog.models import load_causal_lm
 from tiny import byte_tokenizer, gpt2, llama
 from transformers import (
     AutoModelForCausalLM,
@@ -22,13 +23,12 @@ from transformers import (
 )
 
 from rlhf_dialog import memory
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.free_memory import free_on_host
 from rlhf_dialog.memory import Forecast, Part, Setting, forecast, human, read_sizes, remedies, setting_of, tell_forecast
 from rlhf_dialog.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
-from rlhf_dialog.models import load_causal_lm
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Policy, packs
-from rlhf_dialog.schema import Config
 
 GIB, MIB = 2**30, 2**20
 CPU = torch.device("cpu")
@@ -551,7 +551,7 @@ from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.models import load_causal_lm
 from rlhf_dialog.packing import pack
 from rlhf_dialog.policy import Policy, packs
-from rlhf_dialog.schema import Config
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.trainer import PPOTrainer
 
 def step(config):

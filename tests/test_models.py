@@ -4,13 +4,6 @@ import shutil
 
 import pytest
 import torch
-from tiny import byte_tokenizer, gpt2, llama
-from tokenizers import AddedToken
-from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
-
-from rlhf_dialog.decoding import position_ids_of
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models import (
     check_left_padding,
     load_causal_lm,
@@ -18,9 +11,16 @@ from rlhf_dialog.models import (
     num_embeddings,
     trained_parameters,
 )
+from tiny import byte_tokenizer, gpt2, llama
+from tokenizers import AddedToken
+from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.decoding import position_ids_of
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.packing import ATTENTION, pack
 from rlhf_dialog.policy import Critic, Policy, accepted, new_value_head, packs
-from rlhf_dialog.schema import Config
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])

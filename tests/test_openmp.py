@@ -10,7 +10,7 @@ import torch
 from processes import ROOT, environment, run_python
 
 from rlhf_dialog import launch, openmp
-from rlhf_dialog.schema import Config
+from rlhf_dialog.config.schema import Config
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="libgomp")]
 KEYS = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "device": "cpu"}
@@ -19,7 +19,7 @@ ACCOUNT = {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUN
 RUN = f"""
 import logging
 from rlhf_dialog import launch
-from rlhf_dialog.schema import Config
+from rlhf_dialog.config.schema import Config
 logging.basicConfig(format="%(message)s", level=logging.WARNING)
 for _ in range(2):
     launch.start(Config.model_validate({KEYS}))

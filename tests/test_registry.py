@@ -3,8 +3,8 @@
 import pytest
 
 import rlhf_dialog.rewards  # noqa: F401
+from rlhf_dialog.config.registry import Registry, RewardFactory
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.registry import Registry, RewardFactory
 
 
 class Politeness:

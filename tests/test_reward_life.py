@@ -12,8 +12,8 @@ from test_agent import rewards, rows, run, same, weights, without_clocks, world 
 from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward
 from rlhf_dialog.rewards.base import Part, models_inside
 from rlhf_dialog.rewards.composite import model_paths

@@ -61,7 +61,7 @@ def test_the_commands_name_what_ships():
 
 
 def test_all_keys_that_it_names_exist():
-    from rlhf_dialog.schema import Config
+    from rlhf_dialog.config.schema import Config
 
     for key in re.findall(r"`(\w+): (?:true|false|fp16)`", PAGE):
         assert key in Config.model_fields, key

@@ -12,12 +12,13 @@ import tiny
 import torch
 import yaml
 from processes import ROOT, environment, output_of
+from rlhf_dialog.models import load_causal_lm, load_models, read_tokenizer
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
-from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, config, hub, main
-from rlhf_dialog.models import load_causal_lm, load_models, read_tokenizer
+from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, hub, main
+from rlhf_dialog.config import loading
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.schema import Config
 
 MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
@@ -277,11 +278,11 @@ def test_links_in_a_model_folder_are_read_and_never_written_through(folder, tmp_
 )
 def test_a_secret_in_the_configuration_is_refused_without_being_shown(folder, key):
     raw = {"model_path": str(folder)}
-    config.override(raw, key, MARKER)
+    loading.override(raw, key, MARKER)
     path = folder / "ppo.yaml"
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     with pytest.raises(UserError) as error:
-        config.load_config(path)
+        loading.load_config(path)
     assert f"{key}: unknown key; secrets belong into the environment" in str(error.value)
     assert MARKER not in str(error.value)
 

@@ -31,8 +31,8 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.commands import benchmark_compare, benchmark_machine
 from rlhf_dialog.commands import benchmark_workload as workload
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import Config
 from rlhf_dialog.tracking import Trackers, read_metrics
 from rlhf_dialog.trainer import PPOTrainer
 

@@ -27,14 +27,14 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from rlhf_dialog.config import load_settings
+from rlhf_dialog.config.loading import load_settings
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.dialogue import Dialogue, render_prompt, render_reply
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.classifier import class_logits
-from rlhf_dialog.schema import Config
 
 SEPARATOR, MAX_PROMPT, MAX_CLASSIFIED, POSITIONS = "<EOU>", 128, 200, 1024
 NUM_PROMPTS = 512

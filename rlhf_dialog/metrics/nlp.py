@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from rlhf_dialog.config.registry import VecInfoFactory
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.metrics.text import distinct_n
-from rlhf_dialog.registry import VecInfoFactory
 
 
 @VecInfoFactory.register("NLPVecInfo")

@@ -4,9 +4,9 @@ import math
 from numbers import Real
 from typing import Any
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
 from rlhf_dialog.rewards.errors import named
 from rlhf_dialog.rewards.scoring import STOPPING, Scores, ScoringRules, scored

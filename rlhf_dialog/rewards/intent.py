@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.classifier import check_precision, class_logits
 from rlhf_dialog.rewards.needs import ACTS, acts

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.needs import references
 

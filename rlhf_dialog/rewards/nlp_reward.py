@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import Part
 from rlhf_dialog.rewards.composite import CompositeReward, is_finite
 from rlhf_dialog.rewards.intent import Intent

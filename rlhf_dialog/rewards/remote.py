@@ -15,9 +15,9 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.registry import RewardFactory
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.limit import TimeLimit, within

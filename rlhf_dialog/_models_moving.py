@@ -17,6 +17,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import NewGELUActivation
 
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
@@ -25,7 +26,6 @@ from rlhf_dialog.packing import ATTENTION, can_pack
 from rlhf_dialog.policy import Critic, DisabledAdapter, Policy, packs
 from rlhf_dialog.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.recompute import recompute_layers
-from rlhf_dialog.schema import Config
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.schema import Config
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 import rlhf_dialog
+from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
+from rlhf_dialog.config.schema import NO_EFFECT, Config, Settings
+from rlhf_dialog.config.synonyms import hint
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.registry import RewardFactory, VecInfoFactory
-from rlhf_dialog.schema import NO_EFFECT, Config, Settings
-from rlhf_dialog.synonyms import hint
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, field_validator, model_validator
 from pydantic_core.core_schema import CoreSchema, ValidationInfo, no_info_after_validator_function
 
-from rlhf_dialog import estimators
-from rlhf_dialog.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.registry import nearest
+from rlhf_dialog.config import estimators
+from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.registry import nearest
 
 BY_ESTIMATOR: Any = None  # null in the file; the validated settings hold the number that the estimator wants
 

@@ -1,0 +1,1 @@
+"""Every key and its errors; names -> classes."""
