@@ -14,7 +14,7 @@ _HOME = {
     "ChatAgent": "chat_agent",
     "CompositeReward": "rewards.composite",
     "Config": "config.schema",
-    "Dialogue": "dialogue",
+    "Dialogue": "data.dialogue",
     "NLPReward": "rewards.nlp_reward",
     "NLPVecInfo": "metrics.nlp",
     "PPOAgent": "agent",

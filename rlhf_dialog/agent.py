@@ -19,11 +19,11 @@ from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.registry import VecInfoFactory
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.interrupts import Interrupts, leave
 from rlhf_dialog.models import load_models, trained_parameters
-from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward

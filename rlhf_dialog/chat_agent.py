@@ -9,9 +9,9 @@ import torch
 from pydantic import ConfigDict, ValidationError
 from torch import Tensor
 
-from rlhf_dialog.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.config.schema import DataKeys, SamplingKeys
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models import load_causal_lm, num_embeddings, read_tokenizer

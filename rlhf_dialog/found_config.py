@@ -13,10 +13,10 @@ from typing import Any
 
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward, reaches_out
-from rlhf_dialog.sources import is_hub_name
 
 logger = logging.getLogger(__name__)
 HERE = os.curdir  # a path that is on this machine

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from rlhf_dialog.chat_template import closing_id
+from rlhf_dialog.data.chat_template import closing_id
 from rlhf_dialog.decoding import Decoder, new_decoder
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.masks import last_token

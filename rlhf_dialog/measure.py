@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlhf_dialog import intervals
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.intervals import Array, Interval, Statistic
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor

@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from rlhf_dialog import hub
+from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)

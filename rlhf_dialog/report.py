@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.replies import Replies
 
 SHOWN = (

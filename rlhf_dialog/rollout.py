@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.clock import Clock
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment
 from rlhf_dialog.episodes import Episodes, play
 from rlhf_dialog.generation import compare_unfiltered, microbatches, unpacked

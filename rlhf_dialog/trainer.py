@@ -11,12 +11,13 @@ import torch
 
 from rlhf_dialog import ppo
 from rlhf_dialog.chat_agent import Speaker
-from rlhf_dialog.chat_template import prompt_encoder
 from rlhf_dialog.checks import STANDS, check_numbers, check_start
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Sampling, StopRule
@@ -24,7 +25,6 @@ from rlhf_dialog.masks import masked_mean
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import Models
 from rlhf_dialog.partitions import whole_optimizers
-from rlhf_dialog.prompts import PromptSampler
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.rollout import Rollout, collect, without_unscored

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.measure import judges_of, measure
-from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.random_states import random_states_kept, seed_everything
 from rlhf_dialog.replies import Replies, generate_replies
 from rlhf_dialog.rewards.base import BaseReward

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_dialog import chat
 from rlhf_dialog.chat import WELCOME, converse, find_agent
 from rlhf_dialog.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 
 

@@ -13,7 +13,7 @@ import pytest
 from processes import output_of, run_python
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.base import Part
@@ -388,7 +388,7 @@ def test_within_the_limit_everything_is_as_without():
 
 HANGING = """
 import re, sys, time
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, limit, scored
 from rlhf_dialog.rewards.scoring import ScoringRules
 

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import byte_tokenizer
 
-from rlhf_dialog.dialogue import Dialogue, Turn, cut_at_separator, fit_turns, render_prompt, render_reply, render_target
+from rlhf_dialog.data.dialogue import (
+    Dialogue,
+    Turn,
+    cut_at_separator,
+    fit_turns,
+    render_prompt,
+    render_reply,
+    render_target,
+)
 
 TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
 

@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments import Environment, SingleTurn, base, single_turn
 from rlhf_dialog.environments.base import answer, opened
 from rlhf_dialog.errors import UserError

@@ -190,7 +190,7 @@ def test_a_model_of_another_shape(run, capsys):
 )
 def test_a_name_on_the_hub_is_refused_unless_the_configuration_is_trusted(run, keys, found, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("rlhf_dialog.hub.hub_reachable", lambda: bool(asked.append("hub")))
+    monkeypatch.setattr("rlhf_dialog.data.hub.hub_reachable", lambda: bool(asked.append("hub")))
     folder = run()
     change(folder / "checkpoints/iter_000002/config.yaml", **keys)
     assert exported(folder, "out") == 2

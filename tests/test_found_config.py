@@ -14,7 +14,8 @@ from test_remote import no_proxy, serving  # noqa: F401  fixtures
 from test_security import MARKER, folder, with_code, write_run  # noqa: F401  fixtures
 from transformers import AutoModelForSequenceClassification
 
-from rlhf_dialog import BaseReward, RewardFactory, UserError, chat, main, sources
+from rlhf_dialog import BaseReward, RewardFactory, UserError, chat, main
+from rlhf_dialog.data import sources
 from rlhf_dialog.found_config import number_in, read_run_config
 from rlhf_dialog.rewards import LengthMatch, remote
 from rlhf_dialog.rewards.composite import reaches_out
@@ -147,7 +148,7 @@ def test_a_classifier_on_the_hub_is_left_out_but_for_one_of_the_user(
     script, data, classifier, tmp_path, monkeypatch, capsys
 ):
     asked = []
-    monkeypatch.setattr("rlhf_dialog.hub.hub_reachable", lambda: asked.append(1) or False)
+    monkeypatch.setattr("rlhf_dialog.data.hub.hub_reachable", lambda: asked.append(1) or False)
     agent = save_run(tmp_path / "evil", data, 1, reward_class=nlp(intent_model="someone/classifier"))
     argv = ["--agent", str(agent), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
     assert script.main(argv) == 0
@@ -275,7 +276,7 @@ def stranger(folder, server, tmp_path, monkeypatch):
 def hub(monkeypatch):
     """Whenever anybody wants to know whether the Hub is there."""
     asked = []
-    monkeypatch.setattr("rlhf_dialog.hub.hub_reachable", lambda: asked.append(1) or False)
+    monkeypatch.setattr("rlhf_dialog.data.hub.hub_reachable", lambda: asked.append(1) or False)
     return asked
 
 

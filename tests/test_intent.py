@@ -16,8 +16,8 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from rlhf_dialog import hub
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data import hub
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.nlp_reward import NLPReward

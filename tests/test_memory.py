@@ -544,7 +544,7 @@ RUN = """
 import json, re, sys
 import torch
 torch.set_num_threads(1)
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import load_models
 from rlhf_dialog.rewards.length import LengthMatch

@@ -11,7 +11,7 @@ from nltk.corpus import wordnet as nltk_wordnet
 from nltk.stem.porter import PorterStemmer
 from nltk.translate.meteor_score import meteor_score
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.meteor import Meteor, load_wordnet, meteor

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_dialog import NLPVecInfo, VecInfo, VecInfoFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.text import blocked_distinct_n, distinct_n, ngrams
 
 

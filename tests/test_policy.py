@@ -15,7 +15,7 @@ from zoo import CAPPED, KINDS, NEVER_PACKED, SOME, new_lm
 
 from rlhf_dialog import policy as policy_module
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.policy import Critic, Policy, packs

@@ -11,7 +11,7 @@ from processes import ROOT, environment, load_script, run_command
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.config.loading import load_config, parse_arguments
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.composite import build_reward
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

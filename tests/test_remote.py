@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from processes import ROOT
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.remote import MAX_ANSWER, MAX_BACKOFF, as_json

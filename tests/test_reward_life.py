@@ -13,7 +13,7 @@ from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward
 from rlhf_dialog.rewards.base import Part, models_inside
 from rlhf_dialog.rewards.composite import model_paths

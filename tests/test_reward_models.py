@@ -13,8 +13,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog import identity, memory
 from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.deepspeed_config import FrozenSettings
-from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.base import Part, models_inside, needs_device, walk

@@ -4,19 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rlhf_dialog.models import Models
 from tiny import byte_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.chat_agent import Speaker
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.environments import SingleTurn
 from rlhf_dialog.generation import Sampling, StopRule
-from rlhf_dialog.models import Models
 from rlhf_dialog.packing import KeyValues
 from rlhf_dialog.policy import Critic, Policy, run_rows
-from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.rollout import collect, prompt_names, without_unscored

@@ -8,8 +8,8 @@ import datasets
 import pytest
 from tiny import dialogues, write_data
 
+from rlhf_dialog.data.sources import DialogueRecord, from_hub, load_records
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.sources import DialogueRecord, from_hub, load_records
 
 
 def write_split(folder, text, acts=None, split="train"):

@@ -5,9 +5,9 @@ import re
 import pytest
 from processes import ROOT
 
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.sources import load_records, messages, rows
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.prompts import load_prompts
-from rlhf_dialog.sources import load_records, messages, rows
 
 PAGE = (ROOT / "docs/DATA.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\S+)( refused)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

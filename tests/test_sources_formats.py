@@ -14,8 +14,8 @@ import pytest
 from processes import HANGING, start_python
 from tiny import SPLITS, dialogues, write_data
 
+from rlhf_dialog.data.sources import DialogueRecord, load_records, trees
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.sources import DialogueRecord, load_records, trees
 
 HTML = b"\n<!DOCTYPE html><html><head><title>This domain is for sale</title></head></html>"
 
@@ -405,7 +405,7 @@ def test_the_files_further_up_are_taken(tmp_path):
 
 
 def test_system_messages_are_said_once(tmp_path, caplog):
-    from rlhf_dialog.sources import messages
+    from rlhf_dialog.data.sources import messages
 
     messages._say_that_system_is_not_shown.cache_clear()
     row = {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}]}
@@ -416,7 +416,7 @@ def test_system_messages_are_said_once(tmp_path, caplog):
 
 READ_ALL = """
 import sys
-from rlhf_dialog.sources import load_records
+from rlhf_dialog.data.sources import load_records
 for _ in range(3):
     print([len(load_records(path, split)) for path in sys.argv[1:] for split in ("train", "validation", "test")])
 """

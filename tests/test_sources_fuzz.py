@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_sources_formats import csv_bytes, jsonl_bytes, original_files, parquet_bytes, rows_of, zipped
 
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.prompts import load_prompts
-from rlhf_dialog.sources import load_records
 
 pytestmark = pytest.mark.thorough
 QUICK = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import PartScore, Scores
 from rlhf_dialog.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, last_iteration, read_metrics

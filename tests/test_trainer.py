@@ -13,13 +13,13 @@ from tiny import byte_tokenizer, gpt2
 from rlhf_dialog import ppo
 from rlhf_dialog import update as update_module
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.decoding import position_ids_of
-from rlhf_dialog.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.generation import Responses, StopRule, respond, teacher_forced
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.policy import Critic, Policy
-from rlhf_dialog.prompts import PromptEncoder
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.trainer import PPOTrainer
 

@@ -4,7 +4,7 @@ import math
 from numbers import Real
 from typing import Any, Protocol
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]

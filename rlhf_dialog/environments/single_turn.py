@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Step
 
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.errors import named
 
 Purpose = Literal["rollout", "validation", "evaluation"]

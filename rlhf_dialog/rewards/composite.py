@@ -5,7 +5,7 @@ from numbers import Real
 from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.rewards.base import BaseReward, Part, free_name, needs_device
 from rlhf_dialog.rewards.errors import named

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.classifier import check_precision, class_logits
@@ -36,7 +36,7 @@ class Intent(BaseReward):
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
         """A classifier that is not on this machine, and pickled weights."""
-        from rlhf_dialog.hub import is_local
+        from rlhf_dialog.data.hub import is_local
 
         found, path = {}, str(args.get("intent_model"))
         if not is_local(path):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.needs import references
 

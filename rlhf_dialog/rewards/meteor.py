@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor, meteor_variant
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.needs import reference_lists

@@ -1,6 +1,6 @@
 """What the built-in rewards ask of every dialogue, with the error of a dialogue that lacks it."""
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 
 ACTS = {1: "inform", 2: "question", 3: "directive", 4: "commissive"}  # DailyDialog's numbers

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.errors import RewardError

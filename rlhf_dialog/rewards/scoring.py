@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, Part, Purpose, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
 from rlhf_dialog.rewards.limit import Aside, stop_after

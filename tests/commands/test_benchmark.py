@@ -18,9 +18,9 @@ from rlhf_dialog.commands import benchmark_compare as compare
 from rlhf_dialog.commands import benchmark_machine as machine
 from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.prompts import PromptEncoder, load_prompts
 
 SCRIPT = ROOT / "scripts" / "benchmark.py"
 FEW = ["--rollout_batch_size=8", "--minibatch=4", "--epochs=1", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rlhf_dialog.commands import train_intent_classifier
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 

@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rlhf_dialog.dialogue import Dialogue, render_reply
+from rlhf_dialog.data.dialogue import Dialogue, render_reply
 from rlhf_dialog.errors import UserError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]

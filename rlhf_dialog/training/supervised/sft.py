@@ -14,13 +14,13 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-from rlhf_dialog.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder
 from rlhf_dialog.config.schema import DataKeys
-from rlhf_dialog.dialogue import Dialogue
+from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models import load_causal_lm, read_tokenizer, trained_parameters
 from rlhf_dialog.pretrained import warn_of_remote_code
-from rlhf_dialog.prompts import load_prompts
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,
     ordered_dataset,

@@ -3,8 +3,8 @@ import tiny
 import torch
 from trl import SFTTrainer
 
-from rlhf_dialog.dialogue import Dialogue
-from rlhf_dialog.prompts import PromptEncoder
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.training.supervised import sft
 
 

@@ -8,8 +8,8 @@ import tokenize
 from collections.abc import Iterator
 from typing import Any
 
+from rlhf_dialog.data.sources.rows import LIST_KEYS, Row
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.sources.rows import LIST_KEYS, Row
 
 
 def parse_lists(rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:

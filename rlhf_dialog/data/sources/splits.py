@@ -3,13 +3,13 @@
 import re
 from collections import defaultdict
 
+from rlhf_dialog.data.sources.files import KINDS, read_rows
+from rlhf_dialog.data.sources.original import read_original
+from rlhf_dialog.data.sources.record import DialogueRecord
+from rlhf_dialog.data.sources.rows import records_of
+from rlhf_dialog.data.sources.tables import read_saved
+from rlhf_dialog.data.sources.trees import SPLIT_NAMES, Archive, Tree
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.sources.files import KINDS, read_rows
-from rlhf_dialog.sources.original import read_original
-from rlhf_dialog.sources.record import DialogueRecord
-from rlhf_dialog.sources.rows import records_of
-from rlhf_dialog.sources.tables import read_saved
-from rlhf_dialog.sources.trees import SPLIT_NAMES, Archive, Tree
 
 ABOVE = r"(?:[^/]+/){0,2}"  # folders that a data set may lie in, within an archive
 LAYOUTS = (

@@ -8,10 +8,10 @@ import datasets
 from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
+from rlhf_dialog.data.hub import hub_reachable
+from rlhf_dialog.data.sources.record import DialogueRecord
+from rlhf_dialog.data.sources.rows import records_of
 from rlhf_dialog.errors import MissingSplit, UserError, nearest
-from rlhf_dialog.hub import hub_reachable
-from rlhf_dialog.sources.record import DialogueRecord
-from rlhf_dialog.sources.rows import records_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from itertools import takewhile
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.dialogue import fit_newest
+from rlhf_dialog.data.dialogue import fit_newest
+from rlhf_dialog.data.prompts import PromptEncoder, pad_id_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.prompts import PromptEncoder, pad_id_of
 
 CHAT_TEMPLATE = "chat_template"
 ROLES = ("assistant", "user")

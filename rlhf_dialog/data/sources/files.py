@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from rlhf_dialog.data.sources.cells import parse_lists
+from rlhf_dialog.data.sources.record import kind
+from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.data.sources.tables import read_parquet
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.sources.cells import parse_lists
-from rlhf_dialog.sources.record import kind
-from rlhf_dialog.sources.rows import Row
-from rlhf_dialog.sources.tables import read_parquet
 
 Numbered = Iterator[tuple[str, Row]]
 

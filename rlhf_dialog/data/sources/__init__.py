@@ -7,14 +7,14 @@
 import os
 from pathlib import Path
 
+from rlhf_dialog.data.hub import is_local
+from rlhf_dialog.data.sources.files import KINDS, read_rows
+from rlhf_dialog.data.sources.from_hub import load_from_hub
+from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
+from rlhf_dialog.data.sources.rows import records_of
+from rlhf_dialog.data.sources.splits import LAYOUTS, read_split
+from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.hub import is_local
-from rlhf_dialog.sources.files import KINDS, read_rows
-from rlhf_dialog.sources.from_hub import load_from_hub
-from rlhf_dialog.sources.record import SPLITS, DialogueRecord
-from rlhf_dialog.sources.rows import records_of
-from rlhf_dialog.sources.splits import LAYOUTS, read_split
-from rlhf_dialog.sources.trees import Archive, Folder, read_bytes
 
 __all__ = ["SPLITS", "DialogueRecord", "is_hub_name", "load_records"]
 

@@ -5,9 +5,9 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from rlhf_dialog.data.sources.messages import TEXT_KEYS, filled, role_of, said_by_turns, split_messages
+from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked, checked_text, is_null, kind
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.sources.messages import TEXT_KEYS, filled, role_of, said_by_turns, split_messages
-from rlhf_dialog.sources.record import DialogueRecord, act_number, checked, checked_text, is_null, kind
 
 Row = dict[str, Any]
 Rows = Iterable[tuple[str, Row]]  # where the row stands, for messages, and the row

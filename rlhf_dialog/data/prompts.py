@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.dialogue import Dialogue, cut_at_separator, fit_turns, render_target
+from rlhf_dialog.data.dialogue import Dialogue, cut_at_separator, fit_turns, render_target
+from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.sources import DialogueRecord, load_records
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
+from rlhf_dialog.data.sources.record import checked_text, kind
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.sources.record import checked_text, kind
 
 logger = logging.getLogger(__name__)
 

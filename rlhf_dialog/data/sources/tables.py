@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.data.sources.trees import Tree
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.sources.rows import Row
-from rlhf_dialog.sources.trees import Tree
 
 
 def read_parquet(data: bytes, where: str) -> Iterator[tuple[str, Row]]:
