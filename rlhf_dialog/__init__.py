@@ -11,7 +11,7 @@ from rlhf_dialog import openmp
 openmp.spin_briefly()
 _HOME = {
     "BaseReward": "rewards.base",
-    "ChatAgent": "chat_agent",
+    "ChatAgent": "models.chat_agent",
     "CompositeReward": "rewards.composite",
     "Config": "config.schema",
     "Dialogue": "data.dialogue",

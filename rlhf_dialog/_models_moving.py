@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.activations import NewGELUActivation
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.cpu_linear import use_onednn
-from rlhf_dialog.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.lora import add_adapters, check_peft, trained
-from rlhf_dialog.packing import ATTENTION, can_pack
-from rlhf_dialog.policy import Critic, DisabledAdapter, Policy, packs
-from rlhf_dialog.pretrained import load_pretrained, warn_of_remote_code
-from rlhf_dialog.recompute import recompute_layers
+from rlhf_dialog.models.activation_checkpointing import recompute_layers
+from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
+from rlhf_dialog.models.lora import add_adapters, check_peft, trained
+from rlhf_dialog.models.packing import ATTENTION, can_pack
+from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, packs
+from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."

@@ -13,7 +13,6 @@ from typing import Any
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog import identity, launch, memory, run_folder
-from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
@@ -23,7 +22,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.interrupts import Interrupts, leave
-from rlhf_dialog.models import load_models, trained_parameters
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import ChatAgent
 
 WELCOME = "Say something. `reset` starts anew, `quit` ends."
 

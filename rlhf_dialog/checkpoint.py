@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
-from rlhf_dialog.chat_agent import AGENT_FILE, AGENT_FORMAT
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.lora import merged_state
-from rlhf_dialog.models import Policy
-from rlhf_dialog.module_files import load_module, save_module
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT
+from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.models.lora import merged_state
+from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.random_states import (
     RandomStates,
     merged_states,

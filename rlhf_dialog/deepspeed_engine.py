@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rlhf_dialog.deepspeed_config import EngineSettings
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.lora import trained
+from rlhf_dialog.models.lora import trained
 from rlhf_dialog.world import World
 
 NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"}  # what its step asks for the norm

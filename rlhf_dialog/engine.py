@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rlhf_dialog.lora import trained
+from rlhf_dialog.models.lora import trained
 from rlhf_dialog.world import World
 
 

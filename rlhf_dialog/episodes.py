@@ -10,10 +10,10 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from rlhf_dialog.chat_agent import Speaker, num_positions
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, answer, opened
-from rlhf_dialog.generation import Responses, as_wide
+from rlhf_dialog.models.chat_agent import Speaker, num_positions
+from rlhf_dialog.models.generation import Responses, as_wide
 
 
 @dataclass

@@ -22,7 +22,7 @@ from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.free_memory import free_on_gpu, free_on_host
 from rlhf_dialog.model_sizes import Sizes, kept_bytes, last_name, live_bytes, lora_parameters, sizes_of
-from rlhf_dialog.pretrained import load_pretrained
+from rlhf_dialog.models.pretrained import load_pretrained
 from rlhf_dialog.rewards.composite import model_paths
 
 logger = logging.getLogger(__name__)

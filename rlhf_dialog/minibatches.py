@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlhf_dialog.generation import Microbatch, microbatches
+from rlhf_dialog.models.generation import Microbatch, microbatches
 from rlhf_dialog.rollout import Rollout
 
 

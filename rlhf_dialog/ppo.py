@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_dialog.masks import Total, alone, last_token, masked, masked_mean
+from rlhf_dialog.models.masks import Total, alone, last_token, masked, masked_mean
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> Tensor:

@@ -30,10 +30,10 @@ from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.free_memory import free_on_gpu, free_on_host
 from rlhf_dialog.lockstep import Lockstep, Unit
-from rlhf_dialog.lora import trained
-from rlhf_dialog.models import Models
-from rlhf_dialog.packing import pack
-from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.lora import trained
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 from rlhf_dialog.world import World
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from rlhf_dialog import ppo
-from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.checks import STANDS, check_numbers, check_start
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.config.batch_plan import batch_plan
@@ -20,10 +19,11 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler
 from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Sampling, StopRule
-from rlhf_dialog.masks import masked_mean
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models import Models
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_dialog import ppo
-from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.models.policy import Critic, Policy
 
 
 @dataclass

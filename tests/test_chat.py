@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog import chat
 from rlhf_dialog.chat import WELCOME, converse, find_agent
-from rlhf_dialog.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent
 
 
 def save(folder: Path, settings: dict | None = None, **config) -> Path:

@@ -10,19 +10,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import load_script
-from rlhf_dialog.models import Policy
+from rlhf_dialog.models.loading import Policy
 from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
 from rlhf_dialog import ChatAgent, chat, main
-from rlhf_dialog.chat_agent import AGENT_FILE, collate
 from rlhf_dialog.commands import train_sft
 from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import Sampling, StopRule, respond
+from rlhf_dialog.models.chat_agent import AGENT_FILE, collate
+from rlhf_dialog.models.generation import Sampling, StopRule, respond
 from rlhf_dialog.training.supervised import sft
 
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from processes import output_of
-from rlhf_dialog.models import Policy
+from rlhf_dialog.models.loading import Policy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from test_trainer import Places, make_trainer, parameters

@@ -18,8 +18,8 @@ from test_trainer import make_trainer, numbers_of, parameters
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import BaseReward, RewardFactory, sharing
-from rlhf_dialog import policy as policy_module
 from rlhf_dialog.deepspeed_engine import DeepSpeedEngine
+from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.world import World
 

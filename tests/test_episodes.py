@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from rlhf_dialog.models import Models
+from rlhf_dialog.models.loading import Models
 from test_rollout import EOS, EOU, PAD, Recording, ids_of, slow, world
 from tiny import byte_tokenizer
 from torch import nn
@@ -10,12 +10,12 @@ from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog import ppo
-from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.episodes import play
-from rlhf_dialog.generation import Sampling, StopRule, teacher_forced
-from rlhf_dialog.policy import Policy
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import Sampling, StopRule, teacher_forced
+from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.rollout import collect
 

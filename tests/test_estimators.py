@@ -10,10 +10,11 @@ from test_trainer import make_trainer, parameters, settings
 from tiny import gpt2
 
 import rlhf_dialog
-from rlhf_dialog import cli, memory, models, ppo
+from rlhf_dialog import cli, memory, ppo
 from rlhf_dialog.agent import _two_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.models import loading
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 FILES = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "scripts").glob("*.py")]
@@ -78,7 +79,7 @@ def test_a_new_one_with_a_critic_gets_one(monkeypatch):
     monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", True, False, "gae_advantages", "none, arXiv"))
     for name, critics in (("toy", True), ("rloo", False)):
         config = settings(advantage_estimator=name, use_share_model=False, rollout_batch_size=8)
-        policy, critic = models.build_trained(config, gpt2(), {})
+        policy, critic = loading.build_trained(config, gpt2(), {})
         assert (critic is not None, policy.value_head is None) == (critics, True)
         assert (memory.setting_of(config).critic == "separate") is critics
 

@@ -13,14 +13,14 @@ import torch
 from processes import load_script
 from transformers import BertConfig, BertForSequenceClassification
 
-from rlhf_dialog.chat_agent import ChatAgent
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.generation import Sampling
 from rlhf_dialog.measure import Judges, measure, with_intervals
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
 from rlhf_dialog.rewards.limit import RewardTimeout

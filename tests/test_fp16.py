@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from rlhf_dialog.models.loading import amp_dtype, load_models
 from test_lora import CPU, EPISODES, save
 from test_trainer import make_trainer, numbers_of, settings
 from tiny import gpt2
@@ -12,9 +13,8 @@ from tiny import gpt2
 from rlhf_dialog.checkpoint import load_checkpoint, save_checkpoint
 from rlhf_dialog.engine import Engine
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models import amp_dtype, load_models
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.world import World
 

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog.generation import (
+from rlhf_dialog.models.generation import (
     Sampling,
     StopRule,
     compare_unfiltered,
@@ -20,10 +20,10 @@ from rlhf_dialog.generation import (
     teacher_forced_values,
     unpacked,
 )
-from rlhf_dialog.masks import last_token
-from rlhf_dialog.packing import pack
-from rlhf_dialog.policy import Critic, Policy
-from rlhf_dialog.predictions import on_support
+from rlhf_dialog.models.logprobs import on_support
+from rlhf_dialog.models.masks import last_token
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Critic, Policy
 
 PAD, EOS, EOU = 256, 257, 258
 LETTERS = byte_tokenizer().get_vocab()

@@ -11,9 +11,9 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from rlhf_dialog import pretrained
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import pretrained
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 from ranks import in_ranks
+from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from safetensors.torch import load_file
 from test_ranks import distance, one_step
 from test_trainer import PROMPTS, Places, Share, numbers_of, parameters, settings
@@ -14,13 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import identity
 from rlhf_dialog.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
-from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import teacher_forced, teacher_forced_values
-from rlhf_dialog.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models import load_causal_lm, load_models, trained_parameters
-from rlhf_dialog.packing import ATTENTION
+from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
+from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.world import World
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import output_of
-from rlhf_dialog.models import load_causal_lm
+from rlhf_dialog.models.loading import load_causal_lm
 from tiny import byte_tokenizer, gpt2, llama
 from transformers import (
     AutoModelForCausalLM,
@@ -27,8 +27,8 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.free_memory import free_on_host
 from rlhf_dialog.memory import Forecast, Part, Setting, forecast, human, read_sizes, remedies, setting_of, tell_forecast
 from rlhf_dialog.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
-from rlhf_dialog.packing import pack
-from rlhf_dialog.policy import Policy, packs
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Policy, packs
 
 GIB, MIB = 2**30, 2**20
 CPU = torch.device("cpu")
@@ -546,11 +546,11 @@ import torch
 torch.set_num_threads(1)
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
-from rlhf_dialog.models import load_models
+from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.rewards.length import LengthMatch
-from rlhf_dialog.models import load_causal_lm
-from rlhf_dialog.packing import pack
-from rlhf_dialog.policy import Policy, packs
+from rlhf_dialog.models.loading import load_causal_lm
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.trainer import PPOTrainer
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from rlhf_dialog.models import (
+from rlhf_dialog.models.loading import (
     check_left_padding,
     load_causal_lm,
     load_models,
@@ -16,11 +16,11 @@ from tokenizers import AddedToken
 from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import teacher_forced, teacher_forced_values
-from rlhf_dialog.packing import ATTENTION, pack
-from rlhf_dialog.policy import Critic, Policy, accepted, new_value_head, packs
+from rlhf_dialog.models.decoding import position_ids_of
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.packing import ATTENTION, pack
+from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
@@ -181,7 +181,7 @@ def test_loading_probes_left_padding(monkeypatch):
         def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
             return super().forward(input_ids=input_ids, attention_mask=attention_mask)
 
-    monkeypatch.setattr("rlhf_dialog.models.load_pretrained", lambda *_, **__: Blind(gpt2().config))
+    monkeypatch.setattr("rlhf_dialog.models.loading.load_pretrained", lambda *_, **__: Blind(gpt2().config))
     assert packs(load_causal_lm("x", "model_path"))  # its trunk takes positions, and nothing is padded
     with pytest.raises(UserError, match="padded on the left"):
         load_causal_lm("x", "model_path", packing=False)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from plain import new_case
+from rlhf_dialog.models.loading import packing_error, use_packing
 from torch.nn.functional import pad
 from transformers import (
     Gemma2Config,
@@ -18,11 +19,10 @@ from transformers import (
 )
 from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 
-from rlhf_dialog import models as models_module
-from rlhf_dialog import packing as packing_module
-from rlhf_dialog.generation import teacher_forced
-from rlhf_dialog.models import packing_error, use_packing
-from rlhf_dialog.packing import (
+from rlhf_dialog.models import loading as models_module
+from rlhf_dialog.models import packing as packing_module
+from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.packing import (
     ATTENTION,
     Decoding,
     KeyValues,
@@ -34,7 +34,7 @@ from rlhf_dialog.packing import (
     packed_attention,
     run_packed,
 )
-from rlhf_dialog.policy import Policy, packs
+from rlhf_dialog.models.policy import Policy, packs
 
 
 def masks_of(*rows):
@@ -370,7 +370,9 @@ def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
             lambda q, k, v, *_: torch.nn.functional.scaled_dot_product_attention(q, k, v),
         )
     elif wrong == "positions":
-        monkeypatch.setattr("rlhf_dialog.policy.run_packed", lambda m, ids, p, *rest: run_packed(m, ids, 2 * p, *rest))
+        monkeypatch.setattr(
+            "rlhf_dialog.models.policy.run_packed", lambda m, ids, p, *rest: run_packed(m, ids, 2 * p, *rest)
+        )
     elif wrong == "decode":
         monkeypatch.setattr(KeyValues, "append", lambda self, layer, k, v: self.layers[layer])
     else:

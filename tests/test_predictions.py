@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_dialog.predictions import TokenPredictions, at_least_float32, predict
+from rlhf_dialog.models.logprobs import TokenPredictions, at_least_float32, predict
 
 INF = torch.inf
 

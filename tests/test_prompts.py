@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tiny import byte_tokenizer, dialogues, write_data
 from tokenizers import processors
 
-from rlhf_dialog.chat_agent import collate
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import collate
 
 REAL = Path(__file__).parents[2] / "shared/data/dailydialog"
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")

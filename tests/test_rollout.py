@@ -4,19 +4,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rlhf_dialog.models import Models
+from rlhf_dialog.models.loading import Models
 from tiny import byte_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog.chat_agent import Speaker
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.environments import SingleTurn
-from rlhf_dialog.generation import Sampling, StopRule
-from rlhf_dialog.packing import KeyValues
-from rlhf_dialog.policy import Critic, Policy, run_rows
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.packing import KeyValues
+from rlhf_dialog.models.policy import Critic, Policy, run_rows
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.rollout import collect, prompt_names, without_unscored
@@ -248,7 +248,7 @@ def test_microbatch_size_bounds_each_forward_pass(monkeypatch, size):
         rows[name].append(packed.num_rows)
         return run_rows(module, packed, *rest)
 
-    monkeypatch.setattr("rlhf_dialog.policy.run_rows", counting)
+    monkeypatch.setattr("rlhf_dialog.models.policy.run_rows", counting)
     roll(models, encoder, microbatch_size=size)
     expected = {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]
     assert rows == {"policy": expected, "reference": expected, "critic": expected}
@@ -263,7 +263,7 @@ def test_rows_at_once_bound_the_cache(monkeypatch, size):
             sizes.append(len(lengths))
             super().__init__(lengths, num_new)
 
-    monkeypatch.setattr("rlhf_dialog.decoding.KeyValues", Counting)
+    monkeypatch.setattr("rlhf_dialog.models.decoding.KeyValues", Counting)
     models, encoder = world()
     roll(models, encoder, rows_at_once=size)
     assert sizes == {1: [1, 1, 1], 2: [2, 1], 3: [3]}[size]

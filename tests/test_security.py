@@ -12,7 +12,7 @@ import tiny
 import torch
 import yaml
 from processes import ROOT, environment, output_of
-from rlhf_dialog.models import load_causal_lm, load_models, read_tokenizer
+from rlhf_dialog.models.loading import load_causal_lm, load_models, read_tokenizer
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
 from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, main

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from rlhf_dialog.models import Models
+from rlhf_dialog.models.loading import Models
 from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog import ppo
@@ -15,11 +15,11 @@ from rlhf_dialog import update as update_module
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.decoding import position_ids_of
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.generation import Responses, StopRule, respond, teacher_forced
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
-from rlhf_dialog.policy import Critic, Policy
+from rlhf_dialog.models.decoding import position_ids_of
+from rlhf_dialog.models.generation import Responses, StopRule, respond, teacher_forced
+from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.trainer import PPOTrainer
 
@@ -584,7 +584,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         torch.manual_seed(5)
         return written[-1]
 
-    monkeypatch.setattr("rlhf_dialog.chat_agent.respond", recording)
+    monkeypatch.setattr("rlhf_dialog.models.chat_agent.respond", recording)
     skipping = make_trainer(Holes(places, math.nan), on_reward_error="skip", **keys)
     found = skipping.step()
     stay = [i for i in range(6) if i not in places]
@@ -600,7 +600,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
         def __call__(self, dialogues):
             return [(i * 7) % 5 - 1.5 for i in stay]
 
-    monkeypatch.setattr("rlhf_dialog.chat_agent.respond", again)
+    monkeypatch.setattr("rlhf_dialog.models.chat_agent.respond", again)
     smaller = make_trainer(Rest(), **keys)
     monkeypatch.setattr(
         smaller, "_next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]

@@ -7,7 +7,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_dialog.packing import ATTENTION
+from rlhf_dialog.models.packing import ATTENTION
 
 SEPARATOR = "<EOU>"
 CHATML = (

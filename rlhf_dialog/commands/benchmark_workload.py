@@ -30,9 +30,9 @@ from transformers import (
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.data.dialogue import Dialogue, render_prompt, render_reply
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.classifier import class_logits
 

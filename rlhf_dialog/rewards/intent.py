@@ -142,8 +142,8 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
     """Tokenizer and frozen classifier in fp32, from a folder or the Hub. Raises UserError, see Intent."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from rlhf_dialog.cpu_linear import use_onednn
-    from rlhf_dialog.pretrained import load_pretrained
+    from rlhf_dialog.models.cpu_linear import use_onednn
+    from rlhf_dialog.models.pretrained import load_pretrained
 
     tokenizer = load_pretrained(AutoTokenizer, path, KEY, trust_remote_code=False)
     model, report = load_pretrained(

@@ -15,8 +15,8 @@ from transformers.trainer_callback import PrinterCallback
 from rlhf_dialog import openmp
 from rlhf_dialog.allocator import keep_freed_memory
 from rlhf_dialog.config.schema import Settings
-from rlhf_dialog.cpu_linear import use_onednn
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.cpu_linear import use_onednn
 
 logger = logging.getLogger(__name__)
 POOL = 50  # batches that are sorted by length together

@@ -21,8 +21,8 @@ from transformers import (
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models import trained_parameters
-from rlhf_dialog.pretrained import load_pretrained, warn_of_remote_code
+from rlhf_dialog.models.loading import trained_parameters
+from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,

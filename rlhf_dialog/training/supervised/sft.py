@@ -19,8 +19,8 @@ from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_en
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.models import load_causal_lm, read_tokenizer, trained_parameters
-from rlhf_dialog.pretrained import warn_of_remote_code
+from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, trained_parameters
+from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,
     ordered_dataset,

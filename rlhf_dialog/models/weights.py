@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
-from rlhf_dialog.lora import OF_ADAPTER, trained
+from rlhf_dialog.models.lora import OF_ADAPTER, trained
 
 
 def save_module(module: nn.Module, path: Path) -> None:

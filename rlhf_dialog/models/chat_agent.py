@@ -13,9 +13,9 @@ from rlhf_dialog.config.schema import DataKeys, SamplingKeys
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.generation import Responses, Sampling, StopRule, respond
-from rlhf_dialog.models import load_causal_lm, num_embeddings, read_tokenizer
-from rlhf_dialog.policy import Policy
+from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
+from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
+from rlhf_dialog.models.policy import Policy
 
 AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
 

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from rlhf_dialog.masks import last_token
+from rlhf_dialog.models.masks import last_token
 
 ROUND_TO = 64
 ROWS_TOGETHER = 4  # on a CPU: rows of similar length make little padding in the attention

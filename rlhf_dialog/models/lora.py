@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from rlhf_dialog.cpu_linear import FASTER, use_onednn
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
 
 OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
 

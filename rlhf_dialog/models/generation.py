@@ -14,12 +14,12 @@ from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
 from rlhf_dialog.data.chat_template import closing_id
-from rlhf_dialog.decoding import Decoder, new_decoder
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.masks import last_token
-from rlhf_dialog.packing import pack
-from rlhf_dialog.policy import Policy, in_chunks
-from rlhf_dialog.predictions import at_least_float32, on_support
+from rlhf_dialog.models.decoding import Decoder, new_decoder
+from rlhf_dialog.models.logprobs import at_least_float32, on_support
+from rlhf_dialog.models.masks import last_token
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Policy, in_chunks
 
 
 @dataclass(frozen=True)

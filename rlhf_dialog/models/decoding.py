@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlhf_dialog.packing import KeyValues, pack_prompts
-from rlhf_dialog.policy import Policy, accepted, packs
+from rlhf_dialog.models.packing import KeyValues, pack_prompts
+from rlhf_dialog.models.policy import Policy, accepted, packs
 
 
 def position_ids_of(mask: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.lora import selected
-from rlhf_dialog.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
-from rlhf_dialog.predictions import at_least_float32, predict
+from rlhf_dialog.models.logprobs import at_least_float32, predict
+from rlhf_dialog.models.lora import selected
+from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
 
 T = TypeVar("T")
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; what is more is computed in chunks, and again on the way back

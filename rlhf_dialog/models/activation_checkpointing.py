@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.lora import lora_layers, selected, selection
+from rlhf_dialog.models.lora import lora_layers, selected, selection
 
 
 def recompute_layers(trunk: nn.Module) -> None:
