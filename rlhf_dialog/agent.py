@@ -27,8 +27,8 @@ from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.rewards.scoring import RewardError
+from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.run_state import RunState
 from rlhf_dialog.sharing import check_sharing, deepspeed_setting
 from rlhf_dialog.tracking import Trackers

@@ -17,8 +17,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, NLPReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.base import Part
-from rlhf_dialog.rewards.limit import RewardTimeout, Stacks
 from rlhf_dialog.rewards.scoring import STOPPING, Scorer, ScoringRules, scored_beside
+from rlhf_dialog.rewards.timeout import RewardTimeout, Stacks
 
 DIALOGUES = [
     Dialogue(["Hi ."], "one two", "a b c d", act=1),

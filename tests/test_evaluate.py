@@ -23,8 +23,8 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
-from rlhf_dialog.rewards.limit import RewardTimeout
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.validation import Validation
 
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward, Part, Purpose, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
-from rlhf_dialog.rewards.limit import Aside, stop_after
+from rlhf_dialog.rewards.timeout import Aside, stop_after
 
 logger = logging.getLogger(__name__)
 
