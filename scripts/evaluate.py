@@ -25,25 +25,25 @@ import torch
 from rich.console import Console
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import measure, replies, report
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.found_config import RunConfig, read_run_config
-from rlhf_dialog.measure import Judges, Measured
+from rlhf_dialog.evaluation import measure, replies, report
+from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
+from rlhf_dialog.evaluation.measure import Judges, Measured
+from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.replies import Replies
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.scoring import Scorer
 
-logger = logging.getLogger("rlhf_dialog.evaluate")
+logger = logging.getLogger("rlhf_dialog.evaluation.evaluate")
 NOTHING = {"mean": None, "low": None, "high": None}
 MATCHED_BETWEEN = (0.3, 1.5)
 SWEEP: dict[str, dict[str, Any]] = {

@@ -18,10 +18,10 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.measure import Judges, measure, with_intervals
+from rlhf_dialog.evaluation.measure import Judges, measure, with_intervals
+from rlhf_dialog.evaluation.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.rewards.timeout import RewardTimeout
@@ -361,8 +361,8 @@ def test_the_matched_temperature_has_the_agents_distinct_2(script, monkeypatch):
         def points(self):
             return {"distinct_2": float(self)}
 
-    monkeypatch.setattr("rlhf_dialog.replies.generate_replies", replies)
-    monkeypatch.setattr("rlhf_dialog.measure.measure", lambda found, judges: Points(found))
+    monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", replies)
+    monkeypatch.setattr("rlhf_dialog.evaluation.measure.measure", lambda found, judges: Points(found))
     options = Namespace(seed=0, batch_size=8)
     for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
         systems = {"after": wanted, "before": "baseline"}

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_dialog import intervals
-from rlhf_dialog.intervals import Statistic, mean_of
-from rlhf_dialog.measure import Measured, differences, perplexity, with_intervals
+from rlhf_dialog.evaluation import intervals
+from rlhf_dialog.evaluation.intervals import Statistic, mean_of
+from rlhf_dialog.evaluation.measure import Measured, differences, perplexity, with_intervals
 
 
 def test_the_interval_is_that_of_the_mean():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ranks import in_ranks
-from rlhf_dialog.evaluate import Judges, Replies, measure
+from rlhf_dialog.evaluation.evaluate import Judges, Replies, measure
 from test_agent import rewards, rows, run, same, weights, without_clocks, world  # noqa: F401  fixtures
 from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot
-from rlhf_dialog.found_config import number_in
 from rlhf_dialog.tracking import read_metrics
 
 

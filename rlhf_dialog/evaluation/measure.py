@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlhf_dialog import intervals
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.intervals import Array, Interval, Statistic
+from rlhf_dialog.evaluation import intervals
+from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic
+from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
 from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
-from rlhf_dialog.replies import Replies, have_acts, have_references
 from rlhf_dialog.rewards.base import Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
 from rlhf_dialog.rewards.meteor import wordnet_of

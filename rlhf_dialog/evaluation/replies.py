@@ -11,7 +11,7 @@ import torch
 from rich.progress import track
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.intervals import Array
+from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Speaker, num_positions
 from rlhf_dialog.models.generation import Sampling, teacher_forced

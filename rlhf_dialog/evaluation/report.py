@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.replies import Replies
+from rlhf_dialog.evaluation.replies import Replies
 
 SHOWN = (
     "score",
