@@ -6,7 +6,7 @@ Import it before torch: it sets how long torch's waiting threads spin (`openmp`)
 from importlib import import_module
 from typing import Any
 
-from rlhf_dialog import openmp
+from rlhf_dialog.distributed import openmp
 
 openmp.spin_briefly()
 _HOME = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import identity, launch, memory, run_folder
+from rlhf_dialog import identity, run_folder
 from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
@@ -20,21 +20,23 @@ from rlhf_dialog.config.registry import VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.placement import check_sharing, deepspeed_setting
+from rlhf_dialog.distributed.random_states import seed_rank
+from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.interrupts import Interrupts, leave
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_models, trained_parameters
-from rlhf_dialog.random_states import seed_rank
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.run_state import RunState
-from rlhf_dialog.sharing import check_sharing, deepspeed_setting
 from rlhf_dialog.tracking import Trackers
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation, load_validation_prompts
-from rlhf_dialog.world import OtherRankFailed, World
 
 logger = logging.getLogger(__name__)
 NO_BEST_AGENT = "none, because its checkpoint was removed before the run went back"
@@ -224,7 +226,7 @@ class PPOAgent:
         seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
         check_sharing(config, device)
-        memory.tell_forecast(
+        forecast.tell_forecast(
             config, device, deepspeed_setting(config, self.world)
         )  # before the reward loads its classifier
         with self.world.fail_together():

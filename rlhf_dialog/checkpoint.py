@@ -17,18 +17,18 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT
-from rlhf_dialog.models.loading import Policy
-from rlhf_dialog.models.lora import merged_state
-from rlhf_dialog.models.weights import load_module, save_module
-from rlhf_dialog.random_states import (
+from rlhf_dialog.distributed.random_states import (
     RandomStates,
     merged_states,
     random_states,
     restore_random_states,
     states_of_rank,
 )
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT
+from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.models.lora import merged_state
+from rlhf_dialog.models.weights import load_module, save_module
 
 FORMAT_VERSION = 1
 UNANNOUNCED = "unannounced"  # in a checkpoint that `latest` does not name yet: what `latest` was before it

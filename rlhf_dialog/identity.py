@@ -13,11 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config, DoubledKeys, PPOKeys, RewardKeys
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
 from rlhf_dialog.rewards.base import BaseReward, models_inside
-from rlhf_dialog.world import World
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),

@@ -23,15 +23,15 @@ from rlhf_dialog.checkpoint import (
 )
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.partitions import (
+from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
+from rlhf_dialog.distributed.zero_checkpoint import (
     describe,
     forget_staging,
     read_partitions,
     refuse_another_sharing,
     write_partitions,
 )
-from rlhf_dialog.random_states import RandomStates, random_states, seed_rank
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.tracking import cut_metrics
 from rlhf_dialog.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation

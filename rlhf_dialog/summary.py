@@ -3,13 +3,13 @@
 import math
 import traceback
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.masks import masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of
 from rlhf_dialog.rollout import Rollout
-from rlhf_dialog.world import World
 
 Metrics = dict[str, float]
 

@@ -17,6 +17,9 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler
+from rlhf_dialog.distributed.placement import Sharing
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.environments.single_turn import SingleTurn
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
@@ -24,14 +27,11 @@ from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
-from rlhf_dialog.partitions import whole_optimizers
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.rollout import Rollout, collect, without_unscored
-from rlhf_dialog.sharing import Sharing
 from rlhf_dialog.summary import Metrics, filter_metrics, reward_metrics, rollout_metrics, vec_info_metrics
 from rlhf_dialog.update import PPOUpdate
-from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl

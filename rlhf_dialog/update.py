@@ -12,13 +12,13 @@ from rlhf_dialog import ppo
 from rlhf_dialog.checks import all_finite, check_ratio, tell_skipped
 from rlhf_dialog.clock import Clock
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.placement import Sharing
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.rollout import Rollout
-from rlhf_dialog.sharing import Sharing
 from rlhf_dialog.summary import Metrics
-from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import judges_of, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
-from rlhf_dialog.random_states import random_states_kept, seed_everything
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.trainer import Metrics, PPOTrainer

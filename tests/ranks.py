@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from processes import HANGING
 
-from rlhf_dialog import launch
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed import launch
 
 CONFIG = Config.model_validate(
     {

@@ -14,7 +14,8 @@ import yaml
 from processes import ROOT, load_file, run_python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError, VecInfoFactory, launch, load_config, main
+from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config, main
+from rlhf_dialog.distributed import launch
 
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),

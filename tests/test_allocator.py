@@ -10,7 +10,7 @@ pytestmark = pytest.mark.thorough
 PROGRAM = """
 import resource
 import torch
-from rlhf_dialog.allocator import keep_freed_memory
+from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 def use():
     torch.ones(16_000_000)  # 64 MB
 def page_faults():

@@ -27,8 +27,8 @@ from rlhf_dialog.checkpoint import (
     save_checkpoint,
 )
 from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.random_states import random_states_kept
 
 CPU = torch.device("cpu")
 KINDS = {

@@ -13,7 +13,7 @@ from rlhf_dialog.commands import quickstart
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
-from rlhf_dialog.deepspeed_config import read_engine_file
+from rlhf_dialog.distributed.deepspeed_config import read_engine_file
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 

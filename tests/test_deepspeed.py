@@ -17,11 +17,12 @@ from test_ranks_runs import RUN, lines, numbers, ppo, weights, world  # noqa: F4
 from test_trainer import make_trainer, numbers_of, parameters
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import BaseReward, RewardFactory, sharing
-from rlhf_dialog.deepspeed_engine import DeepSpeedEngine
+from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.rollout import Rollout
-from rlhf_dialog.world import World
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
@@ -44,15 +45,15 @@ def new_value_head(lm):
 
 def learner(rollout: Rollout | None, rows, ranks: World, **keys):
     """A trainer that descends with plain SGD on its rank's rows of a stored rollout."""
-    original = sharing.new_optimizer
-    sharing.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
+    original = placement.new_optimizer
+    placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
     original_head, policy_module.new_value_head = policy_module.new_value_head, new_value_head
     try:
         trainer = make_trainer(
             ref_seed=3, ref_model="another", world=ranks, num_mini_batch=1, ppo_epoch=1, lr=LR, critic_lr=LR, **keys
         )
     finally:
-        sharing.new_optimizer, policy_module.new_value_head = original, original_head
+        placement.new_optimizer, policy_module.new_value_head = original, original_head
     if rollout is not None:
         own = copy.deepcopy(rollout.of(rows[ranks.rank]))
         own.num_generated, own.num_dropped = own.num_tokens, 0
@@ -93,8 +94,8 @@ def whole_count(p) -> int:
 
 def start_and(work, *args):
     """In a forked rank: the group that DeepSpeed wants, then the work."""
-    from rlhf_dialog import launch
     from rlhf_dialog.config.schema import Config
+    from rlhf_dialog.distributed import launch
 
     raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
     return work(launch.start(Config.model_validate(raw | {"device": "cpu", "use_deepspeed": True})), *args)

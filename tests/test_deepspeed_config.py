@@ -14,7 +14,7 @@ from torch import nn
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, replace_keys
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.deepspeed_config import (
+from rlhf_dialog.distributed.deepspeed_config import (
     asks_deepspeed,
     check_token_count,
     engine_document,
@@ -22,13 +22,13 @@ from rlhf_dialog.deepspeed_config import (
     frozen_settings,
     read_engine_file,
 )
-from rlhf_dialog.deepspeed_engine import load_deepspeed
+from rlhf_dialog.distributed.deepspeed_engine import load_deepspeed
+from rlhf_dialog.distributed.lockstep import Lockstep, Unit
+from rlhf_dialog.distributed.placement import check_sharing
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.distributed.zero_checkpoint import refuse_another_sharing
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.lockstep import Lockstep, Unit
-from rlhf_dialog.partitions import refuse_another_sharing
 from rlhf_dialog.rewards import build_reward
-from rlhf_dialog.sharing import check_sharing
-from rlhf_dialog.world import World
 
 
 def config(folder: Path | None = None, args: dict | None = None, **keys) -> Config:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_dialog import launch, random_states
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed import launch, random_states
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.world import World
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
 

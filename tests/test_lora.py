@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import identity
 from rlhf_dialog.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
@@ -22,7 +23,6 @@ from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.trainer import PPOTrainer
-from rlhf_dialog.world import World
 
 R, ALPHA = 4, 6.0
 CPU = torch.device("cpu")

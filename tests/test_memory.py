@@ -22,11 +22,21 @@ from transformers import (
     RobertaConfig,
 )
 
-from rlhf_dialog import memory
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.free_memory import free_on_host
-from rlhf_dialog.memory import Forecast, Part, Setting, forecast, human, read_sizes, remedies, setting_of, tell_forecast
-from rlhf_dialog.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.memory.forecast import (
+    Forecast,
+    Part,
+    Setting,
+    forecast,
+    human,
+    read_sizes,
+    remedies,
+    setting_of,
+    tell_forecast,
+)
+from rlhf_dialog.distributed.memory.free_memory import free_on_host
+from rlhf_dialog.distributed.memory.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, packs
 
@@ -338,8 +348,8 @@ def test_more_of_anything_needs_more():
     for key in ("rows", "microbatch", "prompt", "response", "classifier_batch", "top_k"):
         setting = replace(PLAIN, critic="separate", **{key: 2 * (getattr(PLAIN, key) or 5)})
         more = forecast(BILLION, None, {"judge": BILLION}, setting)
-        assert all(more.of(phase) >= base.of(phase) for phase in memory.PHASES), key
-        assert sum(map(more.of, memory.PHASES)) > sum(map(base.of, memory.PHASES)), key
+        assert all(more.of(phase) >= base.of(phase) for phase in forecast.PHASES), key
+        assert sum(map(more.of, forecast.PHASES)) > sum(map(base.of, forecast.PHASES)), key
     assert forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True)).of("update") < base.of("update")
 
 
@@ -440,7 +450,7 @@ def test_no_code_of_a_model_runs_for_a_forecast(tmp_path):
 
 
 def told(folders, monkeypatch, caplog, free, **keys):
-    monkeypatch.setattr(memory, "free_on_host", lambda: free)
+    monkeypatch.setattr(forecast, "free_on_host", lambda: free)
     config = settings(model_path=str(folders / "lm"), **keys)
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         found = tell_forecast(config, CPU)
@@ -471,9 +481,9 @@ def test_a_run_that_does_not_fit_is_warned(folders, monkeypatch, caplog):
 
 
 def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
-    monkeypatch.setattr(memory, "free_on_gpu", lambda device: 5 * MIB)
+    monkeypatch.setattr(forecast, "free_on_gpu", lambda device: 5 * MIB)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    monkeypatch.setattr(memory, "free_on_host", lambda: 10**12)
+    monkeypatch.setattr(forecast, "free_on_host", lambda: 10**12)
     found = tell_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert f"needs about {human(found.total)}" in warning
@@ -481,8 +491,8 @@ def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
     weights = 4 * sum(p.numel() for p in gpt2().parameters())
     assert found.host_total == 2 * weights  # policy and reference come from the host's memory
     caplog.clear()
-    monkeypatch.setattr(memory, "free_on_gpu", lambda device: 10**12)
-    monkeypatch.setattr(memory, "free_on_host", lambda: 5 * weights)
+    monkeypatch.setattr(forecast, "free_on_gpu", lambda device: 10**12)
+    monkeypatch.setattr(forecast, "free_on_host", lambda: 5 * weights)
     tell_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert f"needs about {human(6 * weights)}" in warning

@@ -9,8 +9,8 @@ import pytest
 import torch
 from processes import ROOT, environment, run_python
 
-from rlhf_dialog import launch, openmp
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed import launch, openmp
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform != "linux", reason="libgomp")]
 KEYS = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "device": "cpu"}
@@ -18,7 +18,7 @@ CONFIG = Config.model_validate(KEYS)
 ACCOUNT = {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None, "OMP_NUM_THREADS": "2"}
 RUN = f"""
 import logging
-from rlhf_dialog import launch
+from rlhf_dialog.distributed import launch
 from rlhf_dialog.config.schema import Config
 logging.basicConfig(format="%(message)s", level=logging.WARNING)
 for _ in range(2):

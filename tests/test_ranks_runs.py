@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from test_trainer import numbers_of
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import BaseReward, RewardFactory, agent, launch, main, random_states, run_state
+from rlhf_dialog import BaseReward, RewardFactory, agent, main, run_state
+from rlhf_dialog.distributed import launch, random_states
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 RUN = Path("run_results/ppo")

@@ -11,16 +11,17 @@ from test_trainer import make_trainer
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from rlhf_dialog import identity, memory
+from rlhf_dialog import identity
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.deepspeed_config import FrozenSettings
+from rlhf_dialog.distributed.deepspeed_config import FrozenSettings
+from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.placement import Sharing
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.base import Part, models_inside, needs_device, walk
 from rlhf_dialog.rewards.composite import model_paths
-from rlhf_dialog.sharing import Sharing
-from rlhf_dialog.world import World
 
 DIALOGUES = [Dialogue(["Hi ."], response="Hello ."), Dialogue(["Bye ."], response="")]
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -126,10 +127,10 @@ def test_the_forecast_counts_models_of_any_reward(depth, judges, tmp_path):
     judge = {"id": "Judge", "args": {"folder": str(tmp_path)}}
     keys = {"model_path": str(tmp_path / "lm"), "reward_class": yaml_inside(depth, judge)}
     make_trainer().models.policy.lm.config.save_pretrained(tmp_path / "lm")
-    policy, reference, found = memory.read_sizes(CONFIG.model_copy(update=config_of(**keys)))
+    policy, reference, found = forecast.read_sizes(CONFIG.model_copy(update=config_of(**keys)))
     assert {name: sizes.parameters for name, sizes in found.items()} == {"judge": built.num_parameters()}
     parts = {
-        part.name: part.bytes for part in memory.forecast(policy, reference, found, memory.setting_of(CONFIG)).parts
+        part.name: part.bytes for part in forecast.forecast(policy, reference, found, forecast.setting_of(CONFIG)).parts
     }
     assert parts["weights of the judge"] == 4 * built.num_parameters()
 
@@ -144,7 +145,7 @@ def test_a_model_whose_size_cannot_be_read_is_left_out_of_the_forecast(judges, t
     known, unknown = ({"id": "Judge", "args": {"folder": str(tmp_path / name)}} for name in ("bert", "gone"))
     keys = {"model_path": str(tmp_path), "reward_class": yaml_inside(1, unknown, known, known)}
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        found = memory.read_sizes(CONFIG.model_copy(update=config_of(**keys)))
+        found = forecast.read_sizes(CONFIG.model_copy(update=config_of(**keys)))
     assert set(found[2]) == {"judge_2", "judge_3"}
     assert "the memory forecast leaves out the reward's judge" in caplog.text
     assert str(tmp_path / "gone") in caplog.text
@@ -231,9 +232,13 @@ def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(depth, monke
 def test_a_frozen_model_is_shared_out(depth, monkeypatch):
     """With `intent_ds_config` of stage 3 the engine gets it; test_deepspeed.py has the engine itself."""
     made = []
-    monkeypatch.setattr("rlhf_dialog.sharing.FrozenEngine", lambda module, world, zero: made.append((module, zero)))
+    monkeypatch.setattr(
+        "rlhf_dialog.distributed.placement.FrozenEngine", lambda module, world, zero: made.append((module, zero))
+    )
     wanted = FrozenSettings("x.json", 3, False, {"zero_optimization": {"stage": 3}})
-    monkeypatch.setattr("rlhf_dialog.sharing.frozen_settings", lambda _, key: wanted if key.startswith("int") else None)
+    monkeypatch.setattr(
+        "rlhf_dialog.distributed.placement.frozen_settings", lambda _, key: wanted if key.startswith("int") else None
+    )
     judge = Judge()
     sharing = Sharing.__new__(Sharing)
     sharing.world, sharing.waiting, sharing.frozen, sharing.config = World(), [], [], CONFIG

@@ -6,8 +6,8 @@ import pytest
 from processes import ROOT, load_script
 from test_trainer import settings
 
-from rlhf_dialog.memory import forecast, setting_of
-from rlhf_dialog.model_sizes import lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory.forecast import forecast, setting_of
+from rlhf_dialog.distributed.memory.model_sizes import lora_parameters, sizes_of
 
 PAGE = (ROOT / "docs/SCALING.md").read_text(encoding="utf-8")
 

@@ -80,6 +80,6 @@ def test_it_works_from_an_empty_folder_without_the_checkout(wheel, tmp_path):
     shown = python("-m", "rlhf_dialog", "train", "--config", "quickstart.yaml", "--print_config")
     assert shown.stderr == f"config: {target}/rlhf_dialog/configs/quickstart.yaml\n"
     assert yaml.safe_load(shown.stdout)["experiment_name"] == "quickstart"
-    where = "from rlhf_dialog.deepspeed_config import read_engine_file as f; print(f('zero3.json', None, 'k')[0])"
+    where = "from rlhf_dialog.distributed.deepspeed_config import read_engine_file as f; print(f('zero3.json', None, 'k')[0])"
     assert python("-c", where).stdout == f"{target}/rlhf_dialog/ds_configs/zero3.json\n"
     assert list(empty.iterdir()) == []

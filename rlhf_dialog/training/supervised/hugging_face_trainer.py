@@ -12,9 +12,9 @@ from pydantic import Field
 from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from rlhf_dialog import openmp
-from rlhf_dialog.allocator import keep_freed_memory
 from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.distributed import openmp
+from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 

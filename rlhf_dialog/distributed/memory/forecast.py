@@ -20,8 +20,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.free_memory import free_on_gpu, free_on_host
-from rlhf_dialog.model_sizes import Sizes, kept_bytes, last_name, live_bytes, lora_parameters, sizes_of
+from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.distributed.memory.model_sizes import (
+    Sizes,
+    kept_bytes,
+    last_name,
+    live_bytes,
+    lora_parameters,
+    sizes_of,
+)
 from rlhf_dialog.models.pretrained import load_pretrained
 from rlhf_dialog.rewards.composite import model_paths
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.lora import trained
-from rlhf_dialog.world import World
 
 
 class Engine:

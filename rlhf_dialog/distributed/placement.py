@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlhf_dialog import deepspeed_engine, memory
 from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.deepspeed_config import (
+from rlhf_dialog.distributed import deepspeed_engine
+from rlhf_dialog.distributed.deepspeed_config import (
     FROZEN_KEYS,
     EngineSettings,
     FrozenSettings,
@@ -25,17 +25,18 @@ from rlhf_dialog.deepspeed_config import (
     engine_settings,
     frozen_settings,
 )
-from rlhf_dialog.deepspeed_engine import DeepSpeedEngine, FrozenEngine
-from rlhf_dialog.engine import Engine
+from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
+from rlhf_dialog.distributed.engine import Engine
+from rlhf_dialog.distributed.lockstep import Lockstep, Unit
+from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.free_memory import free_on_gpu, free_on_host
-from rlhf_dialog.lockstep import Lockstep, Unit
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trained
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward, models_inside
-from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -174,13 +175,13 @@ class Sharing:
 
     def _fits(self) -> bool:
         setting = deepspeed_setting(self.config, self.world)
-        sizes = memory.read_sizes(self.config)
+        sizes = forecast.read_sizes(self.config)
         free = free_on_gpu(self.world.device) if setting.on_cuda else free_on_host()
         if sizes is None or free is None:
             return True
         phases = ("rollout", "scoring")
         whole, apart = (
-            memory.forecast(*sizes, replace(setting, gather_for_generation=gather)) for gather in (True, False)
+            forecast.forecast(*sizes, replace(setting, gather_for_generation=gather)) for gather in (True, False)
         )
         more = max(whole.of(phase) for phase in phases) - min(apart.of("loading"), whole.of("loading"))
         return more * (1 if setting.on_cuda else self.world.size) <= free
@@ -267,9 +268,9 @@ def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[t
         yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
 
 
-def deepspeed_setting(config: Config, world: World) -> memory.Setting:
+def deepspeed_setting(config: Config, world: World) -> forecast.Setting:
     """The setting of the memory forecast, with what DeepSpeed shares out."""
-    setting = memory.setting_of(config, world.size, on_cuda=world.device.type == "cuda")
+    setting = forecast.setting_of(config, world.size, on_cuda=world.device.type == "cuda")
     if config.use_deepspeed:
         engine = engine_settings(config)
         setting = replace(

@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rlhf_dialog.deepspeed_config import EngineSettings
-from rlhf_dialog.engine import Engine
+from rlhf_dialog.distributed.deepspeed_config import EngineSettings
+from rlhf_dialog.distributed.engine import Engine
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.lora import trained
-from rlhf_dialog.world import World
 
 NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"}  # what its step asks for the norm
 

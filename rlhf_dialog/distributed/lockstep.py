@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlhf_dialog.world import World
+from rlhf_dialog.distributed.world import World
 
 
 @dataclass(frozen=True)

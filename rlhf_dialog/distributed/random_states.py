@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_dialog.world import World
+from rlhf_dialog.distributed.world import World
 
 RandomStates = tuple[dict[str, Tensor], dict[str, Any]]  # torch and CUDA; python and numpy as JSON
 

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rlhf_dialog.deepspeed_engine import DeepSpeedEngine
-from rlhf_dialog.engine import Engine
+from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
+from rlhf_dialog.distributed.engine import Engine
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.world import World
 
 STAGING = ".partitions.tmp"
 GROUPS = {

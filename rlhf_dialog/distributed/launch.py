@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from rlhf_dialog import openmp
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.deepspeed_config import asks_deepspeed
+from rlhf_dialog.distributed import openmp
+from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.world import World
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may validate, or wait for a reward
