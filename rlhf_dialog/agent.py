@@ -35,7 +35,7 @@ from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.run_state import RunState
 from rlhf_dialog.tracking import Trackers
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation, load_validation_prompts
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from rlhf_dialog.distributed.zero_checkpoint import (
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.tracking import cut_metrics
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 from rlhf_dialog.validation import Validation
 
 logger = logging.getLogger(__name__)

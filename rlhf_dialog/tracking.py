@@ -17,7 +17,7 @@ from rich.text import Text
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 Metrics = dict[str, float]

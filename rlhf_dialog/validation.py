@@ -15,7 +15,7 @@ from rlhf_dialog.evaluation.measure import judges_of, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
-from rlhf_dialog.trainer import Metrics, PPOTrainer
+from rlhf_dialog.training.trainer import Metrics, PPOTrainer
 
 BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has
 

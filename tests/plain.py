@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_dialog import ppo
 from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.training import ppo
 
 
 @dataclass

@@ -92,7 +92,7 @@ def test_imports_point_to_layers_above(path):
 
 
 def test_the_table_sees_a_back_arrow():
-    assert back_arrows("config", "def f():\n    from rlhf_dialog.trainer import PPOTrainer") == {"trainer"}
+    assert back_arrows("config", "def f():\n    from rlhf_dialog.training.trainer import PPOTrainer") == {"trainer"}
     assert back_arrows("prompts", "from rlhf_dialog import models") == {"models"}
     assert back_arrows("ppo", "from . import registry") == {"registry"}
     assert back_arrows("agent", "import rlhf_dialog.config.loading, rlhf_dialog.unknown") == {"unknown"}

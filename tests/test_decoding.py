@@ -14,7 +14,7 @@ from rlhf_dialog.models import generation
 from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder, new_decoder, position_ids_of
 from rlhf_dialog.models.generation import Sampling, respond
 from rlhf_dialog.models.policy import Critic
-from rlhf_dialog.rollout import _evaluate
+from rlhf_dialog.training.rollout import _evaluate
 
 FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
 FLOATS = ("logprobs", "entropy", "values")

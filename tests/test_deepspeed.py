@@ -22,7 +22,7 @@ from rlhf_dialog.distributed import placement
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models import policy as policy_module
-from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.training.rollout import Rollout
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]

@@ -9,15 +9,15 @@ from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from rlhf_dialog import ppo
 from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.episodes import play
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule, teacher_forced
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.scoring import Scorer
-from rlhf_dialog.rollout import collect
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.episodes import play
+from rlhf_dialog.training.rollout import collect
 
 
 class Says:

@@ -16,7 +16,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -61,7 +61,7 @@ def test_a_run_in_16_bit(path, amp, share):
 
 def test_the_ratio_is_checked_in_fp16(path, monkeypatch):
     trainer = build(path)
-    from rlhf_dialog import update as module
+    from rlhf_dialog.training import update as module
 
     real = module.teacher_forced
     monkeypatch.setattr(module, "teacher_forced", lambda *args: _shifted(real(*args)))

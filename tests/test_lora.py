@@ -22,7 +22,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.models.packing import ATTENTION
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 
 R, ALPHA = 4, 6.0
 CPU = torch.device("cpu")

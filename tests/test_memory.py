@@ -562,7 +562,7 @@ from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 
 def step(config):
     prompts = [Dialogue(["x" * 500], reference="y" * 20, meta={"index": i}) for i in range(8)]

@@ -20,7 +20,7 @@ from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.policy import Critic, Policy, packs
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 some_kinds = pytest.mark.parametrize("kind", SOME)

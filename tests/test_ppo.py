@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from rlhf_dialog import ppo
+from rlhf_dialog.training import ppo
 
 NAN, INF = math.nan, math.inf
 masks = st.integers(1, 4).flatmap(

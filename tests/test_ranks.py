@@ -9,14 +9,14 @@ from ranks import in_ranks
 from test_trainer import Holes, Places, Share, make_trainer, numbers_of, parameters
 from torch import Tensor
 
-from rlhf_dialog import update as update_module
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.minibatches import blank, minibatch_sizes, parts_of
 from rlhf_dialog.models.generation import Microbatch, teacher_forced
-from rlhf_dialog.rollout import Rollout
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training import update as update_module
+from rlhf_dialog.training.minibatches import blank, minibatch_sizes, parts_of
+from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.trainer import PPOTrainer
 
 LR = 0.5
 

@@ -10,11 +10,11 @@ from test_trainer import make_trainer, numbers_of, settings
 from tiny import gpt2, llama
 from torch import nn
 
-from rlhf_dialog import trainer as trainer_module
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.training import trainer as trainer_module
 
 
 def kept(compute):

@@ -18,7 +18,7 @@ from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_
 from rlhf_dialog.rewards.base import Part, models_inside
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.scoring import begin_scoring, load_state, metrics_of, state_of
-from rlhf_dialog.summary import reward_metrics
+from rlhf_dialog.training.iteration_metrics import reward_metrics
 
 ASKED: list = []  # what all prices were told: purpose, iteration, whether in the main thread
 

@@ -19,7 +19,7 @@ from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Critic, Policy, run_rows
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
-from rlhf_dialog.rollout import collect, prompt_names, without_unscored
+from rlhf_dialog.training.rollout import collect, prompt_names, without_unscored
 
 PAD, EOS, EOU = 256, 257, 258
 PROMPTS = [
@@ -283,7 +283,7 @@ def test_responses_of_one_prompt_stand_side_by_side():
 
 def test_seconds_of_rollout_and_reward(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr("rlhf_dialog.clock.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("rlhf_dialog.training.clock.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     models, encoder = world()
     assert roll(models, encoder).seconds == {"rollout": 5, "generation": 1, "reference": 1, "reward": 1}
 

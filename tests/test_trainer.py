@@ -10,8 +10,6 @@ import torch
 from rlhf_dialog.models.loading import Models
 from tiny import byte_tokenizer, gpt2
 
-from rlhf_dialog import ppo
-from rlhf_dialog import update as update_module
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
@@ -21,7 +19,9 @@ from rlhf_dialog.models.decoding import position_ids_of
 from rlhf_dialog.models.generation import Responses, StopRule, respond, teacher_forced
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training import update as update_module
+from rlhf_dialog.training.trainer import PPOTrainer
 
 PROMPTS = [Dialogue([f"{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefghijklmnop")]
 
@@ -458,7 +458,7 @@ class Asks:
 )
 def test_a_dialogue_of_two_replies_trains_and_passes_the_checks(monkeypatch, keys):
     """The KL of the start is 0, so the token rewards are what the steps and the reward pay; the ratio of the next ones is 1."""
-    monkeypatch.setattr("rlhf_dialog.trainer.SingleTurn", Asks)
+    monkeypatch.setattr("rlhf_dialog.training.trainer.SingleTurn", Asks)
     trainer = make_trainer(gamma=1.0, **keys)
     before = parameters(trainer.models.policy)
     metrics = trainer.step()

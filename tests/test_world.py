@@ -8,11 +8,11 @@ import pytest
 import torch
 from ranks import in_ranks, runs_in_ranks
 
-from rlhf_dialog import ppo
 from rlhf_dialog.cli import exit_code_of
 from rlhf_dialog.distributed import launch, random_states
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.training import ppo
 
 SIZES = ([[3, 0, 5], [1]], [[2], []], [[4, 1], [2, 3], [6]])  # response tokens of each episode, by rank
 

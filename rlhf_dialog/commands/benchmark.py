@@ -34,7 +34,7 @@ from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.tracking import Trackers, read_metrics
-from rlhf_dialog.trainer import PPOTrainer
+from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
 PHASES = ("rollout", "reward", "update")  # they follow each other; what is left of an iteration is `rest`

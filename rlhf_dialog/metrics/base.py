@@ -13,5 +13,5 @@ class VecInfo:
     """
 
     def __call__(self, rollout: Any) -> dict[str, float]:
-        """Numbers by name for a `rlhf_dialog.rollout.Rollout`; a slash in the name makes a group."""
+        """Numbers by name for a `rlhf_dialog.training.rollout.Rollout`; a slash in the name makes a group."""
         return {}

@@ -8,7 +8,7 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import masked_mean
-from rlhf_dialog.rollout import Rollout, prompt_names
+from rlhf_dialog.training.rollout import Rollout, prompt_names
 
 logger = logging.getLogger(__name__)
 STANDS = "the last checkpoint stands"

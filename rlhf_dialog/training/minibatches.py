@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.models.generation import Microbatch, microbatches
-from rlhf_dialog.rollout import Rollout
+from rlhf_dialog.training.rollout import Rollout
 
 
 def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-from rlhf_dialog import ppo
-from rlhf_dialog.checks import STANDS, check_numbers, check_start
-from rlhf_dialog.clock import Clock
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
@@ -29,9 +26,18 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
-from rlhf_dialog.rollout import Rollout, collect, without_unscored
-from rlhf_dialog.summary import Metrics, filter_metrics, reward_metrics, rollout_metrics, vec_info_metrics
-from rlhf_dialog.update import PPOUpdate
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.checks import STANDS, check_numbers, check_start
+from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.iteration_metrics import (
+    Metrics,
+    filter_metrics,
+    reward_metrics,
+    rollout_metrics,
+    vec_info_metrics,
+)
+from rlhf_dialog.training.rollout import Rollout, collect, without_unscored
+from rlhf_dialog.training.update import PPOUpdate
 
 logger = logging.getLogger(__name__)
 NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # null in metrics.jsonl

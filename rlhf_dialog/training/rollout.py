@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.clock import Clock
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment
-from rlhf_dialog.episodes import Episodes, play
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import compare_unfiltered, microbatches, unpacked
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
+from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.episodes import Episodes, play
 
 
 @dataclass

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog import ppo
-from rlhf_dialog.checks import all_finite, check_ratio, tell_skipped
-from rlhf_dialog.clock import Clock
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Sharing
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.minibatches import blank_part, minibatch_sizes, parts_of
 from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
-from rlhf_dialog.rollout import Rollout
-from rlhf_dialog.summary import Metrics
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.checks import all_finite, check_ratio, tell_skipped
+from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.iteration_metrics import Metrics
+from rlhf_dialog.training.minibatches import blank_part, minibatch_sizes, parts_of
+from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 
