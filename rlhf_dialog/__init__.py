@@ -17,7 +17,7 @@ _HOME = {
     "Dialogue": "data.dialogue",
     "NLPReward": "rewards.nlp_reward",
     "NLPVecInfo": "metrics.nlp",
-    "PPOAgent": "agent",
+    "PPOAgent": "runs.agent",
     "PPOTrainer": "training.trainer",
     "RewardFactory": "config.registry",
     "Rollout": "training.rollout",

@@ -3,14 +3,14 @@
 import logging
 import sys
 
-from rlhf_dialog import run_folder
-from rlhf_dialog.agent import PPOAgent
 from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, program, set_up_logging, show_help
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_config, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.agent import PPOAgent
 
 logger = logging.getLogger(__name__)
 TRAIN_FLAGS = FLAGS | {

@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_dialog.cli import exit_code_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
-from rlhf_dialog.tracking import read_metrics
+from rlhf_dialog.runs.tracking import read_metrics
 
 Check = tuple[str, bool, str]
 

@@ -507,7 +507,7 @@ def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, 
     folder.mkdir(parents=True)
     lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "yesterday"}
     (folder / ".lock").write_text(json.dumps(lock), encoding="utf-8")
-    monkeypatch.setattr("rlhf_dialog.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     message = refused()
     assert "run_results/ppo: in use by process 7 on elsewhere since yesterday" in message
     assert [path.name for path in folder.iterdir()] == [".lock"]
@@ -708,7 +708,7 @@ def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
     for name in ("load_models", "load_prompts", "build_reward"):
-        monkeypatch.setattr(f"rlhf_dialog.agent.{name}", lambda *_: pytest.fail("something was loaded"))
+        monkeypatch.setattr(f"rlhf_dialog.runs.agent.{name}", lambda *_: pytest.fail("something was loaded"))
     assert run("--print_config", "--lr", "3e-5", "--env.args.tokenizer_path", "words") == 0
     printed = capsys.readouterr().out
     path = tmp_path / "printed.yaml"
@@ -863,7 +863,7 @@ def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path
 
 
 def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
     message = refused("--eval_interval", "1", "--eval_metric", "scroe")
     assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
     assert "length_match" in message

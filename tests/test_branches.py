@@ -21,8 +21,8 @@ from test_agent import (  # noqa: F401
 )
 
 from rlhf_dialog import ChatAgent, PPOAgent, UserError, main
-from rlhf_dialog.branches import check_metrics, chosen_checkpoint, leave_later
-from rlhf_dialog.run_folder import mend
+from rlhf_dialog.runs.branches import check_metrics, chosen_checkpoint, leave_later
+from rlhf_dialog.runs.folder import mend
 
 RUN = Path("run_results/ppo")
 CHECKPOINTS = RUN / "checkpoints"

@@ -17,18 +17,18 @@ from test_trainer import Places, make_trainer, parameters
 from tiny import byte_tokenizer, gpt2, llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_dialog import checkpoint
 from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
-from rlhf_dialog.checkpoint import (
+from rlhf_dialog.config.loading import load_config
+from rlhf_dialog.distributed.random_states import random_states_kept
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs import checkpoint
+from rlhf_dialog.runs.checkpoint import (
     load_checkpoint,
     load_weights,
     newest_checkpoint,
     save_agent,
     save_checkpoint,
 )
-from rlhf_dialog.config.loading import load_config
-from rlhf_dialog.distributed.random_states import random_states_kept
-from rlhf_dialog.errors import UserError
 
 CPU = torch.device("cpu")
 KINDS = {

@@ -11,11 +11,11 @@ from tiny import gpt2
 
 import rlhf_dialog
 from rlhf_dialog import cli
-from rlhf_dialog.agent import _two_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.models import loading
+from rlhf_dialog.runs.agent import _two_prompts
 from rlhf_dialog.training import ppo
 
 PACKAGE = Path(rlhf_dialog.__file__).parent

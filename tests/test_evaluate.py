@@ -25,7 +25,7 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.rewards.timeout import RewardTimeout
-from rlhf_dialog.validation import Validation
+from rlhf_dialog.runs.validation import Validation
 
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
 OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}

@@ -9,9 +9,9 @@ import torch
 from test_trainer import PROMPTS, make_trainer, settings
 from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
 
-from rlhf_dialog import identity
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.composite import CompositeReward
+from rlhf_dialog.runs import identity
 
 
 def test_fingerprints_of_models():

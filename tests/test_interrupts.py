@@ -14,9 +14,10 @@ import tiny
 import yaml
 from processes import HANGING, start_python
 
-from rlhf_dialog import BaseReward, RewardFactory, interrupts, main
+from rlhf_dialog import BaseReward, RewardFactory, main
 from rlhf_dialog.commands import train_intent_classifier, train_sft
-from rlhf_dialog.interrupts import Interrupts
+from rlhf_dialog.runs import interrupts
+from rlhf_dialog.runs.interrupts import Interrupts
 from rlhf_dialog.training.supervised import hugging_face_trainer
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -26,7 +26,7 @@ CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
 SERVER = """
 import conftest, json, os, resource, runpy, signal, sys
-import rlhf_dialog.agent, rlhf_dialog.evaluation.measure, transformers.models.gpt2.modeling_gpt2
+import rlhf_dialog.runs.agent, rlhf_dialog.evaluation.measure, transformers.models.gpt2.modeling_gpt2
 
 def at(count):  # SIGKILL before the `count`th change of the disk by a function of os; all are counted
     done = [0]

@@ -13,8 +13,6 @@ from test_trainer import PROMPTS, Places, Share, numbers_of, parameters, setting
 from tiny import byte_tokenizer, gpt2, llama
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import identity
-from rlhf_dialog.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.base import VecInfo
@@ -22,6 +20,8 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.runs import identity
+from rlhf_dialog.runs.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
 from rlhf_dialog.training.trainer import PPOTrainer
 
 R, ALPHA = 4, 6.0

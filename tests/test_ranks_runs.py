@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from test_trainer import numbers_of
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import BaseReward, RewardFactory, agent, main, run_state
+from rlhf_dialog import BaseReward, RewardFactory, main
 from rlhf_dialog.distributed import launch, random_states
+from rlhf_dialog.runs import agent, run
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 RUN = Path("run_results/ppo")
@@ -211,7 +212,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
         original(seed, world, *path)
 
     monkeypatch.setattr(agent, "seed_rank", noted)
-    monkeypatch.setattr(run_state, "seed_rank", noted)
+    monkeypatch.setattr(run, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
     assert {code for code, *_ in (first, *others)} == {0}, first[2]

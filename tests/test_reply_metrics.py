@@ -280,7 +280,7 @@ def test_nothing_is_fetched(monkeypatch):
 @pytest.mark.thorough
 def test_the_libraries_are_imported_only_when_used():
     code = (
-        "import sys, rlhf_dialog.evaluation.measure, rlhf_dialog.agent; "
+        "import sys, rlhf_dialog.evaluation.measure, rlhf_dialog.runs.agent; "
         "print(sorted({'evaluate', 'rouge_score', 'sacrebleu'} & set(sys.modules)))"
     )
     assert output_of("-c", code).strip() == "[]"

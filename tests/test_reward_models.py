@@ -11,7 +11,6 @@ from test_trainer import make_trainer
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from rlhf_dialog import identity
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.deepspeed_config import FrozenSettings
@@ -22,6 +21,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward, scored
 from rlhf_dialog.rewards.base import Part, models_inside, needs_device, walk
 from rlhf_dialog.rewards.composite import model_paths
+from rlhf_dialog.runs import identity
 
 DIALOGUES = [Dialogue(["Hi ."], response="Hello ."), Dialogue(["Bye ."], response="")]
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 3])

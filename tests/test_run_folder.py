@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from processes import start_python
 
-from rlhf_dialog import run_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.run_folder import (
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.folder import (
     LOCK,
     check_folder,
     check_unlocked,
@@ -65,7 +65,7 @@ def test_a_lock_goes_after_an_error_too_and_an_empty_folder_with_it(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from rlhf_dialog.run_folder import locked
+from rlhf_dialog.runs.folder import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

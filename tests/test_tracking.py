@@ -14,7 +14,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import PartScore, Scores
-from rlhf_dialog.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, last_iteration, read_metrics
+from rlhf_dialog.runs.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, last_iteration, read_metrics
 
 METRICS = {
     "iteration": 3,
@@ -253,7 +253,7 @@ def test_an_evaluation_has_a_plain_line_on_a_terminal_and_room_for_its_own_bar(m
 
 def test_wandb_starts_only_when_asked(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr("rlhf_dialog.tracking.WandbTracker", lambda *args: started.append(args))
+    monkeypatch.setattr("rlhf_dialog.runs.tracking.WandbTracker", lambda *args: started.append(args))
     for keys in ({"wandb_entity": "team"}, {"use_wandb": True, "disable_wandb": True}, {}):
         Trackers(config(**keys), tmp_path).jsonl.close()
     assert started == []

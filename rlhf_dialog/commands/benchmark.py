@@ -24,7 +24,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from rlhf_dialog.agent import PPOAgent
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.commands import benchmark_compare, benchmark_machine
@@ -33,7 +32,8 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.tracking import Trackers, read_metrics
+from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.tracking import Trackers, read_metrics
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger("rlhf_dialog.benchmark")

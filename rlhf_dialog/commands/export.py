@@ -8,16 +8,16 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.checkpoint import damage_told, newest_checkpoint, read_state, save_agent
 from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, new_folder, set_up_logging
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.identity import model_fingerprint
 from rlhf_dialog.models.loading import build_trained, load_causal_lm, load_tokenizer
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.weights import load_module
+from rlhf_dialog.runs.checkpoint import damage_told, newest_checkpoint, read_state, save_agent
+from rlhf_dialog.runs.identity import model_fingerprint
 
 logger = logging.getLogger(__name__)
 DESCRIPTION = """Make an agent of a checkpoint of a run, for example of one that was interrupted: a folder with model, tokenizer,

@@ -10,7 +10,7 @@ from rlhf_dialog.cli import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot
-from rlhf_dialog.tracking import read_metrics
+from rlhf_dialog.runs.tracking import read_metrics
 
 
 def main(argv: list[str] | None = None) -> int:

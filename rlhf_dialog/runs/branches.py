@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.checkpoint import (
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.checkpoint import (
     best_checkpoint,
     checkpoints_of,
     damage_told,
@@ -14,8 +15,7 @@ from rlhf_dialog.checkpoint import (
     mark_best,
     newest_checkpoint,
 )
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.tracking import cut_metrics, last_iteration
+from rlhf_dialog.runs.tracking import cut_metrics, last_iteration
 
 logger = logging.getLogger(__name__)
 ABANDONED = "abandoned"  # in checkpoints/

@@ -7,20 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from rlhf_dialog import identity, run_folder
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.branches import chosen_checkpoint, leave_later
-from rlhf_dialog.checkpoint import (
-    best_checkpoint,
-    damage_told,
-    load_checkpoint,
-    load_weights,
-    mark_best,
-    read_state,
-    save_agent,
-    save_checkpoint,
-    world_size_of,
-)
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
@@ -32,9 +19,23 @@ from rlhf_dialog.distributed.zero_checkpoint import (
     write_partitions,
 )
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.tracking import cut_metrics
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs import identity
+from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later
+from rlhf_dialog.runs.checkpoint import (
+    best_checkpoint,
+    damage_told,
+    load_checkpoint,
+    load_weights,
+    mark_best,
+    read_state,
+    save_agent,
+    save_checkpoint,
+    world_size_of,
+)
+from rlhf_dialog.runs.tracking import cut_metrics
+from rlhf_dialog.runs.validation import Validation
 from rlhf_dialog.training.trainer import PPOTrainer
-from rlhf_dialog.validation import Validation
 
 logger = logging.getLogger(__name__)
 

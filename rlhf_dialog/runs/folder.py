@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import mend_swaps, remove_whole
-from rlhf_dialog.branches import ABANDONED, check_metrics, chosen_checkpoint
-from rlhf_dialog.checkpoint import finish_saving, newest_checkpoint
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.tracking import read_metrics
+from rlhf_dialog.runs.branches import ABANDONED, check_metrics, chosen_checkpoint
+from rlhf_dialog.runs.checkpoint import finish_saving, newest_checkpoint
+from rlhf_dialog.runs.tracking import read_metrics
 
 logger = logging.getLogger(__name__)
 RUN_FILES = (  # in the order of removal: without checkpoints nothing goes on with a run that is half removed

@@ -12,8 +12,6 @@ from typing import Any
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
-from rlhf_dialog import identity, run_folder
-from rlhf_dialog.checkpoint import save_agent
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.registry import VecInfoFactory
@@ -26,17 +24,20 @@ from rlhf_dialog.distributed.placement import check_sharing, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.interrupts import Interrupts, leave
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
-from rlhf_dialog.run_state import RunState
-from rlhf_dialog.tracking import Trackers
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs import identity
+from rlhf_dialog.runs.checkpoint import save_agent
+from rlhf_dialog.runs.interrupts import Interrupts, leave
+from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.runs.tracking import Trackers
+from rlhf_dialog.runs.validation import Validation, load_validation_prompts
 from rlhf_dialog.training.trainer import PPOTrainer
-from rlhf_dialog.validation import Validation, load_validation_prompts
 
 logger = logging.getLogger(__name__)
 NO_BEST_AGENT = "none, because its checkpoint was removed before the run went back"

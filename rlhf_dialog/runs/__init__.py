@@ -1,0 +1,1 @@
+"""A run from its YAML to its folder: begin, resume, checkpoint, save, stop."""
