@@ -25,7 +25,7 @@ _HOME = {
     "VecInfo": "metrics.base",
     "VecInfoFactory": "config.registry",
     "load_config": "config.loading",
-    "main": "command",
+    "main": "commands.train",
 }
 __all__ = sorted(_HOME)
 __version__ = "0.1.0"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.cli import exit_code_of
+from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.runs.tracking import read_metrics

@@ -26,7 +26,7 @@ from rich.console import Console
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.cli import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts

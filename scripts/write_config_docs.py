@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlhf_dialog.cli import key_rows
+from rlhf_dialog.commands.command_line import key_rows
 from rlhf_dialog.config.schema import NO_EFFECT, Config
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIG.md"

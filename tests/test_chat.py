@@ -9,8 +9,8 @@ import tiny
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_dialog import chat
-from rlhf_dialog.chat import WELCOME, converse, find_agent
+from rlhf_dialog.commands import chat
+from rlhf_dialog.commands.chat import WELCOME, converse, find_agent
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent

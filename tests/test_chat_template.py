@@ -15,8 +15,8 @@ from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokeniz
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
-from rlhf_dialog import ChatAgent, chat, main
-from rlhf_dialog.commands import train_sft
+from rlhf_dialog import ChatAgent, main
+from rlhf_dialog.commands import chat, train_sft
 from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder

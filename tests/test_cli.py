@@ -9,7 +9,7 @@ import pytest
 from processes import HANGING, start_python
 from pydantic import Field
 
-from rlhf_dialog import cli
+from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.schema import Config, DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
 
@@ -25,7 +25,7 @@ class Demo(DataKeys):
 
 def run(argv: list[str]) -> tuple[int, list[Demo]]:
     seen: list[Demo] = []
-    return cli.run_script(seen.append, Demo, "What the demo does.", argv), seen
+    return command_line.run_script(seen.append, Demo, "What the demo does.", argv), seen
 
 
 def test_settings_reach_main_from_file_and_command_line(tmp_path, capsys):
@@ -54,7 +54,7 @@ def test_help_lists_every_key_with_kind_default_and_meaning(capsys):
 
 
 def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
-    rows = list(cli.key_rows(Config))
+    rows = list(command_line.key_rows(Config))
     keys = [row.key for row in rows]
     assert len(keys) == len(set(keys))
     assert {"env.args.data_path", "kl_coef", "lr", "reward_class.id", "use_deepspeed"} <= set(keys)
@@ -63,7 +63,7 @@ def test_key_rows_of_the_ppo_configuration_name_every_described_key_once():
 
 
 def test_switches_that_say_a_thing_twice_have_a_heading_of_their_own():
-    rows = {row.key: row for row in cli.key_rows(Config)}
+    rows = {row.key: row for row in command_line.key_rows(Config)}
     beside = {
         "disable_cuda": "device: cpu",
         "disable_wandb": "use_wandb: false",
@@ -113,20 +113,20 @@ def test_exit_codes(error, code, capsys):
     def fail() -> None:
         raise error
 
-    assert cli.exit_code_of(fail, debug=False) == code
+    assert command_line.exit_code_of(fail, debug=False) == code
     assert "Traceback" not in capsys.readouterr().err
-    assert cli.exit_code_of(fail, debug=True) == code
+    assert command_line.exit_code_of(fail, debug=True) == code
     assert ("Traceback" in capsys.readouterr().err) == (code != 130)
 
 
 def test_a_bug_is_not_swallowed():
     with pytest.raises(ZeroDivisionError):
-        cli.exit_code_of(lambda: print(1 / 0), debug=False)
+        command_line.exit_code_of(lambda: print(1 / 0), debug=False)
 
 
 def test_logging_is_set_up_once_and_quiet_about_libraries(capsys):
-    cli.set_up_logging()
-    cli.set_up_logging()
+    command_line.set_up_logging()
+    command_line.set_up_logging()
     logging.getLogger("rlhf_dialog.demo").info("ours")
     logging.getLogger("httpx").info("theirs")
     logging.getLogger("httpx").warning("important")
@@ -135,7 +135,7 @@ def test_logging_is_set_up_once_and_quiet_about_libraries(capsys):
 
 def test_new_folder_appears_only_when_all_went_well(tmp_path):
     target = tmp_path / "deep" / "out"
-    with cli.new_folder(str(target)) as folder:
+    with command_line.new_folder(str(target)) as folder:
         (folder / "a.txt").write_text("a", encoding="utf-8")
         assert not target.exists()
     assert [path.name for path in target.iterdir()] == ["a.txt"]
@@ -143,7 +143,7 @@ def test_new_folder_appears_only_when_all_went_well(tmp_path):
 
 
 def fill_and_fail(output: Path) -> None:
-    with cli.new_folder(str(output)) as folder:
+    with command_line.new_folder(str(output)) as folder:
         (folder / "half").write_text("", encoding="utf-8")
         raise KeyboardInterrupt
 
@@ -155,13 +155,13 @@ def test_new_folder_leaves_nothing_behind_after_an_error(tmp_path):
 
 
 def test_new_folder_takes_an_empty_folder_and_refuses_a_full_one_and_a_file(tmp_path):
-    with cli.new_folder(str(tmp_path / "x")) as folder:
+    with command_line.new_folder(str(tmp_path / "x")) as folder:
         (folder / "a").write_text("a", encoding="utf-8")
     for output in (tmp_path / "x", tmp_path / "x" / "a"):
-        with pytest.raises(UserError, match="output"), cli.new_folder(str(output)):
+        with pytest.raises(UserError, match="output"), command_line.new_folder(str(output)):
             pass
     (tmp_path / "empty").mkdir()
-    with cli.new_folder(str(tmp_path / "empty")) as folder:
+    with command_line.new_folder(str(tmp_path / "empty")) as folder:
         (folder / "b").write_text("b", encoding="utf-8")
     assert (tmp_path / "empty" / "b").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "x"]
@@ -175,10 +175,10 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
         "from rlhf_dialog import cli\n"
         "from rlhf_dialog.config.schema import DataKeys\n"
         "def main(settings):\n"
-        f"    with cli.new_folder({str(tmp_path / 'out')!r}):\n"
+        f"    with command_line.new_folder({str(tmp_path / 'out')!r}):\n"
         "        print('ready', flush=True)\n"
         "        time.sleep(60)\n"
-        "sys.exit(cli.run_script(main, DataKeys, 'demo', []))\n",
+        "sys.exit(command_line.run_script(main, DataKeys, 'demo', []))\n",
         encoding="utf-8",
     )
     with start_python(script, stdout=subprocess.PIPE) as process:

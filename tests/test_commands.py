@@ -71,7 +71,7 @@ def test_the_help_of_a_command_shows_its_name(name, capsys):
 
 def test_the_command_gets_the_other_words_and_its_exit_code_is_returned(monkeypatch):
     seen = []
-    monkeypatch.setattr("rlhf_dialog.chat.main", lambda words: seen.append(words) or 3)
+    monkeypatch.setattr("rlhf_dialog.commands.chat.main", lambda words: seen.append(words) or 3)
     assert dispatcher.main(["--local_rank=1", "chat", "--agent", "train"]) == 3
     assert seen == [["--local_rank=1", "--agent", "train"]]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_configs import CONFIGS, ROOT, SCHEMAS
 
 from rlhf_dialog import UserError, load_config
-from rlhf_dialog.command import TRAIN_FLAGS
+from rlhf_dialog.commands.train import TRAIN_FLAGS
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments
 from rlhf_dialog.config.schema import Config, Settings

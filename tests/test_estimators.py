@@ -10,7 +10,7 @@ from test_trainer import make_trainer, parameters, settings
 from tiny import gpt2
 
 import rlhf_dialog
-from rlhf_dialog import cli
+from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory import forecast
@@ -73,7 +73,7 @@ def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
     assert settings(advantage_estimator="toy", rollout_batch_size=8).num_responses_per_prompt == (
         4 if needs_groups else 1
     )
-    kinds = {row.key: row.kind for row in cli.key_rows(Config)}
+    kinds = {row.key: row.kind for row in command_line.key_rows(Config)}
     assert kinds["advantage_estimator"] == "gae | grpo | rloo | reinforce_pp | toy"
 
 

@@ -14,7 +14,8 @@ from test_remote import no_proxy, serving  # noqa: F401  fixtures
 from test_security import MARKER, folder, with_code, write_run  # noqa: F401  fixtures
 from transformers import AutoModelForSequenceClassification
 
-from rlhf_dialog import BaseReward, RewardFactory, UserError, chat, main
+from rlhf_dialog import BaseReward, RewardFactory, UserError, main
+from rlhf_dialog.commands import chat
 from rlhf_dialog.data import sources
 from rlhf_dialog.evaluation.found_config import number_in, read_run_config
 from rlhf_dialog.rewards import LengthMatch, remote

@@ -8,7 +8,7 @@ import pytest
 import torch
 from ranks import in_ranks, runs_in_ranks
 
-from rlhf_dialog.cli import exit_code_of
+from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.distributed import launch, random_states
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError

@@ -25,9 +25,9 @@ from rich.table import Table
 from torch import nn
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.commands import benchmark_compare, benchmark_machine
 from rlhf_dialog.commands import benchmark_workload as workload
+from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory

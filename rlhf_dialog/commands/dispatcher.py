@@ -9,8 +9,8 @@ import rlhf_dialog
 from rlhf_dialog.errors import UserError, nearest
 
 COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command does
-    "train": ("rlhf_dialog.command", "train a dialog model with PPO"),
-    "chat": ("rlhf_dialog.chat", "talk to a trained agent in the terminal"),
+    "train": ("rlhf_dialog.commands.train", "train a dialog model with PPO"),
+    "chat": ("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal"),
     "evaluate": (
         "rlhf_dialog.commands.evaluate",
         "measure an agent on held-out prompts, beside another one and baselines",

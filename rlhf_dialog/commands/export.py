@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.cli import exit_code_of, exit_on_sigterm, new_folder, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, new_folder, set_up_logging
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError

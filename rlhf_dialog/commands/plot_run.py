@@ -6,7 +6,7 @@ python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 import argparse
 from pathlib import Path
 
-from rlhf_dialog.cli import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot

@@ -5,7 +5,7 @@ import time
 
 from transformers.utils import logging as transformers_logging
 
-from rlhf_dialog.cli import new_folder, run_script, versions
+from rlhf_dialog.commands.command_line import new_folder, run_script, versions
 from rlhf_dialog.training.supervised.sft import SFTConfig, train
 
 

@@ -3,7 +3,15 @@
 import logging
 import sys
 
-from rlhf_dialog.cli import FLAGS, exit_code_of, exit_on_sigterm, flag_lines, program, set_up_logging, show_help
+from rlhf_dialog.commands.command_line import (
+    FLAGS,
+    exit_code_of,
+    exit_on_sigterm,
+    flag_lines,
+    program,
+    set_up_logging,
+    show_help,
+)
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_config, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launch

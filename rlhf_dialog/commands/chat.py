@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_dialog.cli import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 
