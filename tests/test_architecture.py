@@ -1,8 +1,10 @@
-"""The layers: which module may import which, what may not be imported where, and what the package shows."""
+"""The house: which folder imports which (docs/ARCHITECTURE.md has the table), what must not be imported where, what is public."""
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,121 +12,108 @@ import pytest
 import rlhf_dialog
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
-LAYERS = """
-errors interrupts clock allocator masks synonyms estimators openmp
-registry dialogue atomic_files ppo intervals predictions cpu_linear data evaluation
-schema
-config batch_plan
-deepspeed_config
-cli hub model_sizes free_memory
-sources pretrained
-metrics
-rewards prompts packing lora environments
-found_config
-recompute module_files
-policy
-decoding
-models
-chat_template
-generation training
-chat_agent
-episodes
-rollout
-world
-launch random_states
-checkpoint identity engine memory lockstep
-deepspeed_engine
-partitions sharing
-tracking
-branches
-run_folder
-chat
-replies
-measure report
-minibatches checks summary
-update
-trainer
-validation
-run_state
-agent
-command
-commands
-__main__
-"""
-ORDER = {name: level for level, line in enumerate(LAYERS.split("\n")) for name in line.split()}
+ROOT = PACKAGE.parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+PATHS = [str(path.relative_to(PACKAGE)) for path in MODULES]
 
 
-def top(path: Path) -> str:
-    """`rewards` for rlhf_dialog/rewards/intent.py, `config` for rlhf_dialog/config.py."""
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+def table(text: str) -> dict[str, int]:
+    """Folder or file of the package -> its floor, from rows such as "| 5 | `evaluation/`, `distributed/` | ... |"."""
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    return {name.strip("/"): int(floor) for floor, cell in rows for name in re.findall(r"`([^`]+)`", cell)}
 
 
-def imports(source: str, name: str = "") -> set[str]:
+FLOORS = table((ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+
+
+def imports(source: str) -> set[str]:
     """The dotted names that the source imports anywhere, inside functions too; a relative import counts as ours."""
     found = set()
-    for node in ast.walk(ast.parse(source, name)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = f"rlhf_dialog.{base}".rstrip(".")
+            base = f"rlhf_dialog.{node.module or ''}".rstrip(".") if node.level else str(node.module)
             found |= {f"{base}.{alias.name}" for alias in node.names}
     return found
 
 
 def ours(source: str) -> set[str]:
-    """The top modules of rlhf_dialog that the source imports."""
-    dotted = (name.split(".") for name in imports(source))
-    return {parts[1] for parts in dotted if parts[0] == "rlhf_dialog" and len(parts) > 1}
+    """The dotted names below rlhf_dialog that the source imports, without the package's own name."""
+    return {name.removeprefix("rlhf_dialog.") for name in imports(source) if name.startswith("rlhf_dialog.")}
 
 
-def back_arrows(module: str, source: str) -> set[str]:
-    """What `module` imports although it does not lie above it in the table."""
-    return {name for name in ours(source) if name != module and ORDER.get(name, 99) >= ORDER[module]}
+def place(path: str) -> str:
+    """`rewards` for rewards/intent.py, `errors.py` for errors.py."""
+    return path.split("/")[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_to_layers_above(path):
-    assert top(path) in ORDER, f"{path}: give the new module a place in LAYERS"
-    assert back_arrows(top(path), path.read_text(encoding="utf-8")) == set()
+def floor(name: str) -> int:
+    """The floor of the folder or file that a dotted name begins with; a name of the package itself lies on top."""
+    first = name.split(".")[0]
+    return FLOORS.get(first, FLOORS.get(f"{first}.py", 99))
 
 
-def test_the_table_sees_a_back_arrow():
-    assert back_arrows("config", "def f():\n    from rlhf_dialog.training.trainer import PPOTrainer") == {"trainer"}
-    assert back_arrows("prompts", "from rlhf_dialog import models") == {"models"}
-    assert back_arrows("ppo", "from . import registry") == {"registry"}
-    assert back_arrows("agent", "import rlhf_dialog.config.loading, rlhf_dialog.unknown") == {"unknown"}
-    assert back_arrows("rewards", "from rlhf_dialog.rewards.base import BaseReward") == set()
+def climbs(path: str, source: str) -> set[str]:
+    """What the file imports from its own floor or above, outside of its own folder."""
+    own = FLOORS[place(path)]
+    return {name for name in ours(source) if name.split(".")[0] != place(path) and floor(name) >= own}
 
 
-@pytest.mark.parametrize(
-    ("module", "forbidden"),
-    [
-        ("dialogue", "torch"),
-        ("dialogue", "transformers"),
-        ("rewards/base", "torch"),
-        ("rewards/length", "torch"),
-        ("metrics/text", "torch"),
-        ("registry", "torch"),
-        ("schema", "torch"),
-        ("config", "torch"),
-        ("cli", "torch"),
-        *((f"sources/{path.stem}", "torch") for path in (PACKAGE / "sources").glob("*.py")),
-        *((f"data/made_up/{path.stem}", "torch") for path in (PACKAGE / "data/made_up").glob("*.py")),
-        ("ppo", "transformers"),
-    ],
-)
-def test_what_speaks_text_has_no_tensors_and_what_speaks_tensors_no_models(module, forbidden):
-    source = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
-    assert not {name for name in imports(source) if name.split(".")[0] == forbidden}
+@pytest.mark.parametrize("path", PATHS)
+def test_a_folder_imports_only_from_lower_floors(path):
+    assert place(path) in FLOORS, f"{path}: give {place(path)} a floor in the table of docs/ARCHITECTURE.md"
+    assert climbs(path, (PACKAGE / path).read_text(encoding="utf-8")) == set()
+
+
+def test_the_table_sees_what_climbs():
+    assert climbs("config/loading.py", "def f():\n    from rlhf_dialog.training import trainer") == {"training.trainer"}
+    assert climbs("data/prompts.py", "from rlhf_dialog.config.schema import Config") == {"config.schema.Config"}
+    assert climbs("rewards/intent.py", "from rlhf_dialog.rewards.base import BaseReward") == set()
+    assert climbs("training/ppo.py", "from . import PPOAgent") == {"PPOAgent"}
+    assert climbs("errors.py", "import rlhf_dialog.atomic_files") == {"atomic_files"}
+
+
+def test_every_folder_of_the_table_is_there():
+    assert {name for name in FLOORS if not (PACKAGE / name).exists()} == set()
+
+
+def test_no_module_imports_itself_through_others():
+    known = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in PATHS}
+
+    def module_of(name: str) -> str | None:
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    graph = {
+        module: {module_of(name) for name in ours((PACKAGE / path).read_text(encoding="utf-8"))} - {module, None}
+        for module, path in known.items()
+    }
+    for (
+        module
+    ) in graph:  # a package's own __init__ is loaded with each of its modules, and imports nothing of its users
+        graph[module] = {name for name in graph[module] if not module.startswith(f"{name}.")}
+    assert list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
+
+
+WITHOUT_TORCH = [
+    path
+    for path in PATHS
+    if place(path) in ("data", "metrics", "environments", "config")
+    or path in ("rewards/base.py", "rewards/length.py", "rewards/scoring.py", "commands/command_line.py")
+]
+
+
+@pytest.mark.parametrize("path", WITHOUT_TORCH)
+def test_what_speaks_text_has_no_tensors(path):
+    assert not {name for name in imports((PACKAGE / path).read_text(encoding="utf-8")) if name.split(".")[0] == "torch"}
 
 
 def test_the_mathematics_import_torch_and_masks_alone():
-    found = imports((PACKAGE / "ppo.py").read_text(encoding="utf-8"))
-    assert {name.split(".")[0] for name in found} <= {"math", "dataclasses", "torch", "rlhf_dialog"}
-    assert ours((PACKAGE / "ppo.py").read_text(encoding="utf-8")) == {"masks"}
+    found = imports((PACKAGE / "training" / "ppo.py").read_text(encoding="utf-8"))
+    assert {name.split(".")[0] for name in found} <= {"dataclasses", "math", "torch", "rlhf_dialog"}
+    assert {name for name in found if name.startswith("rlhf_dialog") and ".models.masks." not in name} == set()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +139,7 @@ def test_importing_the_package_loads_no_heavy_library_and_opens_no_connection(fi
 
 
 def test_the_public_names():
-    assert len(rlhf_dialog.__all__) <= 16
+    assert len(rlhf_dialog.__all__) <= 20
     assert sorted(set(rlhf_dialog.__all__)) == list(rlhf_dialog.__all__)
     for name in rlhf_dialog.__all__:
         assert getattr(getattr(rlhf_dialog, name), "__name__", name) == name
@@ -161,17 +150,36 @@ def test_the_public_names():
 
 
 def test_no_module_for_whatever_is_left_over():
-    names = {part for path in MODULES for part in path.relative_to(PACKAGE).with_suffix("").parts}
+    names = {part.removesuffix(".py") for path in PATHS for part in path.split("/")}
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
-def test_files_are_short():
-    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
+@pytest.mark.parametrize("path", PATHS)
+def test_files_and_functions_are_short(path):
+    source = (PACKAGE / path).read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 400
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    assert {f.name: n for f in functions if (n := (f.end_lineno or 0) - f.lineno + 1) > 60} == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_chat_and_the_commands_print(path):
-    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-    printing = [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
-    assert not printing or path == PACKAGE / "chat.py" or top(path) == "commands"
+@pytest.mark.parametrize("path", [path for path in PATHS if place(path) != "commands"])
+def test_only_commands_print(path):
+    calls = [
+        node for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+    ]
+    assert not [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+
+
+def test_every_folder_says_what_it_is():
+    for init in (path for path in MODULES if path.name == "__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), (
+            f"{init}: say in a docstring what the folder is"
+        )
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith("__init__.py")])
+def test_each_module_has_its_mirror(path):
+    folder, _, name = path.rpartition("/")
+    assert (ROOT / "tests" / folder / f"test_{name}").is_file(), (
+        f"the tests of {path} belong in tests/{folder}/test_{name}"
+    )

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from processes import output_of
-from rlhf_dialog.models.loading import load_causal_lm
 from tiny import byte_tokenizer, gpt2, llama
 from transformers import (
     AutoModelForCausalLM,
@@ -23,8 +22,8 @@ from transformers import (
 )
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.memory.forecast import (
+    PHASES,
     Forecast,
     Part,
     Setting,
@@ -37,6 +36,7 @@ from rlhf_dialog.distributed.memory.forecast import (
 )
 from rlhf_dialog.distributed.memory.free_memory import free_on_host
 from rlhf_dialog.distributed.memory.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
+from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, packs
 
@@ -348,8 +348,8 @@ def test_more_of_anything_needs_more():
     for key in ("rows", "microbatch", "prompt", "response", "classifier_batch", "top_k"):
         setting = replace(PLAIN, critic="separate", **{key: 2 * (getattr(PLAIN, key) or 5)})
         more = forecast(BILLION, None, {"judge": BILLION}, setting)
-        assert all(more.of(phase) >= base.of(phase) for phase in forecast.PHASES), key
-        assert sum(map(more.of, forecast.PHASES)) > sum(map(base.of, forecast.PHASES)), key
+        assert all(more.of(phase) >= base.of(phase) for phase in PHASES), key
+        assert sum(map(more.of, PHASES)) > sum(map(base.of, PHASES)), key
     assert forecast(BILLION, None, None, replace(PLAIN, activation_checkpointing=True)).of("update") < base.of("update")
 
 

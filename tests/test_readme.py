@@ -46,7 +46,7 @@ def test_a_command_names_what_exists(command):
         config, _, _ = parse_arguments(words[2:], ())
         assert (ROOT / "configs" / config).is_file() or config in files()
     else:
-        library = ROOT / "rlhf_dialog" / "commands" / Path(words[1]).name  # what a script of a few lines calls
+        library = ROOT / "rlhf_dialog" / "commands" / words[1].rpartition("/")[2]  # what a script of a few lines calls
         sources = (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", library)
         source = "".join(path.read_text(encoding="utf-8") for path in sources if path.is_file())
         assert all(f'"{word}"' in source for word in words if word.startswith("--"))
