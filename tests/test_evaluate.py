@@ -3,21 +3,21 @@
 import json
 import math
 import time
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
-from processes import load_script
 from transformers import BertConfig, BertForSequenceClassification
 
+from rlhf_dialog.commands import evaluate
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.evaluation.compare import SWEEP, Comparison
 from rlhf_dialog.evaluation.measure import Judges, measure, with_intervals
 from rlhf_dialog.evaluation.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -47,7 +47,7 @@ BASELINES = {
 
 @pytest.fixture(scope="module")
 def script():
-    return load_script("scripts/evaluate.py")
+    return evaluate
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +351,7 @@ def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_pat
     assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
 
 
-def test_the_matched_temperature_has_the_agents_distinct_2(script, monkeypatch):
+def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
     """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
 
     def replies(agent, prompts, sampling, *_):
@@ -363,10 +363,10 @@ def test_the_matched_temperature_has_the_agents_distinct_2(script, monkeypatch):
 
     monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", replies)
     monkeypatch.setattr("rlhf_dialog.evaluation.measure.measure", lambda found, judges: Points(found))
-    options = Namespace(seed=0, batch_size=8)
     for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
         systems = {"after": wanted, "before": "baseline"}
-        assert script.matched_temperature(systems, [Dialogue(["a"])], Sampling(greedy=True), options) == temperature
+        comparison = Comparison(systems, [Dialogue(["a"])], Judges(), Sampling(greedy=True))
+        assert comparison.matched_temperature() == temperature
 
 
 def test_a_sweep_has_every_sampling(script, runs, tmp_path):
@@ -375,7 +375,7 @@ def test_a_sweep_has_every_sampling(script, runs, tmp_path):
     argv = ["--agent", trained, "--baseline", start, "--output", str(output), "--max_prompts", "8", "--sweep"]
     assert script.main([*argv, "--report", str(report)]) == 0
     result = json.loads(output.read_text(encoding="utf-8"))
-    names = {f"{who}, {how}" for who in ("before", "after") for how in script.SWEEP}
+    names = {f"{who}, {how}" for who in ("before", "after") for how in SWEEP}
     assert set(result["sweep_difference"]) == names
     sharper = result["sweep_difference"]["before, greedy"]["mean_words"]["mean"]
     assert sharper == pytest.approx(
