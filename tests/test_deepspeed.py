@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import policy as policy_module
 from rlhf_dialog import sharing
+from rlhf_dialog.commands import export
 from rlhf_dialog.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.rollout import Rollout
 from rlhf_dialog.world import World
@@ -170,6 +171,15 @@ def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):  # no
     assert all(p.numel() for p in lm.parameters())
     assert not list(RUN.rglob("*.tmp"))
     assert not list(RUN.rglob("*.pt")) + list(RUN.rglob("*.bin"))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_newest_checkpoint_is_exported_by_one_process_without_deepspeed(ppo, tmp_path, stage):  # noqa: F811
+    ended = ppo(2, *deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--use_share_model", "true", seconds=150)
+    assert codes(ended) == [0, 0], ended[0][2]
+    assert export.main(["--run", str(RUN), "--output", "out"]) == 0
+    wanted = {path.name: path.read_bytes() for path in (RUN / "agent").iterdir()}
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == wanted
 
 
 def test_bf16(ppo, tmp_path):  # noqa: F811
