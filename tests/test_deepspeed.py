@@ -18,6 +18,7 @@ from test_trainer import make_trainer, numbers_of, parameters
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.commands import export
 from rlhf_dialog.distributed import placement
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.distributed.world import World
@@ -192,6 +193,15 @@ def test_going_back(ppo, tmp_path, stage):  # noqa: F811
     found, expected = numbers(lines()), numbers(lines(Path("run_results/short")))
     for line, wanted in zip(found, expected, strict=True):
         assert line == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_newest_checkpoint_is_exported_by_one_process_without_deepspeed(ppo, tmp_path, stage):  # noqa: F811
+    ended = ppo(2, *deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--use_share_model", "true", seconds=150)
+    assert codes(ended) == [0, 0], ended[0][2]
+    assert export.main(["--run", str(RUN), "--output", "out"]) == 0
+    wanted = {path.name: path.read_bytes() for path in (RUN / "agent").iterdir()}
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == wanted
 
 
 def test_bf16(ppo, tmp_path):  # noqa: F811

@@ -169,6 +169,15 @@ def test_another_base_model_is_refused_for_an_adapter_alone(runs, run, capsys):
     assert (Path("out") / model).read_bytes() == (runs / "shared/agent" / model).read_bytes()
 
 
+def test_an_adapter_of_an_earlier_version_does_not_say_its_base(run):
+    folder = run("lora")
+    path = folder / "checkpoints/iter_000002/trainer.json"
+    state = json.loads(path.read_text())
+    del state["identity"]
+    path.write_text(json.dumps(state))
+    assert exported(folder, "out") == 0
+
+
 def test_a_model_of_another_shape(run, capsys):
     tiny.gpt2(n_layer=1).save_pretrained("model")
     assert exported(run(), "out") == 2
