@@ -6,13 +6,13 @@ import plain
 import pytest
 import torch
 from plain import Case, new_case
-from rlhf_dialog.models.loading import Models
 from test_policy import every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
 from zoo import END, PAD, new_lm
 
 from rlhf_dialog.models import generation
 from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder, new_decoder, position_ids_of
 from rlhf_dialog.models.generation import Sampling, respond
+from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic
 from rlhf_dialog.training.rollout import _evaluate
 

@@ -6,7 +6,6 @@ import logging
 import pytest
 import torch
 from ranks import in_ranks
-from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from safetensors.torch import load_file
 from test_ranks import distance, one_step
 from test_trainer import PROMPTS, Places, Share, numbers_of, parameters, settings
@@ -18,6 +17,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.runs import identity

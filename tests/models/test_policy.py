@@ -8,7 +8,6 @@ import plain
 import pytest
 import torch
 from plain import Case, new_case
-from rlhf_dialog.models.loading import Models
 from tiny import byte_tokenizer
 from torch import nn
 from zoo import CAPPED, KINDS, NEVER_PACKED, SOME, new_lm
@@ -18,6 +17,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy, packs
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.trainer import PPOTrainer

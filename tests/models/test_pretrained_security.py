@@ -12,13 +12,13 @@ import tiny
 import torch
 import yaml
 from processes import ROOT, environment, output_of
-from rlhf_dialog.models.loading import load_causal_lm, load_models, read_tokenizer
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
 from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, main
 from rlhf_dialog.config import loading
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data import hub
+from rlhf_dialog.models.loading import load_causal_lm, load_models, read_tokenizer
 from rlhf_dialog.rewards.intent import Intent
 
 MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters

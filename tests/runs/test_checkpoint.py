@@ -10,7 +10,6 @@ import pytest
 import torch
 import yaml
 from processes import output_of
-from rlhf_dialog.models.loading import Policy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from test_trainer import Places, make_trainer, parameters
@@ -21,6 +20,7 @@ from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.runs import checkpoint
 from rlhf_dialog.runs.checkpoint import (
     load_checkpoint,

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rlhf_dialog.models.loading import Models
 from tiny import byte_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
@@ -15,6 +14,7 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.environments import SingleTurn
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Critic, Policy, run_rows
 from rlhf_dialog.rewards.base import BaseReward

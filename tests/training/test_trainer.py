@@ -7,7 +7,6 @@ import time
 
 import pytest
 import torch
-from rlhf_dialog.models.loading import Models
 from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog.config.schema import Config
@@ -17,6 +16,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.models.decoding import position_ids_of
 from rlhf_dialog.models.generation import Responses, StopRule, respond, teacher_forced
+from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training import ppo

@@ -7,12 +7,12 @@ import plain
 import pytest
 import torch
 from plain import new_case
-from rlhf_dialog.models.loading import load_causal_lm
 from test_decoding import Ends, answered, as_case
 from test_policy import fast_gradients, gradients, old_numbers, settings, with_opinion
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlhf_dialog.models.generation import Sampling, teacher_forced
+from rlhf_dialog.models.loading import load_causal_lm
 from rlhf_dialog.models.policy import Policy, packs
 
 pytestmark = pytest.mark.thorough
