@@ -8,7 +8,8 @@
   folder of that name steps aside as `.name.old`. The next run in the folder repairs what a kill interrupted
   (`folder`).
 - **A checkpoint is `unannounced` until `latest` names it**: it stores what `latest` said before. If a kill comes
-  between the two, the next run points `latest` at it, unless somebody has changed `latest` in the meantime.
+  between the two, the next run points `latest` at it, unless somebody has changed `latest` in the meantime. Without
+  `latest`, the last `iter_*` counts: it is whole, because it has its name.
 - **A run that was killed before its first checkpoint starts again at `--resume`**, unless its metrics show more
   iterations than `save_interval`. Then somebody has removed checkpoints, and the run is refused rather than
   overwritten.
@@ -21,7 +22,8 @@
   start as `iter_000000`: a kill before the first checkpoint must not forget where the weights came from. Its KL does
   not start at 0.
 - **The lock** is a file with pid, host and start time of the process, under a lock of the kernel. The file informs
-  other hosts and people; the kernel's lock is never stale. A run takes it before it changes anything in the folder.
+  other hosts and people; the kernel's lock is never stale. A run takes it before it changes anything in the folder,
+  so a run that is refused writes nothing.
 - **A checkpoint is plain files**: a pointer that does not name an `iter_NNNNNN`, and links in place of files, are
   refused.
 - **Validation leaves no trace in training**: it seeds the generators and restores them, so that runs with and without
