@@ -529,7 +529,7 @@ def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
     found = find_config("quickstart.yaml", tmp_path)
     assert found == shipped("configs") / "quickstart.yaml"
     assert load_config(found).experiment_name == "quickstart"
-    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*this program brings: .*nlp_ppo.yaml"):
+    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*the program ships .*nlp_ppo.yaml"):
         find_config("quikstart.yaml", tmp_path)
     (tmp_path / "quickstart.yaml").touch()
     assert find_config("quickstart.yaml") == Path("quickstart.yaml")
@@ -683,7 +683,7 @@ def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
     with caplog.at_level(logging.INFO, "rlhf_dialog"):
         config = load_config(write(SMALL + text))
     for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "use_eval"):
-        assert re.search(rf"{key}: no effect, because \w+", caplog.text)
+        assert re.search(rf"{key}: has no effect here; \w+", caplog.text)
         assert not hasattr(config, key)
 
 

@@ -327,7 +327,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(starter, world, t
     assert starter.run(folder) == 2
     assert "--resume" in (folder / "said").read_text()
     assert starter.run(folder, "--resume") == 0
-    assert "ended before its first checkpoint; the run starts from the beginning" in (folder / "said").read_text()
+    assert "has no checkpoint yet; the run starts from the beginning" in (folder / "said").read_text()
     assert results(folder) == expected[0]
 
 

@@ -79,7 +79,7 @@ def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path
     with start_python("-c", HOLD, tmp_path, **pipes) as holder:
         assert holder.stdout.readline() == "held\n"
         before = (tmp_path / LOCK).read_text()
-        said = rf"in use by process {holder.pid} on .* since .*; wait for its end, stop it, or choose another name"
+        said = rf"in use by process {holder.pid} on .* since .*; wait until it ends, stop it, or choose another name"
         with pytest.raises(UserError, match=said):
             check_unlocked(tmp_path)
         with pytest.raises(UserError, match=said), locked(tmp_path):
@@ -177,7 +177,7 @@ def test_on_a_terminal_the_name_is_typed(tmp_path, monkeypatch, capsys, answer, 
     if goes_on:
         confirm_overwrite(tmp_path / "ppo")
     else:
-        with pytest.raises(UserError, match="its name was not typed, so nothing was removed"):
+        with pytest.raises(UserError, match="not confirmed, so nothing was removed"):
             confirm_overwrite(tmp_path / "ppo")
     assert "Type ppo to go on: " in capsys.readouterr().err
 
@@ -197,7 +197,7 @@ def test_nothing_is_asked_without_a_terminal_or_without_a_run(tmp_path, monkeypa
 
 
 def test_a_run_without_a_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="holds no checkpoint to resume from; start without --resume"):
+    with pytest.raises(UserError, match="contains no checkpoint to resume from; start without --resume"):
         check_folder(tmp_path, False, True, 5)
     (tmp_path / "config.yaml").write_text("")
     check_folder(tmp_path, False, True, 5)
