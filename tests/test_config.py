@@ -203,7 +203,7 @@ def test_missing_keys_say_what_they_are(write):
     said = message(write("lr: 1.0\n"))
     lines = [line.strip() for line in said.splitlines()[1:]]
     assert sorted(line.split(":")[0] for line in lines) == ["env", "model_path", "reward_class"]
-    assert any("causal LM" in line for line in lines)
+    assert any("causal language model" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -364,13 +364,13 @@ def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
     reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
     where = "reward_class" + ".args.parts.1" * depth
     said = message(write(inside(depth, reward) + "kl_coef: 0.2\n"))
-    assert f"kl_coef: 0.2 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    assert f"kl_coef: found 0.2, but 0.3 in {where}.args.kl_coef; remove one of them" in said
     other = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.4}}"
     pair = f"{{id: CompositeReward, args: {{parts: [{other}, {reward}]}}}}"
     said = message(write(inside(depth - 1, pair)))
     first = where[:-1] + "0"
     assert "1 problem\n" in said
-    assert f"{first}.args.kl_coef: 0.4 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    assert f"{first}.args.kl_coef: found 0.4, but 0.3 in {where}.args.kl_coef; remove one of them" in said
 
 
 def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):

@@ -174,7 +174,7 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
     "set 'zero3_gather_for_generation' for generation at ZeRO stage 3; there is no hybrid engine": (
         "enable_hybrid_engine inference_tp_size tp_gather_partition_size release_inference_cache unpin_actor_parameters"
     ),
-    "frozen models stay on the device; set 'use_lora: true' to do without a second model as reference": (
+    "frozen models are not offloaded; set 'use_lora: true' to do without a second model as reference": (
         "ref_reward_offload offload_reference_model offload_reward_model optimize_cuda_cache optimize_device_cache"
     ),
     "set 'use_lora: true' and 'lora_r'": "lora_rank actor_lora_dim critic_lora_dim",
