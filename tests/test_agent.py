@@ -467,7 +467,7 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
     words = ["--experiment_name", "new", "--seed", "3", "--max_iterations", "2"]
     assert run(*words, "--resume_weights_only", "run_results/ppo") == 0
-    assert "weights of run_results/ppo/checkpoints/iter_000003; the optimizer, the counters" in caplog.text
+    assert "weights of run_results/ppo/checkpoints/iter_000003; newly initialised: the optimizer, the counters" in caplog.text
     assert "differences from that run: seed: 3 here, 0 in the checkpoint" in caplog.text
     new = tmp_path / "run_results" / "new"
     found = rows(new)
@@ -494,7 +494,7 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
         (["--resume_weights_only", "absent", "--experiment_name", "new"], "absent contains no checkpoint"),
         (["--resume_weights_only", "run_results/ppo", "--resume"], "give one of them"),
         (["--resume_weights_only", "run_results/ppo", "--overwrite"], "this run's own folder"),
-        (["--resume_weights_only", "run_results/ppo"], "holds a run already"),
+        (["--resume_weights_only", "run_results/ppo"], "already contains a run"),
     ],
 )
 def test_weights_only_refuses_what_could_lose_a_run(run, refused, words, said):
@@ -674,7 +674,7 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
 def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
-    assert "holds a run already" in refused("--smoke")
+    assert "already contains a run" in refused("--smoke")
     assert PPOAgent.from_config("ppo.yaml", experiment_name="new").smoke().keys() == {
         *(
             "config",
@@ -1020,7 +1020,7 @@ def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
     assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
     assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
     again = PPOAgent.from_config("ppo.yaml")
-    with pytest.raises(UserError, match="holds a run"):
+    with pytest.raises(UserError, match="already contains a run"):
         again.train()
 
 

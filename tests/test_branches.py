@@ -227,7 +227,7 @@ def test_a_best_that_is_older_stays(run):  # noqa: F811
             "'true' is not a checkpoint in run_results/ppo/checkpoints; choose one of iter_000002, iter_000004",
         ),
         (["--resume_from", "3"], "'3' is not a checkpoint in run_results/ppo/checkpoints; choose one of iter_000002"),
-        (["--resume_from", "000012"], "'000012' is no checkpoint"),  # YAML reads 10
+        (["--resume_from", "000012"], "'000012' is not a checkpoint"),  # YAML reads 10
         (["--resume_from", "../ppo/checkpoints/iter_000002"], "is not a checkpoint in"),
         (
             ["--resume_from", "2", "--overwrite"],
@@ -332,7 +332,7 @@ def test_checkpoints_go_by_number_not_by_name(tmp_path):
     newest = tmp_path / "checkpoints/iter_1000000"
     assert chosen_checkpoint(tmp_path / "checkpoints", None) == newest
     assert chosen_checkpoint(tmp_path / "checkpoints", "1000000") == newest
-    with pytest.raises(UserError, match=r"give one of iter_999999, iter_1000000$"):
+    with pytest.raises(UserError, match=r"choose one of iter_999999, iter_1000000$"):
         chosen_checkpoint(tmp_path / "checkpoints", "3")
 
 

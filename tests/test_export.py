@@ -125,8 +125,8 @@ def test_a_reward_that_is_not_registered_here_does_not_matter(run):
     [
         (["--run", "nowhere"], "--run: 'nowhere' is not a run folder with checkpoints"),
         (["--run", "begun"], "--run: 'begun' has no checkpoint yet"),
-        (["--checkpoint", "iter_000007"], "it holds iter_000001, iter_000002"),
-        (["--checkpoint", "../../agent"], "it holds iter_000001, iter_000002"),
+        (["--checkpoint", "iter_000007"], "choose one of iter_000001, iter_000002"),
+        (["--checkpoint", "../../agent"], "choose one of iter_000001, iter_000002"),
         (["--output", "model"], "output: 'model' is not empty"),
     ],
 )

@@ -339,7 +339,7 @@ def test_a_longer_run_without_its_checkpoints_is_not_thrown_away(starter, world,
     lines = "".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3))
     (run / "metrics.jsonl").write_text(lines)
     assert starter.run(folder, "--resume") == 2
-    assert "holds a run of 3 iterations, but no checkpoint" in (folder / "said").read_text()
+    assert "contains a run of 3 iterations, but no checkpoint" in (folder / "said").read_text()
     assert (run / "metrics.jsonl").read_text() == lines
 
 

@@ -279,7 +279,7 @@ def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
     assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
     first, second = ppo(2)
     assert (first[0], second[0], second[2]) == (2, 2, "")
-    assert first[2].count("holds a run already") == 1
+    assert first[2].count("already contains a run") == 1
     first, second = ppo(2, "--lr", "-1")
     assert first[2].count("error: ") == 1
     assert first[0] == 2
@@ -344,7 +344,7 @@ def test_torchrun(ppo, tmp_path):
     assert ran.stderr.count("agent saved") == 1
     ran = launched(tmp_path, command)
     assert ran.returncode != 0
-    assert ran.stderr.count("error: run_results/ppo: holds a run already") == 1
+    assert ran.stderr.count("error: run_results/ppo: already contains a run") == 1
 
 
 def test_accelerate_launch(ppo, tmp_path):
