@@ -1,4 +1,4 @@
-"""Train the act classifier of the reward:
+"""Train the dialogue act classifier of the reward:
 
 python reward_models/train_intent_classifier.py --config intent_quickstart.yaml [--key value]
 """

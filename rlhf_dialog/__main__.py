@@ -1,4 +1,4 @@
-"""`python -m rlhf_dialog` is the command `rlhf-dialog`, for launchers too: `torchrun -m rlhf_dialog train --config FILE`."""
+"""`python -m rlhf_dialog` is the command `rlhf-dialog`, also for launchers: `torchrun -m rlhf_dialog train --config FILE`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all: under a hidden name first, then renamed."""
+"""Write files and folders completely or not at all: under a hidden name first, then renamed."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from rlhf_dialog.errors import UserError
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
-    """Fill a folder under a temporary name: it gets its name when the block ends, and leaves no trace when that fails.
+    """Fill a folder under a temporary name: it is renamed when the block ends, and removed when the block fails.
 
-    A folder of that name steps aside as `.name.old` for the moment of the swap; after a kill in it `mend_swaps` brings it
-    back. Raises UserError when it cannot be written.
+    During the swap, an existing folder of that name is moved to `.name.old`; after a kill, `mend_swaps` moves it back.
+    Raises UserError when the folder cannot be written.
     """
     temporary, old = _hidden(folder, "tmp"), _hidden(folder, "old")
     try:
@@ -41,7 +41,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def mend_swaps(parent: Path, names: Iterable[str]) -> None:
-    """Take back what a kill interrupted while one of these files or folders was written. Raises OSError."""
+    """Undo interrupted writes of these files and folders after a kill. Raises OSError."""
     for name in names:
         _take_back(parent / name)
         temporary = _hidden(parent / name, "tmp")
@@ -53,7 +53,7 @@ def _hidden(path: Path, ending: str) -> Path:
 
 
 def _take_back(folder: Path) -> None:
-    """The folder that stepped aside gets its name back if no new one has it, and goes if one has."""
+    """Move `.name.old` back if there is no new folder of that name, else remove it."""
     old = _hidden(folder, "old")
     if old.is_dir() and not folder.exists():
         old.rename(folder)
@@ -61,7 +61,7 @@ def _take_back(folder: Path) -> None:
 
 
 def remove_whole(folder: Path) -> None:
-    """Remove a folder so that a kill never leaves a part of it under its name. Raises OSError."""
+    """Remove a folder so that a kill never leaves a partial folder under its name. Raises OSError."""
     temporary = _hidden(folder, "tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     folder.rename(temporary)
@@ -86,7 +86,7 @@ def replace_json(path: Path, data: Any) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """`replace_text` that makes the folder too. Raises UserError when the file cannot be written."""
+    """`replace_text` that also creates the folder. Raises UserError when the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, text)
@@ -95,7 +95,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new one, never a part."""
+    """Write a file atomically: a reader sees the old text or the new text."""
     temporary = _hidden(path, "tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -1,21 +1,21 @@
-"""The errors that end a run with a message instead of a traceback, with the exit code of each, and "did you mean"."""
+"""Errors that end a run with a message instead of a traceback, their exit codes, and "did you mean"."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: says what, where, and what to do. Shown without a traceback."""
+    """A mistake that the user can fix: says what is wrong, where, and what to do. Shown without a traceback."""
 
     exit_code = 2
 
 
 class MissingSplit(UserError):
-    """The data can be read, but has no such split."""
+    """The data can be read, but does not have the requested split."""
 
 
 class RunStopped(Exception):
-    """A check that every run makes has failed (a bad number, a broken identity): the run stopped itself."""
+    """A check during the run has failed (a non-finite number, a violated identity), and the run stopped itself."""
 
     exit_code = 3
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The speed of W's base policy in bf16 on one GPU, for rollout batches of 64 to 1,024 responses; installs nothing, needs no network:
+# Measure the speed of W's base policy in bf16 on one GPU, for rollouts of 64 to 1,024 responses. Installs nothing, needs no network.
 #
 #   sh scripts/benchmark_gpu.sh [FOLDER FOR THE JSON FILES] [options of scripts/benchmark.py]
 #
-# Every batch is learnt in four minibatches, as in W: 20 optimizer steps an iteration. benchmark.py prints tokens/s, the share of
-# the time in decoding (generation), the ceilings of matrix product and copy, and how near the update comes to the former.
+# Every rollout is divided into four minibatches, as in W: 20 optimizer steps per iteration. benchmark.py prints tokens/s, the share
+# of the time spent in generation, the speed of matrix product and copy, and the speed of the update relative to the matrix product.
 set -e
 here=$(dirname "$0")
 python=${PYTHON:-$here/../.venv/bin/python}

@@ -1,4 +1,4 @@
-"""Did the quickstart improve its model? Prints each target with what was found; exit code 1 when one is missed."""
+"""Check that the quickstart improved its model: prints every target with its result; exit code 1 if one is missed."""
 
 import argparse
 import json
@@ -28,11 +28,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_run(run: Path) -> list[Check]:
-    """The targets of the quickstart. Raises UserError when the run is not there or not finished."""
+    """The targets of the quickstart. Raises UserError when the run is missing or not finished."""
     evaluation, metrics = run / "evaluation.json", run / "metrics.jsonl"
     kl_target = number_in(run / "config.yaml", "kl_target")
     if not evaluation.is_file() or not metrics.is_file() or kl_target is None:
-        raise UserError(f"{run}: holds no finished quickstart; run `make quickstart` first")
+        raise UserError(f"{run}: contains no finished quickstart; run `make quickstart` first")
     result = json.loads(evaluation.read_text(encoding="utf-8"))
     return [*_text_checks(result), _kl_check(read_metrics(metrics), kl_target)]
 

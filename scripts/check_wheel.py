@@ -1,6 +1,6 @@
-"""Does the wheel work without this checkout? Builds it, installs it into an empty environment, and goes through a run there.
+"""Check that the wheel works without this checkout: build it, install it into an empty environment, and do a run there.
 
-The environment sees the libraries of the Python that runs this script; the package itself must come from the wheel.
+The environment uses the libraries of the Python that runs this script; the package itself must come from the wheel.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def build(folder: Path) -> Path:
-    """The wheel in `folder`/dist, made of the source distribution beside it, which is made of a copy of this checkout."""
+    """Build the wheel in `folder`/dist from a source distribution of a copy of this checkout."""
     dist = folder / "dist"
     shutil.copytree(ROOT, folder / "copy", ignore=_not_copied)
     sdist = _built("build_sdist", folder / "copy", dist)
@@ -57,7 +57,7 @@ def _not_copied(folder: str, names: list[str]) -> set[str]:
 
 
 def _built(hook: str, source: Path, dist: Path) -> Path:
-    """What setuptools builds of the folder `source`."""
+    """The file that setuptools builds from the folder `source`."""
     program = f"import sys; from setuptools import build_meta; build_meta.{hook}(sys.argv[1])"
     dist.mkdir(exist_ok=True)
     before = set(dist.iterdir())
@@ -67,7 +67,7 @@ def _built(hook: str, source: Path, dist: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path) -> Path:
-    """Make an environment of the wheel and the libraries of this one; returns the folder of its programs."""
+    """Create an environment with the wheel and the libraries of this one; returns the folder of its programs."""
     venv.create(environment)
     programs = environment / "bin"
     (packages,) = environment.glob("lib/python*/site-packages")
@@ -78,12 +78,12 @@ def install(wheel: Path, environment: Path) -> Path:
 
 
 def smoke(programs: Path, folder: Path) -> int:
-    """The commands one after the other in an empty folder; returns the first exit code that is not 0."""
+    """Run the commands one after the other in an empty folder; returns the first exit code other than 0."""
     settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     where = [str(programs / "python"), "-c", "import rlhf_dialog; print(rlhf_dialog.__file__)"]
     found = subprocess.run(where, cwd=folder, env=settings, check=True, capture_output=True, text=True).stdout.strip()
     if not Path(found).is_relative_to(programs.parent):
-        print(f"the package is not the wheel's: {found}")
+        print(f"the package was not imported from the wheel, but from {found}")
         return 1
     for step in STEPS:
         print(f"$ rlhf-dialog {step}", flush=True)

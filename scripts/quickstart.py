@@ -1,4 +1,4 @@
-"""The whole pipeline on a small model and made-up data, offline:  python scripts/quickstart.py"""
+"""Run the whole pipeline offline on a small model and synthetic data:  python scripts/quickstart.py"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Write the memory tables of docs/SCALING.md, by the function that a run forecasts with.
+"""Write the memory tables of docs/SCALING.md, computed with the memory forecast of a run.
 
 python scripts/write_scaling_docs.py [--check]
 """
@@ -26,7 +26,7 @@ MODELS = {
 }
 RANK = 16  # the default of lora_r
 GPUS = (1, 8)
-# what nlp_ppo.yaml sets, per GPU: 256 responses are shared out over the GPUs
+# as in nlp_ppo.yaml; its 256 responses are divided among the GPUs
 SETTING = Setting(
     rows=256, microbatch=16, prompt=128, response=20, critic="shared", precision="amp", on_cuda=True, packing=True
 )
@@ -76,7 +76,7 @@ def rows(sizes: Sizes, rank: int) -> Iterator[str]:
 
 
 def columns(found: Forecast) -> list[int]:
-    """Bytes on the GPU at the peak: the policy's weights, gradients and optimizer, the reference, and everything else."""
+    """Bytes on the GPU at the peak: weights, gradients and optimizer of the policy, the reference, and the rest."""
     starts = (
         ("weights of the policy",),
         ("gradients of",),
@@ -89,7 +89,7 @@ def columns(found: Forecast) -> list[int]:
 
 
 def other_choices(sizes: Sizes) -> str:
-    """What single keys change on one GPU at stage 0."""
+    """The effect of single keys on one GPU at stage 0."""
     plain = setting_for("0", 1, 0)
     critic = replace(plain, critic="separate")
     recompute = replace(plain, activation_checkpointing=True)
@@ -119,21 +119,21 @@ def gib(count: float) -> str:
 
 
 def page(text: str) -> str:
-    """The page with the section in it."""
+    """The page with the new section."""
     before, rest = text.split(BEGIN)
     return before + BEGIN + "\n" + written() + "\n" + END + rest.split(END)[1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
+    parser.add_argument("--check", action="store_true", help="only check whether the tables are up to date")
     options = parser.parse_args()
     current = PAGE.read_text(encoding="utf-8")
     if options.check:
         print(
             "up to date"
             if current == page(current)
-            else f"{PAGE.name} is old; run python scripts/write_scaling_docs.py"
+            else f"{PAGE.name} is out of date; run python scripts/write_scaling_docs.py"
         )
         return 0 if current == page(current) else 1
     PAGE.write_text(page(current), encoding="utf-8")

@@ -3,9 +3,9 @@
 python scripts/benchmark.py --workload W --size small --w_data DIR --json speed.json
 python scripts/benchmark.py --size small --w_data DIR --vs 'cd DIR && python trl_ppo.py --size small' --pairs 5
 
-The figure is tokens_per_s: generated tokens over the seconds of whole iterations (rollout, reward, update, logging), of
-all iterations after the first. Loading and saving are outside of it. Machines are noisy: compare with --vs, which runs a
-peer in turn, or with --compare, which divides by the speed of a matrix product in the same call; never compare seconds.
+The result is tokens_per_s: generated tokens per second of whole iterations (rollout, reward, update, logging), without the
+first iteration, loading and saving. Machines are noisy, so do not compare seconds: compare with --vs, which alternates with
+a peer, or with --compare, which divides by the speed of a matrix product measured in the same call.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from rlhf_dialog.runs.tracking import Trackers, read_metrics
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
-PHASES = ("rollout", "reward", "update")  # they follow each other; what is left of an iteration is `rest`
+PHASES = ("rollout", "reward", "update")  # in this order; `rest` is the remainder of an iteration
 PARTS = {"rollout": ("generation", "reference"), "update": ("forward", "backward", "optimizer")}
 OWN = {
     "device": "--device",
@@ -61,7 +61,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--w_data",
         type=Path,
-        help="folder of W's prepare.py; default: made-up prompts of the same lengths (W-synthetic)",
+        help="folder written by W's prepare.py; default: synthetic prompts of the same lengths (W-synthetic)",
     )
     add("--critic", default="shared", choices=("shared", "separate"), help="default: shared, one trunk")
     add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
@@ -69,20 +69,37 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--classifier_dtype",
         default="auto",
         choices=("auto", "fp32", "bf16"),
-        help="auto: bf16 where the processor has it",
+        help="auto: bf16 if the processor supports it",
     )
-    add("--iterations", type=int, default=4, help="the first one warms up and does not count (default: 4)")
-    add("--rollout_batch_size", type=int, default=64, help="responses an iteration (default: 64)")
-    add("--max_new_tokens", type=int, default=20, help="tokens of every response (default: 20)")
-    add("--minibatch", type=int, default=16, help="responses for each optimizer step (default: 16)")
+    add(
+        "--iterations",
+        type=int,
+        default=4,
+        help="number of iterations; the first is a warm-up and is not counted (default: 4)",
+    )
+    add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
+    add("--max_new_tokens", type=int, default=20, help="tokens per response (default: 20)")
+    add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
     add("--epochs", type=int, default=5, help="passes over each rollout (default: 5)")
-    add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: cuda where there is one")
-    add("--set", action="append", default=[], type=setting, metavar="KEY=VALUE", help="any other key of docs/CONFIG.md")
-    add("--json", type=Path, help="file for everything that was measured")
-    add("--vs", metavar="CMD", help="a peer's shell command, run in turn with ours, A B A B; it prints `SUMMARY {json}` with "
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: cuda if available, else cpu")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="KEY=VALUE",
+        help="set any other key of docs/CONFIG.md",
+    )
+    add("--json", type=Path, help="file to write all measurements to")
+    add("--vs", metavar="CMD", help="shell command of a peer, run alternately with ours; it must print `SUMMARY {json}` with "
         "tok_s, or JSON with tokens_per_s")  # fmt: skip
-    add("--pairs", type=int, default=5, help="how often, with --vs (default: 5)")
-    add("--compare", type=Path, metavar="JSON", help="an earlier --json file of the same work: every phase as a ratio")
+    add("--pairs", type=int, default=5, help="number of pairs of runs with --vs (default: 5)")
+    add(
+        "--compare",
+        type=Path,
+        metavar="JSON",
+        help="earlier --json file of the same workload; shows every phase as a ratio to it",
+    )
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
 
@@ -91,11 +108,11 @@ def setting(text: str) -> tuple[str, Any]:
     """`key=value`, the value as YAML."""
     key, found, value = text.partition("=")
     if not found or not key:
-        raise argparse.ArgumentTypeError(f"found '{text}', wanted KEY=VALUE, such as lr=1e-5")
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted KEY=VALUE, for example lr=1e-5")
     try:
         return key, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise argparse.ArgumentTypeError(f"the value of '{text}' is no YAML") from error
+        raise argparse.ArgumentTypeError(f"the value of '{text}' is not valid YAML") from error
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -123,7 +140,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises UserError for options that cannot work, and chooses what `auto` stands for."""
+    """Resolves `auto`. Raises UserError for invalid options."""
     for name, least in {
         "iterations": 2,
         "rollout_batch_size": 1,
@@ -136,14 +153,14 @@ def check(options: argparse.Namespace) -> None:
             raise UserError(f"--{name}: found {value}, wanted at least {least}")
     if options.rollout_batch_size % options.minibatch:
         raise UserError(
-            f"--rollout_batch_size: {options.rollout_batch_size} responses are no whole number of minibatches of "
+            f"--rollout_batch_size: {options.rollout_batch_size} responses cannot be divided into minibatches of "
             f"{options.minibatch}; change it or --minibatch"
         )
     for key, _ in options.set:
         if key in OWN:
-            raise UserError(f"--set {key}: has an option of its own, {OWN[key]}")
+            raise UserError(f"--set {key}: use the option {OWN[key]} instead")
     if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
-        raise UserError(f"--json: '{options.json}' cannot be written; name a file in a folder that exists")
+        raise UserError(f"--json: '{options.json}' cannot be written; choose a file in an existing folder")
     options.device = launch.pick_device(workload.run_config(options, Path())).type
     if options.classifier_dtype == "auto":
         fast = benchmark_machine.has_fast_bf16(torch.device(options.device))
@@ -151,7 +168,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def work_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What was computed: two results can be compared when all of this is the same."""
+    """The work that was measured: two results are comparable if all of this is equal."""
     names = ("size", "architecture", "critic", "dtype", "device")
     numbers = ("rollout_batch_size", "max_new_tokens", "minibatch", "epochs")
     kind = "W" if options.w_data else "W-synthetic"
@@ -160,7 +177,7 @@ def work_of(options: argparse.Namespace) -> dict[str, Any]:
 
 @dataclass
 class Lap:
-    """One iteration: when it ended, what it generated, and how long its prompts and responses were."""
+    """One iteration: its end, the number of generated tokens, and the lengths of its prompts and responses."""
 
     ended: float
     num_tokens: int
@@ -170,7 +187,7 @@ class Lap:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the trainer on the workload; everything that there is to say of it."""
+    """Run the trainer on the workload; returns all measurements."""
     imported, load, device = benchmark_machine.peak_gib(), benchmark_machine.load(), torch.device(options.device)
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
         folder, size = Path(name), workload.SIZES[options.size]
@@ -205,20 +222,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
-    """The trainer as train_ppo.py builds it, except that nothing ends a response early: W has responses of one length.
+    """The trainer as built by train_ppo.py, except that nothing ends a response early: all responses of W have one length.
 
-    Raises UserError when a prompt does not have the ids that W gives it.
+    Raises UserError when the token ids of a prompt differ from those of W.
     """
     trainer = PPOAgent(config).build()
     trainer.speaker.stop.end_ids = [-1]
     encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
     if encoded != inputs.expected_ids():
-        raise UserError("the prompts that the trainer reads have other token ids than the workload's")
+        raise UserError(
+            "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"
+        )
     return trainer
 
 
 def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
-    """The loop of a run with its logging, without checkpoints; one lap for each iteration."""
+    """The training loop of a run with logging, but without checkpoints; one lap per iteration."""
     folder.mkdir(parents=True)
     on_cuda = trainer.models.policy.lm.device.type == "cuda"
     if on_cuda:
@@ -245,7 +264,7 @@ def lap_of(trainer: PPOTrainer) -> Lap:
 
 
 def speeds(laps: list[Lap], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Tokens per second and where the time goes: means of the iterations after the first, as their metrics have it."""
+    """Tokens per second, and the time per phase from the metrics: means over the iterations after the first."""
     count = len(laps) - 1
     seconds = [laps[i + 1].ended - laps[i].ended for i in range(count)]
     tokens = [lap.num_tokens for lap in laps[1:]]
@@ -271,9 +290,9 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def update_gflop(trainer: PPOTrainer, laps: list[Lap]) -> float:
-    """The least work of one iteration's update in 10**9 operations: no padding, logits for response tokens alone.
+    """The minimum work of the update in one iteration, in 10**9 operations: no padding, logits only for response tokens.
 
-    Forward and twice as much backward, in every epoch; a separate critic has a trunk of its own.
+    Forward, and twice as much for backward, in every epoch; a separate critic counts as another trunk.
     """
     lm, num_trunks = trainer.models.policy.lm, 1 + (trainer.models.critic is not None)
     head: Any = lm.get_output_embeddings()
@@ -288,26 +307,26 @@ def update_gflop(trainer: PPOTrainer, laps: list[Lap]) -> float:
 
 
 def num_weights(trunk: nn.Module) -> int:
-    """The numbers in the matrices that every token is multiplied with."""
+    """The number of weights in the matrices that every token is multiplied with."""
     matrices = (module for module in trunk.modules() if not isinstance(module, nn.Embedding))
     weights = (getattr(module, "weight", None) for module in matrices)
     return sum(w.numel() for w in weights if isinstance(w, torch.Tensor) and w.ndim == 2)
 
 
 def update_speed(gflop: float, seconds: float | None, ceiling: float) -> dict[str, float | None]:
-    """How fast the update does its least work, and as a share of the speed of a plain matrix product."""
+    """The speed of the update in GFLOP/s of its minimum work, and as a share of the speed of a matrix product."""
     rate = gflop / seconds if seconds else None
     return {"least_gflop": gflop, "gflops": rate, "share_of_matmul": rate and rate / ceiling}
 
 
 def tables(result: dict[str, Any]) -> list[str | Table]:
-    """The speed, where the time goes, and what else was measured."""
+    """The speed, the time per phase, and all other measurements."""
     headline = (
         f"{result['workload']} {result['size']} {result['architecture']}, {result['critic']} critic, {result['dtype']} "
         f"(classifier {result['classifier_dtype']}), {result['device']}: {result['tokens_per_s']:.1f} tokens/s"
     )
     times = Table()
-    for name in ("phase", "s an iteration", "share"):
+    for name in ("phase", "s per iteration", "share"):
         times.add_column(name, justify="left" if name == "phase" else "right")
     whole = result["seconds_per_iteration"]
     for name, seconds in in_order(result["phases"]):
@@ -320,7 +339,7 @@ def tables(result: dict[str, Any]) -> list[str | Table]:
 
 
 def in_order(phases: dict[str, float | None]) -> list[tuple[str, float | None]]:
-    """The phases with their parts below them, and all other times at the end."""
+    """The phases, each followed by its parts, then all other times."""
     rows, shown = [], set()
     for phase in (*PHASES, "rest"):
         parts = [*PARTS.get(phase, ()), *(name for name in phases if name.startswith(f"{phase}_"))]
@@ -336,7 +355,7 @@ def details(result: dict[str, Any]) -> dict[str, str]:
     reached = "-"
     if update["gflops"] is not None:
         share = f"{update['share_of_matmul']:.1%} of the {result['dtype']} matrix product"
-        reached = f"{update['gflops']:.0f} GFLOP/s of its least work, {share}"
+        reached = f"{update['gflops']:.0f} GFLOP/s of its minimum work, {share}"
     return {
         "peak memory": f"{memory['peak_gib']:.2f} GiB, {memory['above_imports_gib']:.2f} above that after imports{cuda}",
         "ceilings": f"matrix product fp32 {speed['fp32_gflops']:.0f}, bf16 {speed['bf16_gflops']:.0f} GFLOP/s; copy "

@@ -1,4 +1,4 @@
-"""A result of scripts/benchmark.py beside a peer's (--vs) or beside an earlier one (--compare)."""
+"""Compare a result of scripts/benchmark.py with a peer (--vs) or with an earlier result (--compare)."""
 
 import json
 import logging
@@ -18,18 +18,20 @@ from rlhf_dialog.commands.benchmark_machine import RATES
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
-OURS = ("-m", "rlhf_dialog.commands.benchmark")  # what runs our side of a pair
-NOT_OURS = ("vs", "pairs", "compare", "json", "set")  # options that a run of ours in a pair does not get as they are
+OURS = ("-m", "rlhf_dialog.commands.benchmark")  # the command for our run of a pair
+NOT_OURS = ("vs", "pairs", "compare", "json", "set")  # options that are not passed on unchanged to our run of a pair
 TAIL = 2000
 
 
 def in_turn(options: Namespace) -> dict[str, Any]:
-    """Ours and the peer's command, A B A B, each in a process of its own.
+    """Run our benchmark and the peer's command alternately, each in its own process.
 
-    The result is ours with the median speed, and `vs` has every pair. Raises UserError when one of the two fails.
+    Returns our result of median speed, with all pairs in `vs`. Raises UserError when one of the two fails.
     """
     if not options.w_data:
-        logger.warning("--vs without --w_data: the peer does not run the same prompts as W-synthetic")
+        logger.warning(
+            "--vs without --w_data: the peer runs other prompts than W-synthetic; set --w_data for a fair comparison"
+        )
     pairs, results = [], []
     for number in range(options.pairs):
         ours = own_run(options)
@@ -45,7 +47,7 @@ def in_turn(options: Namespace) -> dict[str, Any]:
 
 
 def own_run(options: Namespace) -> dict[str, Any]:
-    """Our benchmark with the same options in a fresh process."""
+    """Our benchmark with the same options in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ours.json"
         given = {
@@ -61,7 +63,7 @@ def own_run(options: Namespace) -> dict[str, Any]:
 
 
 def peer_run(command: str) -> float:
-    """The peer's tokens per second. Raises UserError when it fails or does not say it."""
+    """The peer's tokens per second. Raises UserError when it fails or does not print them."""
     output, code = output_of(command)
     speed = None if code else speed_in(output)
     if speed is None:
@@ -75,7 +77,7 @@ def peer_run(command: str) -> float:
 
 
 def output_of(command: str | list[str]) -> tuple[str, int]:
-    """Output and errors of a command, and its exit code. Whatever ends us ends all its processes."""
+    """Output and errors of a command, and its exit code. An interrupt kills the command and its children."""
     process = subprocess.Popen(
         command,
         shell=isinstance(command, str),
@@ -95,7 +97,7 @@ def output_of(command: str | list[str]) -> tuple[str, int]:
 
 
 def speed_in(output: str) -> float | None:
-    """The last speed that the output says: in a line of JSON, with SUMMARY before it or not, or as JSON altogether."""
+    """The last speed in the output: from a line of JSON, with or without SUMMARY before it, or the whole output as JSON."""
     for text in (output, *reversed(output.splitlines())):
         try:
             found = json.loads(text.strip().removeprefix("SUMMARY").strip())
@@ -109,26 +111,28 @@ def speed_in(output: str) -> float | None:
 
 
 def read_baseline(path: Path, work: dict[str, Any]) -> dict[str, Any]:
-    """An earlier result. Raises UserError when it is none, or one of other work."""
+    """An earlier result. Raises UserError when the file is not a result, or is of a different workload."""
     try:
         baseline = json.loads(path.read_text(encoding="utf-8"))
         speeds = [baseline["tokens_per_s"], *(baseline["calibration"][name] for name in RATES.values())]
         usable = isinstance(baseline["phases"], dict) and all(speed > 0 for speed in speeds)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"--compare {path}: is no result of this script ({type(error).__name__}: {error})") from error
+        raise UserError(
+            f"--compare {path}: is not a result of this script ({type(error).__name__}: {error})"
+        ) from error
     if not usable:
-        raise UserError(f"--compare {path}: is no result of this script (a speed in it is not above 0)")
+        raise UserError(f"--compare {path}: is not a result of this script (a speed in it is not above 0)")
     if other := [
         f"{key} {baseline.get(key)!r} there, {value!r} here"
         for key, value in work.items()
         if baseline.get(key) != value
     ]:
-        raise UserError(f"--compare {path}: is of other work and cannot be compared ({'; '.join(other)})")
+        raise UserError(f"--compare {path}: is of a different workload and cannot be compared ({'; '.join(other)})")
     return dict(baseline)
 
 
 def ratios(result: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
-    """Speed and times as ratios to the baseline's, each in units of its own call's matrix product.
+    """Speed and times as ratios to the baseline, each in units of the matrix product of its own call.
 
     A phase of 2 s at 100 GFLOP/s counts as 200, like one of 1 s at 200 GFLOP/s. `tokens_per_s` above 1: faster than the
     baseline; a phase below 1: faster.
@@ -150,7 +154,7 @@ def ratios(result: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
 
 def pairs_table(found: dict[str, Any]) -> Table:
     """Every pair, and the median ratio."""
-    table = Table(title="in turn with the peer", title_justify="left")
+    table = Table(title="alternating with the peer", title_justify="left")
     for name in ("pair", "ours, tokens/s", "peer, tokens/s", "ratio"):
         table.add_column(name, justify="right")
     for number, pair in enumerate(found["pairs"], start=1):
@@ -161,7 +165,7 @@ def pairs_table(found: dict[str, Any]) -> Table:
 
 def ratio_table(found: dict[str, Any]) -> Table:
     """Every ratio to the baseline."""
-    table = Table(title="beside the baseline, each in units of its own matrix product", title_justify="left")
+    table = Table(title="ratio to the baseline, each in units of its own matrix product", title_justify="left")
     table.add_column(f"baseline: commit {found['commit']}")
     table.add_column("ratio", justify="right")
     rows = {"tokens/s (above 1: faster)": found["tokens_per_s"]}

@@ -1,4 +1,4 @@
-"""What scripts/benchmark.py says of the machine: its speed at plain matrix products and copies, memory, load, versions."""
+"""The machine in the results of scripts/benchmark.py: speed of matrix products and copies, memory, load, versions."""
 
 import os
 import platform
@@ -91,13 +91,13 @@ def _cpu_field(name: str) -> str:
 
 
 def _cores() -> int | None:
-    """Physical cores: pairs of socket and core that /proc/cpuinfo tells apart; None where it says nothing of them."""
+    """Physical cores: distinct pairs of socket and core in /proc/cpuinfo; None if it does not list them."""
     found = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith(("physical id", "core id"))]
     return len(set(zip(found[::2], found[1::2], strict=False))) or None
 
 
 def versions() -> dict[str, str | None]:
-    """Python, the libraries, and the commit of the checkout (`+` for changes that are not committed), None without one."""
+    """Python, the libraries, and the commit of the checkout (`+` for uncommitted changes), None without one."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -112,7 +112,7 @@ def _commit() -> str | None:
         command = ["git", "-C", str(ROOT), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    if not (ROOT / ".git").exists():  # installed; a repository further up is not this project's
+    if not (ROOT / ".git").exists():  # installed; a repository further up is another project
         return None
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain") else "")

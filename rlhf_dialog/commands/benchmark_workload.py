@@ -1,9 +1,9 @@
 """Workload W of scripts/benchmark.py: its models, prompts and reward, as the configuration and the files of a real run.
 
-W stands for always the same work: a GPT-2 with random weights answers dialogue prompts of at most 128 tokens with exactly
-20 tokens each, and a classifier of RoBERTa-base's shape with random weights reads prompt and response. `--w_data` names the
-tokenizers and prompts that W's own prepare.py wrote. Without it both are made up here: W-synthetic, with prompts of the
-same lengths, in words that mean nothing.
+W is a fixed workload: a GPT-2 with random weights answers dialogue prompts of at most 128 tokens with exactly
+20 tokens each, and a classifier of RoBERTa-base's shape with random weights reads prompt and response. `--w_data` is the folder
+of the tokenizers and prompts that W's own prepare.py wrote. Without it both are generated here: W-synthetic, with prompts of the
+same lengths, in meaningless words.
 """
 
 import json
@@ -85,7 +85,7 @@ REFERENCE_WORDS = (2, 5, 8, 11, 14, 17, 24, 40)
 
 @dataclass
 class Inputs:
-    """What a run of W reads: `items` are prompts as text with their references."""
+    """The inputs of a run of W; `items` are prompts as text with their references."""
 
     workload: str  # W or W-synthetic
     tokenizer: PreTrainedTokenizerFast
@@ -99,20 +99,20 @@ class Inputs:
 
 
 def read_inputs(size: Size, w_data: Path | None) -> Inputs:
-    """W from the folder that prepare.py wrote, else W-synthetic. Raises UserError when the folder holds something else."""
+    """W from the folder that prepare.py wrote, else W-synthetic. Raises UserError when the folder has other contents."""
     vocabulary, judged = size.vocabulary, CLASSIFIER_VOCABULARY[size.classifier]
     if w_data is None:
         tokenizer = made_up_tokenizer(vocabulary)
         judge = tokenizer if judged == vocabulary else made_up_tokenizer(judged)
         return Inputs("W-synthetic", tokenizer, judge, made_up_items(tokenizer))
     if size.classifier != "base":
-        raise UserError("--size test: has no W; leave --w_data out")
+        raise UserError("--size test: does not support --w_data; leave it out")
     try:
         items = json.loads((w_data / "prompts.json").read_text(encoding="utf-8"))
         first, second = (_read_tokenizer(w_data, rows) for rows in (vocabulary, judged))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"--w_data {w_data}: {error}; name the folder that the workload's prepare.py wrote (prompts.json, tok8k, tok50k), "
+            f"--w_data {w_data}: {error}; choose the folder that the workload's prepare.py wrote (prompts.json, tok8k, tok50k), "
             "or leave it out for W-synthetic"
         ) from error
     return Inputs("W", first, second, items)
@@ -127,9 +127,9 @@ def _read_tokenizer(w_data: Path, vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def made_up_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer with exactly so many tokens, learnt from made-up words.
+    """A byte-level BPE tokenizer with exactly `vocabulary` tokens, learnt from made-up words.
 
-    All sizes learn from the same words, so that the classifier's tokenizer has about as many tokens for a text as the policy's.
+    All sizes learn from the same words, so that the tokenizers of classifier and policy split a text into about as many tokens.
     """
     syllables = [consonant + vowel for consonant in "bcdfghjklmnpqrstvwxz" for vowel in "aeiou"]
     rng = random.Random(0)
@@ -151,7 +151,7 @@ def made_up_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def prompt_lengths(vocabulary: int) -> list[int]:
-    """The lengths of the made-up prompts: W's distribution, evenly read off its quantiles, in a shuffled order."""
+    """The lengths of the made-up prompts: evenly spaced quantiles of the distribution of W, shuffled."""
     quantiles = [int(word) for word in LENGTHS.get(vocabulary, LENGTHS[8192]).split()]
     places = (np.arange(NUM_PROMPTS) + 0.5) / NUM_PROMPTS * (len(quantiles) - 1)
     lengths = np.interp(places, np.arange(len(quantiles)), quantiles).round().astype(int).tolist()
@@ -175,7 +175,7 @@ def made_up_items(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
 
 
 def _words_of_one_token(tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[str]]:
-    """Words that are one token with and without a space before them, and words that are one token behind a space."""
+    """Words that are one token with and without a space before them, and words that are one token after a space."""
     vocabulary = tokenizer.get_vocab()
     spaced = (token[1:] for token in vocabulary if token.startswith("Ġ"))
     later = sorted(word for word in spaced if word.isalpha() and word.isascii())
@@ -201,15 +201,15 @@ def write_files(inputs: Inputs, size: Size, architecture: str, folder: Path) -> 
 def turns_of(prompt: str, length: int) -> list[str]:
     """The turns of a prompt. One that is too long stays a single turn.
 
-    Ours drops whole oldest turns of it, W cuts tokens from the left wherever they stand; of a single turn so does ours,
-    and every prompt has exactly the ids that W gives it.
+    This program drops whole oldest turns, while W cuts tokens from the left. A single turn is cut from the left here too, so
+    that every prompt gets exactly the ids of W.
     """
     text = prompt.removesuffix(f" {SEPARATOR}")
     return [text] if length > MAX_PROMPT else text.split(f" {SEPARATOR} ")
 
 
 def policy_config(size: Size, architecture: str) -> PretrainedConfig:
-    """GPT-2 as W has it, or a Llama or Qwen2 of the same depth, width and vocabulary."""
+    """GPT-2 as in W, or a Llama or Qwen2 of the same depth, width and vocabulary."""
     ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "vocab_size": size.vocabulary}
     if architecture == "gpt2":
         return GPT2Config(n_layer=size.layers, n_head=size.heads, n_embd=size.width, n_positions=POSITIONS, **ids)
@@ -252,7 +252,7 @@ class BenchmarkClassifier(BaseReward):
 
 
 def classifier(size: str) -> RobertaForSequenceClassification:
-    """A random classifier of four classes, always the same one; torch's random state stays as it is."""
+    """A random classifier of four classes, the same at every call; does not change the random state of torch."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         shape: dict[str, Any] = {"type_vocab_size": 1, "num_labels": 4, **CLASSIFIERS[size]}
@@ -263,7 +263,7 @@ def classifier(size: str) -> RobertaForSequenceClassification:
 
 
 def run_config(options: Namespace, folder: Path) -> Config:
-    """The configuration of the run: W's numbers, the rest as the program has it; `--set` comes last. Raises UserError."""
+    """The configuration of the run: the numbers of W, then `--set`, and defaults for the rest. Raises UserError."""
     classified = {
         "tokenizer": str(folder / "classifier_tokenizer"),
         "size": SIZES[options.size].classifier,

@@ -10,7 +10,7 @@ from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 
-WELCOME = "Say something. `reset` starts anew, `quit` ends."
+WELCOME = "Say something. `reset` starts a new dialogue, `quit` ends the program."
 
 
 def find_agent(root: Path = Path()) -> Path:
@@ -20,13 +20,13 @@ def find_agent(root: Path = Path()) -> Path:
     found = [path for name in ("run_results", "runs") for path in (root / name).glob("*/agent") if path.is_dir()]
     if not found:
         raise UserError(
-            "no agent here: neither ./ppo_agent nor run_results/*/agent nor runs/*/agent; train one, or give --agent DIR"
+            "no agent found in ./ppo_agent, run_results/*/agent or runs/*/agent; train one, or set --agent DIR"
         )
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str], None]) -> None:
-    """Read and answer until `quit` or the end of input."""
+    """Read and answer messages until `quit` or the end of input."""
     write(WELCOME)
     history: list[str] = []
     while True:
@@ -48,12 +48,12 @@ def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command `rlhf-dialog chat`, which chat.py runs too; returns the exit code."""
+    """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
     parser = argparse.ArgumentParser(description="Chat with a trained agent in the terminal.")
     parser.add_argument(
-        "--agent", help="folder of the agent; default: ./ppo_agent, else the newest one of run_results and runs"
+        "--agent", help="folder of the agent; default: ./ppo_agent, else the newest agent in run_results and runs"
     )
-    parser.add_argument("--tokenizer", help="another tokenizer folder than the agent's own")
+    parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("--device cuda, but torch finds no CUDA device here; leave it out")
+        raise UserError("--device cuda: PyTorch finds no CUDA device; leave it out")
     folder = options.agent or find_agent()
     torch.manual_seed(options.seed)
     agent = ChatAgent.load(folder, options.tokenizer, options.device)

@@ -1,4 +1,4 @@
-"""What every command shares: the help text made from the settings, logging, and exit codes instead of tracebacks."""
+"""Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
 import functools
 import inspect
@@ -30,8 +30,8 @@ from rlhf_dialog.errors import RunStopped, UserError
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
 FLAGS = {
-    "help": "this text",
-    "print_config": "print the resolved settings as YAML and stop",
+    "help": "show this help and exit",
+    "print_config": "print the resolved settings as YAML and exit",
     "debug": "show the traceback of an error",
 }
 INTERRUPTED, TERMINATED = 130, 143
@@ -40,7 +40,7 @@ INTERRUPTED, TERMINATED = 130, 143
 def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
     """Run `main` with the settings of `--config FILE --key value ...`; returns the exit code.
 
-    `doc` (the docstring of the command) opens the help text. `argv` is `sys.argv[1:]` by default.
+    `doc` (the docstring of the command) is the start of the help text. `argv` is `sys.argv[1:]` by default.
     """
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
@@ -64,19 +64,19 @@ def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str])
 
 
 def program() -> str:
-    """What is typed before the arguments: `rlhf-dialog train`, or `python train_ppo.py`."""
+    """The command line before the arguments: `rlhf-dialog train`, or `python train_ppo.py`."""
     name = sys.argv[0]
     return f"python {name}" if name.endswith(".py") else name
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM unwinds the program and ends it with code 143."""
+    """Make SIGTERM unwind the program and exit with code 143."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
 
 
 def exit_code_of(run: Callable[[], None], debug: bool) -> int:
-    """Call `run`: 0, the code of the UserError or RunStopped it raises (its message goes to stderr), 130 for Ctrl-C."""
+    """Call `run`; returns 0, the code of its UserError or RunStopped (after printing it to stderr), or 130 for Ctrl-C."""
     try:
         run()
     except (UserError, RunStopped) as error:
@@ -91,7 +91,7 @@ def exit_code_of(run: Callable[[], None], debug: bool) -> int:
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at that moment; warnings and errors say so."""
+    """Writes to the current `sys.stderr`, with the level before warnings and errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -113,20 +113,20 @@ def set_up_logging() -> None:
 
 @contextmanager
 def new_folder(output: str) -> Iterator[Path]:
-    """A hidden folder beside `output` to write in: it takes the name when the block ends well, and vanishes when not.
+    """A hidden folder next to `output` to write to: renamed to `output` if the block succeeds, removed if it fails.
 
-    Raises UserError when `output` holds something, and when it cannot be made.
+    Raises UserError when `output` is not empty, or cannot be created.
     """
     target = Path(output).expanduser().absolute()
     if not target.is_dir() and (target.exists() or target.is_symlink()):
-        raise UserError(f"output: '{output}' is a file; name a folder")
+        raise UserError(f"output: '{output}' is a file; choose a folder")
     if target.is_dir() and any(target.iterdir()):
-        raise UserError(f"output: '{output}' already holds something; name another folder, or remove it")
+        raise UserError(f"output: '{output}' is not empty; choose another folder, or remove it")
     staging = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         staging.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"output: '{output}' cannot be made: {error}") from error
+        raise UserError(f"output: '{output}' cannot be created: {error}") from error
     try:
         yield staging
         if target.is_dir():
@@ -142,13 +142,13 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def flag_lines(flags: dict[str, str]) -> str:
-    """`--name  meaning`, one line each, for the usage text."""
+    """`--name  meaning`, one line per flag, for the usage text."""
     return "\n".join(f"  --{name:<14}{meaning}" for name, meaning in flags.items())
 
 
 @dataclass(frozen=True)
 class KeyRow:
-    """One key of a settings class as the help text and the documentation show it."""
+    """One key of a settings class, as shown in the help text and the documentation."""
 
     group: str
     key: str
@@ -158,7 +158,7 @@ class KeyRow:
 
 
 def key_rows(schema: type[BaseModel]) -> Iterator[KeyRow]:
-    """Every described key of `schema`, under the docstring of the class that defines it; that of `schema` first."""
+    """Every described key of `schema`, grouped by the class that defines it (its docstring); `schema` itself first."""
     described = [(key, field) for key, field in walk(schema) if field.description and not _is_group(field)]
     for cls in schema.__mro__:
         own = inspect.get_annotations(cls)
@@ -219,7 +219,7 @@ def _is_group(field: Any) -> bool:
 
 
 def _default(schema: type[BaseModel], key: str, field: Any) -> str:
-    """The default as YAML; that of a nested key is the one that its group has."""
+    """The default as YAML; for a nested key, the value in the default of its group."""
     group, *names = key.split(".")
     outer = schema.model_fields[group]
     if names and not outer.is_required():

@@ -1,4 +1,4 @@
-"""The command `rlhf-dialog`: its first word names a command, which is imported only then."""
+"""The command `rlhf-dialog`: the first argument selects a command, and only that one is imported."""
 
 import sys
 from collections.abc import Sequence
@@ -13,27 +13,27 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
     "chat": ("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal"),
     "evaluate": (
         "rlhf_dialog.commands.evaluate",
-        "measure an agent on held-out prompts, beside another one and baselines",
+        "evaluate an agent on held-out prompts, against another agent and baselines",
     ),
     "train-sft": ("rlhf_dialog.commands.train_sft", "fine-tune a language model on dialogues (supervised)"),
     "train-intent-classifier": (
         "rlhf_dialog.commands.train_intent_classifier",
-        "train the classifier of dialogue acts that the reward asks",
+        "train the dialogue act classifier of the reward",
     ),
-    "benchmark": ("rlhf_dialog.commands.benchmark", "measure the speed and the memory of training"),
+    "benchmark": ("rlhf_dialog.commands.benchmark", "measure the speed and memory of training"),
     "quickstart": (
         "rlhf_dialog.commands.quickstart",
-        "run the whole pipeline on a small model and made-up dialogues, offline",
+        "run the whole pipeline offline on a small model and synthetic dialogues",
     ),
-    "write-dialogues": ("rlhf_dialog.commands.write_dialogues", "write made-up dialogues, the data of the quickstart"),
-    "plot-run": ("rlhf_dialog.commands.plot_run", "draw the metrics of a run"),
-    "export": ("rlhf_dialog.commands.export", "make an agent of a checkpoint, also of a run that was interrupted"),
+    "write-dialogues": ("rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart"),
+    "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
+    "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
 }
-LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the launcher of DeepSpeed puts it before everything else
+LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word names; returns its exit code. `argv` is `sys.argv[1:]` by default."""
+    """Run the command named by the first argument; returns its exit code. `argv` is `sys.argv[1:]` by default."""
     words = list(sys.argv[1:] if argv is None else argv)
     rank = [words.pop(0)] if words and words[0].startswith(LOCAL_RANK) else []
     if not words or words[0] in ("-h", "--help"):
@@ -44,15 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"rlhf-dialog {rlhf_dialog.__version__}\n")
         return 0
     if name not in COMMANDS:
-        advice = nearest(name, COMMANDS) or f"; it is one of {', '.join(COMMANDS)}"
+        advice = nearest(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
         sys.stderr.write(f"error: there is no command '{name}'{advice}\n")
         return UserError.exit_code
-    sys.argv[0] = f"{_program()} {name}"  # what the command calls itself in its help
+    sys.argv[0] = f"{_program()} {name}"  # the program name in the help of the command
     return int(import_module(COMMANDS[name][0]).main([*rank, *rest]))
 
 
 def usage() -> str:
-    """The commands, one line each."""
+    """The list of commands, one per line."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{meaning}" for name, (_, meaning) in COMMANDS.items()]
     return "\n".join(

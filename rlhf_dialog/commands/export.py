@@ -1,4 +1,4 @@
-"""The command `rlhf-dialog export`: an agent folder of a checkpoint, as `agent/` is one of the end of a run."""
+"""The command `rlhf-dialog export`: write a checkpoint as an agent folder, like `agent/` at the end of a run."""
 
 import argparse
 import logging
@@ -20,18 +20,18 @@ from rlhf_dialog.runs.checkpoint import damage_told, newest_checkpoint, read_sta
 from rlhf_dialog.runs.identity import model_fingerprint
 
 logger = logging.getLogger(__name__)
-DESCRIPTION = """Make an agent of a checkpoint of a run, for example of one that was interrupted: a folder with model, tokenizer,
+DESCRIPTION = """Export a checkpoint of a run as an agent, for example after an interruption: a folder with model, tokenizer,
 value head and rlhf_dialog.json, for `rlhf-dialog chat` and for transformers. Adapters (use_lora) are merged into the model.
 
-The config.yaml of the checkpoint says which model the run started from. It was found, not written by you, so it is read as data:
-the model and its tokenizer must be local folders, and neither pickles are read nor code of theirs is run. --trust_config allows
-what the configuration allows."""
+The model that the run started from is read from the config.yaml of the checkpoint. That file may come from somebody else, so it
+is not trusted: the model and its tokenizer must be local folders, pickles are not read and their code is not run. --trust_config
+allows what the configuration allows."""
 PATHS = {"model_path": "--model_path", "env.args.tokenizer_path": "--tokenizer_path"}
 PERMISSIONS = ("trust_remote_code", "allow_pickle_weights")
 UNUSED = {
     "reward_class": {"id": "LengthMatch"},
     "vec_info_class": {"id": "NLPVecInfo"},
-}  # the run's may be user's classes
+}  # those of the run may be the user's own
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,12 +46,14 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--run", type=Path, required=True, help="run folder, e.g. run_results/first")
-    add("--checkpoint", help="checkpoint of the run, e.g. iter_000004 or 4; default: the newest")
-    add("--output", required=True, help="folder to write; refused when it holds something")
-    add("--model_path", help="where the model is now that the run started from; default: the configuration's")
-    add("--tokenizer_path", help="where its tokenizer is now; default: the configuration's")
+    add("--checkpoint", help="checkpoint to export, e.g. iter_000004 or 4; default: the newest")
+    add("--output", required=True, help="new or empty folder to write")
+    add("--model_path", help="folder of the model that the run started from; default: as in the configuration")
+    add("--tokenizer_path", help="folder of its tokenizer; default: as in the configuration")
     add(
-        "--trust_config", action="store_true", help="let the run's config.yaml name models on the Hub, pickles and code"
+        "--trust_config",
+        action="store_true",
+        help="allow Hub models, pickles and code that the run's config.yaml asks for",
     )
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
@@ -69,10 +71,10 @@ def export(
 ) -> int:
     """Write the agent of a checkpoint of `run` to the new folder `output`; returns the checkpoint's iteration.
 
-    `checkpoint`: its name or number, by default the newest. `named`: values of the user for model_path and
-    env.args.tokenizer_path of the run's configuration. `trust`: the configuration itself may name models on the Hub, and allow
-    pickles and code. Raises UserError when there is no such checkpoint, when it is damaged, when the starting model is gone or,
-    with LoRA, is another one, and when `output` holds something.
+    `checkpoint`: its name or number, by default the newest. `named`: overrides of model_path and env.args.tokenizer_path in the
+    run's configuration. `trust`: the configuration may name models on the Hub, and allow pickles and code. Raises UserError when
+    there is no such checkpoint, when it is damaged, when the starting model is missing or, with LoRA, differs, and when `output`
+    is not empty.
     """
     source, state = read_state(run / "checkpoints", _chosen(run, checkpoint))
     config = _read_config(source / "config.yaml", named or {}, trust)
@@ -83,42 +85,42 @@ def export(
 
 
 def _chosen(run: Path, checkpoint: str | None) -> Path:
-    """The checkpoint of that name or number, or the newest. Raises UserError that lists those which are there."""
+    """The checkpoint of that name or number, or the newest. Raises UserError with the list of checkpoints."""
     folder = run / "checkpoints"
     names = sorted(path.name for path in folder.glob("iter_*") if re.fullmatch("iter_[0-9]+", path.name))
     if not names:
         has_begun = (run / "config.yaml").is_file()
-        found = "has no checkpoint yet" if has_begun else "is not the folder of a run with checkpoints"
-        raise UserError(f"--run: '{run}' {found}; name a run folder, e.g. run_results/first")
+        found = "has no checkpoint yet" if has_begun else "is not a run folder with checkpoints"
+        raise UserError(f"--run: '{run}' {found}; choose another run folder, e.g. run_results/first")
     if checkpoint is None:
         return newest_checkpoint(folder) or folder / names[-1]
     number = re.fullmatch("(?:iter_)?([0-9]+)", checkpoint)
     for name in names:
         if number and int(name.removeprefix("iter_")) == int(number[1]):
             return folder / name
-    raise UserError(f"--checkpoint: there is no '{checkpoint}' in {folder}; it holds {', '.join(names)}")
+    raise UserError(f"--checkpoint: there is no '{checkpoint}' in {folder}; choose one of {', '.join(names)}")
 
 
 def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:
-    """The run's configuration with the values `named`. Raises UserError when it names what is not here, unless it is trusted."""
+    """The run's configuration with the values `named`. Raises UserError if it names a missing folder, unless it is trusted."""
     overrides: dict[str, Any] = UNUSED | named
     if not trust:
         if asked := [key for key in PERMISSIONS if read_yaml(path).get(key)]:
-            logger.warning("%s: %s ignored; --trust_config allows it", path, " and ".join(asked))
+            logger.warning("%s: %s ignored; use --trust_config to allow it", path, " and ".join(asked))
         overrides |= dict.fromkeys(PERMISSIONS, False)
     config = load_config(path, overrides)
     values = {"model_path": config.model_path, "env.args.tokenizer_path": config.env.args.tokenizer_path}
     for key, value in values.items():
         if value is not None and key not in named and not trust and not Path(value).expanduser().is_dir():
             raise UserError(
-                f"{path}: {key} is {value[:100]!r}, and there is no such folder here; say where it is now with {PATHS[key]} DIR, "
+                f"{path}: {key} is {value[:100]!r}, which is not a folder here; set its folder with {PATHS[key]} DIR, "
                 "or, if it is a name on the Hub, allow it with --trust_config"
             )
     return config
 
 
 def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> tuple[Policy, PreTrainedTokenizerBase]:
-    """The policy of the checkpoint, built as the run builds it, and its tokenizer."""
+    """The policy of the checkpoint, built as in the run, and its tokenizer."""
     remote, pickle = config.trust_remote_code, config.allow_pickle_weights
     if remote:
         warn_of_remote_code(
@@ -135,11 +137,11 @@ def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> tuple[P
 
 
 def _refuse_another_base(found: str, config: Config, source: Path, state: dict[str, Any]) -> None:
-    """An adapter is a change of the model that it was trained on. Raises UserError for another one."""
+    """Raises UserError if the model is not the one that the adapter was trained on."""
     with damage_told(source):
-        wanted = state.get("identity", {}).get("model_path", found)  # earlier versions did not say
+        wanted = state.get("identity", {}).get("model_path", found)  # earlier versions did not record it
     if found != wanted:
         raise UserError(
-            f"{source}: its adapter belongs to another model than '{config.model_path}' now holds ({str(wanted)[:100]!r} then, "
-            f"{found!r} now); name the folder of the model that the run started from with --model_path"
+            f"{source}: its adapter belongs to another model than '{config.model_path}' now holds (trained on "
+            f"{str(wanted)[:100]!r}, found {found!r}); set --model_path to the folder of the model that the run started from"
         )

@@ -1,4 +1,4 @@
-"""Plot a run's metrics.jsonl: reward and its parts, KL, speed, response length over the iterations.
+"""Plot the metrics.jsonl of a run: reward and its parts, KL, speed and response length per iteration.
 
 python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 """
@@ -16,8 +16,8 @@ from rlhf_dialog.runs.tracking import read_metrics
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="run folder with metrics.jsonl")
-    parser.add_argument("--output", type=Path, help="PNG to write; default: plot.png in the run folder")
+    parser.add_argument("--run", type=Path, required=True, help="run folder that contains metrics.jsonl")
+    parser.add_argument("--output", type=Path, help="PNG file to write; default: plot.png in the run folder")
     options = parser.parse_args(argv)
     set_up_logging()
     return exit_code_of(lambda: plot_run(options.run, options.output or options.run / "plot.png"), debug=False)
@@ -28,6 +28,6 @@ def plot_run(run: Path, output: Path) -> None:
     metrics = run / "metrics.jsonl"
     rows = read_metrics(metrics) if metrics.is_file() else []
     if not rows:
-        raise UserError(f"{metrics}: no metrics to plot; train first")
+        raise UserError(f"{metrics}: has no metrics to plot; train first")
     plot(rows, number_in(run / "config.yaml", "kl_target"), str(run), output)
     print(f"plot: {output}")

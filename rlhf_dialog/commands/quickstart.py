@@ -1,9 +1,9 @@
-"""The whole pipeline on a small model and data set made on the spot, offline:
+"""Run the whole pipeline offline, on a small model and synthetic data:
 
 dialogues -> supervised model -> act classifier -> PPO -> comparison before and after -> plot and samples.
 
-Each stage is one command that you can run by yourself; it is skipped when its command, code, configuration and inputs are
-unchanged since it last ran.
+Each stage is one command that you can also run yourself. A stage is skipped if its command, code, configuration and inputs
+are unchanged since its last run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ CHECK = Path("scripts/check_quickstart.py")
 
 @dataclass(frozen=True)
 class Stage:
-    """One command of the pipeline: what it says, what it reads besides the code, what it writes."""
+    """One command of the pipeline: its title, its inputs besides the code, and its output."""
 
     title: str
     command: str
@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
 
 
 def run_stage(stage: Stage, folder: Path, console: Console) -> int:
-    """Run the command in `folder` unless its stamp says that nothing has changed; returns the exit code."""
+    """Run the command in `folder` unless its stamp shows that nothing has changed; returns the exit code."""
     output = folder / stage.output
     stamp = folder / "runs/.stamps" / f"{hashlib.sha256(stage.command.encode()).hexdigest()[:12]}.json"
     if output.exists() and stamp.is_file() and json.loads(stamp.read_text()) == fingerprint_of(stage, folder):
@@ -136,7 +136,7 @@ def fingerprint_of(stage: Stage, folder: Path) -> str:
 
 
 def show_samples(folder: Path, console: Console) -> None:
-    """Three held-out dialogues with the reply before and after."""
+    """Print three held-out dialogues with the replies before and after training."""
     table = Table(title="the same held-out prompts before and after", title_justify="left", show_lines=True)
     for column in ("last turn", "before PPO", "after PPO", "a person's reply"):
         table.add_column(column, overflow="fold", ratio=1)

@@ -1,4 +1,4 @@
-"""The command `rlhf-dialog train`, which train_ppo.py runs too: its words become a configuration and flags, and those a run."""
+"""The command `rlhf-dialog train`, also run by train_ppo.py: starts a run from the command line's configuration and flags."""
 
 import logging
 import sys
@@ -22,21 +22,21 @@ from rlhf_dialog.runs.agent import PPOAgent
 
 logger = logging.getLogger(__name__)
 TRAIN_FLAGS = FLAGS | {
-    "overwrite": "replace the run that the run folder holds; on a terminal you are asked to type the folder's name",
-    "resume": "continue the run that the run folder holds from its newest checkpoint",
-    "smoke": "pass two prompts through every stage, from the data to a reply of the saved agent, and leave nothing behind",
+    "overwrite": "replace the run in the run folder; on a terminal you must confirm by typing the folder's name",
+    "resume": "continue the run in the run folder from its newest checkpoint",
+    "smoke": "test every stage with two prompts, from the data to a reply of the saved agent; keeps no files",
 }
 USAGE = """Train a dialog model with PPO. Metrics, checkpoints and the trained agent go to <run_dir>/<experiment_name>.
 
 usage: {program} --config FILE [--key value] [--a.b value]
        e.g. {program} --config nlp_ppo.yaml --lr 1e-5 --reward_class.args.intent_coef 0.3
-  --config FILE   YAML: as given, else configs/FILE, else beside the script, else the one of this name that the program brings
+  --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files
   --resume_weights_only RUN_FOLDER
-                  a new run, in a folder of its own, that begins with the weights of that run's newest checkpoint; optimizer,
-                  counters, position in the data and KL controller begin anew, and nothing in RUN_FOLDER is changed
+                  start a new run, in its own folder, with the weights of the newest checkpoint of RUN_FOLDER; optimizer,
+                  counters, position in the data and KL controller are reset, and RUN_FOLDER is not changed
   --resume_from CHECKPOINT
-                  continue the run that the run folder holds from an older checkpoint (iter_000004, or 4); the later ones, the
-                  metrics after it and the agents made since go to checkpoints/abandoned/; to continue afterwards: --resume"""
+                  continue the run in the run folder from an older checkpoint (iter_000004, or 4); later checkpoints, metrics
+                  and agents move to checkpoints/abandoned/; use --resume to continue afterwards"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,12 +54,12 @@ def _main(words: list[str]) -> None:
         show_help(Config, usage)
         return
     if name is None:
-        raise UserError(f"--config is missing: {program()} --config nlp_ppo.yaml")
+        raise UserError(f"--config is missing; for example: {program()} --config nlp_ppo.yaml")
     path = find_config(name)
     logger.info("config: %s", path)
     weights = overrides.pop("resume_weights_only", None)
     if weights is True or weights == "":
-        raise UserError("--resume_weights_only: name the folder of the run whose weights the new one begins with")
+        raise UserError("--resume_weights_only: give the folder of the run to take the weights from")
     resume_from = overrides.pop("resume_from", None)
     config = load_config(path, overrides)
     if "print_config" in flags:

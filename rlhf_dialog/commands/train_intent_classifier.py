@@ -1,4 +1,4 @@
-"""Intent classifier: teach an encoder to tell the act of a turn (inform, question, directive, commissive)."""
+"""Intent classifier: train an encoder to predict the act of a turn (inform, question, directive, commissive)."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: teach a causal LM, or a small GPT-2 from scratch, the replies of the training dialogues."""
+"""Supervised fine-tuning: train a causal LM, or a small GPT-2 from scratch, on the replies of the training dialogues."""
 
 import json
 import time

@@ -24,7 +24,7 @@ class BatchPlan:
 def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
     """The arithmetic of DECISIONS: minibatches count responses, at most one minibatch per response.
 
-    Raises UserError with the table, and with a number that fits, when there is not a prompt for each process.
+    Raises UserError with the table and a number that fits when there are fewer prompts than processes.
     """
     n = config.num_responses_per_prompt
     wanted = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
@@ -46,8 +46,8 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
     table = _batch_table(config, prompts, minibatches, world_size)
     if prompts < world_size:
         raise UserError(
-            f"{prompts} prompts an iteration cannot be shared out over {world_size} processes:\n{table}\nthis fits: "
-            f"rollout_batch_size: {world_size * n}, or at most {prompts} processes"
+            f"{prompts} prompts an iteration are too few for {world_size} processes:\n{table}\nset "
+            f"rollout_batch_size: {world_size * n}, or start at most {prompts} processes"
         )
     return BatchPlan(prompts, responses, minibatches, steps, "\n".join([*lines, table]))
 
@@ -72,6 +72,6 @@ def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int
 
 
 def _shares(total: int, parts: int) -> str:
-    """`2 of 4 and 1 of 3`: how 11 are shared out in 3 parts."""
+    """`2 of 4 and 1 of 3`: how 11 are divided into 3 parts."""
     small, extra = divmod(total, parts)
     return f"{parts} of {small}" if not extra else f"{extra} of {small + 1} and {parts - extra} of {small}"

@@ -23,7 +23,7 @@ class Estimator:
 
     @property
     def num_responses_per_prompt(self) -> int:
-        """What `num_responses_per_prompt` is unless the configuration says it."""
+        """The default of `num_responses_per_prompt`."""
         return 4 if self.needs_groups else 1
 
 

@@ -33,22 +33,20 @@ KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML takes the last of two equal keys in silence; a configuration must not."""
+    """Rejects duplicate keys, of which PyYAML silently takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' stands here twice", key_node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
             seen.add(key if isinstance(key, str) else id(key_node))
         return super().construct_mapping(node, deep)
 
 
 def find_config(name: str, script_dir: Path | None = None) -> Path:
-    """The file that `--config name` means: as given, in ./configs, beside the script, or shipped. Raises UserError."""
+    """The file for `--config name`: as given, in ./configs, next to the script, or shipped. Raises UserError if there is none."""
     beside = script_dir or Path(sys.argv[0]).resolve().parent
     for path in (
         Path(name),
@@ -60,14 +58,14 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
         if _is_file(path):
             return path
     own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped("configs"))
-    listed = f"configs/ holds: {', '.join(own)}" if own else "there is no configs/ folder here"
+    listed = f"configs/ contains: {', '.join(own)}" if own else "there is no configs/ folder here"
     raise UserError(
-        f"config file '{name}' not found{nearest(name, [*own, *ours]) or ';'} {listed}; this program brings: {', '.join(ours)}"
+        f"config file '{name}' not found{nearest(name, [*own, *ours]) or ';'} {listed}; the program ships {', '.join(ours)}"
     )
 
 
 def shipped(folder: str) -> Path:
-    """The folder `configs` or `ds_configs` that comes with the program: inside the installed package, beside it in a checkout."""
+    """The folder `configs` or `ds_configs` that the program ships: in the installed package, next to it in a checkout."""
     package = Path(rlhf_dialog.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
@@ -85,7 +83,7 @@ def _is_file(path: Path) -> bool:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that the file holds. Raises UserError when it is unreadable, no YAML, or no mapping."""
+    """The mapping that the file holds. Raises UserError if it is unreadable, not YAML, or not a mapping."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -101,7 +99,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
-        raise UserError(f"{path}: must be a mapping of `key: value` lines, found {type(raw).__name__}")
+        raise UserError(f"{path}: must be a mapping (`key: value` lines), found {type(raw).__name__}")
     return raw
 
 
@@ -117,7 +115,7 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
                 node[name] = {}
             node = node[name]
         if not isinstance(node, dict | list):
-            raise UserError(f"--{key}: '{name}' holds {node!r} and has no key below it")
+            raise UserError(f"--{key}: '{name}' is {node!r}, which has no keys; give '{name}' a mapping first")
     if isinstance(node, list):
         node[_index(node, leaf, key)] = value
     else:
@@ -126,7 +124,7 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
 
 def _index(node: list[Any], name: str, key: str) -> int:
     if not name.isdecimal() or int(name) >= len(node):
-        raise UserError(f"--{key}: '{name}' is not a position in a list of {len(node)}; positions start at 0")
+        raise UserError(f"--{key}: '{name}' is not a position in a list of {len(node)}; use 0 to {len(node) - 1}")
     return int(name)
 
 
@@ -139,7 +137,7 @@ def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] 
 
 
 def replace_keys(settings: S, values: dict[str, Any]) -> S:
-    """The settings with other values of some keys, checked like a file; what nobody set follows them. Raises UserError."""
+    """The settings with new `values`, checked like a file; defaults that depend on them are recomputed. Raises UserError."""
     replaced = _validate(type(settings), settings.model_dump(exclude_unset=True) | values, "arguments", [])
     replaced._folder = settings.folder
     return replaced
@@ -152,7 +150,7 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     for key, value in (overrides or {}).items():
         override(raw, key, value)
     for key in [key for key in raw if key in NO_EFFECT]:
-        logger.info("%s: no effect, because %s", key, NO_EFFECT[key])
+        logger.info("%s: has no effect here; %s", key, NO_EFFECT[key])
         del raw[key]
     problems = _lift_kl(raw)
     config = _validate(Config, raw, str(path), problems)
@@ -182,22 +180,22 @@ def reward_nodes(reward_class: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lift_kl(raw: dict[str, Any]) -> list[str]:
-    """A reward's KL arguments, at any depth, are the top-level keys of the same names; two that differ are a mistake."""
+    """Move a reward's KL arguments, at any depth, to the top-level keys of the same names; returns conflicts as problems."""
     if not any(_kl_arguments(node) for _, node in reward_nodes(raw.get("reward_class"))):
         return []
-    problems, places = [], {key: f"{key}: {value!r} here" for key, value in raw.items()}
-    raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias outside keeps them
+    problems, places = [], {key: f"{key}: found {value!r}" for key, value in raw.items()}
+    raw["reward_class"] = copy.deepcopy(raw["reward_class"])  # an alias elsewhere keeps them
     for place, node in reward_nodes(raw["reward_class"]):
         for key in _kl_arguments(node):
             value, where = node["args"].pop(key), f"{place}.args.{key}"
             if str(raw.setdefault(key, value)) != str(value):
-                problems.append(f"{places[key]}, but {value!r} in {where}; keep one of them")
-            places.setdefault(key, f"{where}: {value!r} here")
+                problems.append(f"{places[key]}, but {value!r} in {where}; remove one of them")
+            places.setdefault(key, f"{where}: found {value!r}")
     return problems
 
 
 def _kl_arguments(node: dict[str, Any]) -> list[str]:
-    """The KL keys among the arguments of a reward whose class `lifts_kl`, or is not registered yet."""
+    """The KL keys among the arguments of a reward, if its class sets `lifts_kl` or is not registered yet."""
     cls = RewardFactory.classes.get(node["id"])
     lifts = cls is None or getattr(cls, "lifts_kl", False)
     return [key for key in KL_KEYS if lifts and key in node["args"]]
@@ -206,7 +204,7 @@ def _kl_arguments(node: dict[str, Any]) -> list[str]:
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:
     settings = None
     if _holds_itself(raw, set(), set()):
-        raise UserError(f"{source}: an alias (*name) stands inside of what it names; write the values out")
+        raise UserError(f"{source}: an alias (*name) refers to a node that contains it; write the values out")
     try:
         settings = schema.model_validate(raw)
     except ValidationError as error:
@@ -219,7 +217,7 @@ def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[
 
 
 def _holds_itself(node: Any, above: set[int], done: set[int]) -> bool:
-    """Whether a list or mapping contains itself; every one is looked at once, however often it is referred to."""
+    """Whether a list or mapping contains itself; each is visited once, however often it is referenced."""
     if not isinstance(node, dict | list) or id(node) in done:
         return False
     if id(node) in above:
@@ -232,7 +230,7 @@ def _holds_itself(node: Any, above: set[int], done: set[int]) -> bool:
 
 
 class _Excerpt(reprlib.Repr):
-    """`repr` of whatever stands in a YAML, of bounded length."""
+    """`repr` of a YAML value, of bounded length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,14 +259,14 @@ def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def _sentence(schema: type[BaseModel], item: Any) -> str:
-    """One pydantic error as `key: what was found, what is wanted`."""
+    """One pydantic error as `key: found X, wanted Y`."""
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden" and SECRET.search(key):
-        return f"{key}: unknown key; secrets belong into the environment (WANDB_API_KEY, HF_TOKEN), not into a configuration"
+        return f"{key}: unknown key; set secrets in the environment (WANDB_API_KEY, HF_TOKEN), not in a configuration"
     if item["type"] == "extra_forbidden":
         return f"{key}: unknown key{_suggestion(schema, key)}"
     if item["type"] == "missing":
-        return f"{key}: missing; it says: {_meaning(schema, key)}"
+        return f"{key}: missing; set it ({_meaning(schema, key)})"
     message = (
         item["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("Assertion failed, ")
     )
@@ -282,7 +280,7 @@ def _meaning(schema: type[BaseModel], key: str) -> str:
 
 
 def _suggestion(schema: type[BaseModel], key: str) -> str:
-    """The known key of that name at another level, else what other libraries mean by it, else the nearest one."""
+    """The known key of that name at another level, else what it means in other libraries, else the nearest known key."""
     known = [name for name, _ in walk(schema)]
     leaf = key.rsplit(".", 1)[-1]
     same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
@@ -310,15 +308,15 @@ def parse_arguments(
 ) -> tuple[str | None, dict[str, Any], set[str]]:
     """`--config X --flag --key value --a.b=value` -> (config, overrides, flags). Raises UserError.
 
-    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`), those of `texts` as they are; a key without a value is
-    true.
+    Values are read as YAML (`--reward_class.args "{intent_coef: 0}"`), those of `texts` as plain text; a key without a value
+    is true.
     """
     words, flags, overrides, given = list(argv), set(flags), {}, set()
     config = None
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
-            raise UserError(f"'{word}': arguments are written --key value")
+            raise UserError(f"'{word}': write arguments as --key value")
         key, equals, text = word[2:].partition("=")
         key = key.replace("-", "_")
         if key in flags and not equals:

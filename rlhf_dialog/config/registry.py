@@ -25,7 +25,7 @@ class Registry:
         return cls
 
     def problem(self, name: str, args: dict[str, Any]) -> str | None:
-        """What is wrong with `name` and `args`, or None; nothing is built."""
+        """What is wrong with `name` and `args`, or None; builds nothing."""
         if name not in self.classes:
             known = ", ".join(sorted(self.classes))
             return (

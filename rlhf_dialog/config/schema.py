@@ -13,11 +13,11 @@ from rlhf_dialog.config import estimators
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.registry import nearest
 
-BY_ESTIMATOR: Any = None  # null in the file; the validated settings hold the number that the estimator wants
+BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
 class Settings(BaseModel):
-    """A flat configuration: unknown keys and non-finite numbers are errors, `1e-6` written as a string is a number."""
+    """A flat configuration: rejects unknown keys and non-finite numbers, and reads `1e-6` written as a string as a number."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -31,7 +31,7 @@ class Settings(BaseModel):
 
     @property
     def folder(self) -> Path | None:
-        """Where the file lies that the settings were read from."""
+        """The folder of the file from which the settings were read."""
         return self._folder
 
     @field_validator("*", mode="before")
@@ -47,7 +47,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class OneOf:
-    """A text that is one of `known`, which is read when a value is checked: a table may grow."""
+    """A text that must be one of `known`. `known` is read at each check, so a table may grow."""
 
     known: Iterable[str]
 
@@ -64,95 +64,93 @@ class OneOf:
 class DataKeys(Settings):
     """Prompts and responses"""
 
-    context_size: int = Field(5, ge=1, description="a prompt is the last so many turns")
+    context_size: int = Field(5, ge=1, description="number of most recent turns in a prompt")
     min_context_size: int = Field(
-        1, ge=1, description="only turns with at least so many before them are answered; 5 gives OpenRL's prompts"
+        1, ge=1, description="minimum number of turns before a reply; 5 gives OpenRL's prompts"
     )
     drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
+        False, description="leave out training dialogues that nearly repeat a validation or test dialogue"
     )
     max_prompt_length: int = Field(
-        128, ge=2, description="tokens; whole oldest turns go first, then tokens from the left"
+        128, ge=2, description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left"
     )
     turn_separator: str = Field(
         "<EOU>",
         min_length=1,
-        description="text (or special token) that closes each turn; chat_template: the tokenizer's own template",
+        description="text or special token after each turn; chat_template: the tokenizer's chat template",
     )
 
 
 class SamplingKeys(Settings):
     """Sampling"""
 
-    max_new_tokens: int = Field(20, ge=1, description="a response is cut after so many tokens")
-    temperature: float = Field(1.0, ge=1e-4, description="mirrored in every log-probability")
-    top_k: int = Field(0, ge=0, description="0: off; the kept tokens are stored and mirrored in every log-probability")
-    top_p: float = Field(1.0, gt=0, le=1, description="1: off; mirrored like top_k")
+    max_new_tokens: int = Field(20, ge=1, description="maximum length of a response in tokens")
+    temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
+    top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
+    top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
 
 
 class RunKeys(Settings):
     """Run"""
 
-    seed: int = Field(0, ge=0, lt=2**32, description="python, numpy, torch, and the order of the prompts")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
     experiment_name: str | None = Field(
-        None, pattern=r"^[^/\\.][^/\\]{0,200}$", description="default: the name of the YAML without its ending"
+        None, pattern=r"^[^/\\.][^/\\]{0,200}$", description="default: the YAML's file name without its extension"
     )
     total_time_steps: int = Field(
-        100_000, ge=1, description="generated tokens; training ends after the iteration that reaches it"
+        100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )
-    max_iterations: int | None = Field(None, ge=1, description="end after exactly so many iterations instead")
+    max_iterations: int | None = Field(None, ge=1, description="number of iterations, instead of total_time_steps")
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
-    keep_checkpoints: int = Field(
-        2, ge=1, description="how many of the newest checkpoints are kept, beside the best one"
-    )
+    keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     grace_seconds: float = Field(
         20.0,
         ge=0,
-        description="at SIGTERM and Ctrl-C the iteration is finished and saved if it needs no longer; else the run ends at once",
+        description="seconds to finish and save the iteration at SIGTERM or Ctrl-C; if it needs more, the run ends at once",
     )
     log_interval: int = Field(
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every one"
     )
     sample_interval: int = Field(10, ge=0, description="iterations between tables of sample dialogues; 0: none")
     eval_interval: int = Field(
-        0, ge=0, description="iterations between evaluations on the validation split, and one at the end; 0: none"
+        0, ge=0, description="iterations between evaluations on the validation split; one more at the end; 0: none"
     )
     eval_episodes: int = Field(
-        256, ge=1, description="validation prompts of an evaluation, drawn once by the seed, the same every time"
+        256, ge=1, description="number of validation prompts, drawn by the seed, the same every time"
     )
     eval_metric: str = Field(
         "score",
         min_length=1,
-        description="decides on the best checkpoint, higher is better; a name as in the metrics, without `eval/`",
+        description="metric that selects the best checkpoint (higher is better), without its prefix `eval/`",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
     use_amp: bool = Field(False, description="16-bit autocast in rollout, scoring and update; weights stay in float32")
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
-        "auto", description="of use_amp; auto: bf16; fp16 scales the losses, for GPUs without bf16"
+        "auto", description="type for use_amp; auto: bf16; fp16, with loss scaling, for GPUs without bf16"
     )
-    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
-    use_wandb: bool = Field(False, description="log to wandb; offline when there is no key")
-    wandb_entity: str | None = Field(None, description="wandb team; does not start wandb by itself")
+    pytorch_threads: int | None = Field(None, ge=1, description="number of CPU threads; default: PyTorch decides")
+    use_wandb: bool = Field(False, description="log to wandb; offline when no API key is set")
+    wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
-    use_rich_handler: bool = Field(True, description="live display on a terminal; false: plain lines")
+    use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
 
 
 class ModelKeys(Settings):
     """Models"""
 
-    model_path: str = Field(description="causal LM to train: folder or Hub name")
+    model_path: str = Field(description="causal language model to train: folder or Hub name")
     ref_model: str | None = Field(None, description="frozen reference of the KL penalty; default: model_path")
     use_share_model: bool = Field(
         False, description="true: one trunk with a value head; false: a separate critic with critic_lr"
     )
     packing: bool = Field(
-        True, description="compute no padding, where the model's attention allows it; changes speed, not the result"
+        True, description="skip padding if the model's attention allows it; changes speed, not the result"
     )
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    trust_remote_code: bool = Field(False, description="allow a model to run the code in its folder")
     allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+        False, description="read pickled weights (pytorch_model.bin) if there are no safetensors"
     )
 
 
@@ -160,18 +158,17 @@ class MemoryKeys(Settings):
     """Less memory"""
 
     use_lora: bool = Field(
-        False, description="train small adapters on the frozen model_path, which is the reference too; needs peft"
+        False, description="train small adapters on the frozen model_path, which is also the reference; needs peft"
     )
     lora_r: int = Field(16, ge=1, description="rank of the adapters")
-    lora_alpha: float = Field(32.0, gt=0, description="an adapter's change is scaled by lora_alpha / lora_r")
+    lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
     lora_target_modules: list[str] | None = Field(
         None,
         min_length=1,
-        description="linear layers with an adapter, by the ends of their names; default: all of the trunk",
+        description="linear layers to adapt, by the ends of their names; default: all layers of the trunk",
     )
     activation_checkpointing: bool = Field(
-        False,
-        description="keep only the input of each layer and compute it again on the way back: less memory, more time",
+        False, description="recompute each layer in the backward pass: less memory, more time"
     )
 
 
@@ -185,10 +182,10 @@ class PPOKeys(Settings):
         BY_ESTIMATOR,
         ge=1,
         validate_default=True,
-        description=f"default 1; 4 for {' and '.join(estimators.names('needs_groups'))}",
+        description=f"responses to each prompt; default: 1, or 4 for {' and '.join(estimators.names('needs_groups'))}",
     )
     episode_length: int = Field(
-        128, ge=1, description="OpenRL's count of tokens per environment and iteration; see rollout_batch_size"
+        128, ge=1, description="OpenRL's number of tokens per environment and iteration; see rollout_batch_size"
     )
     env_num: int = Field(
         5, ge=1, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
@@ -206,32 +203,34 @@ class PPOKeys(Settings):
         16, ge=1, description="responses per forward pass; changes memory and speed, not the result"
     )
     per_device_rollout_size: int = Field(
-        128, ge=1, description="responses that are sampled side by side; changes memory and speed, not the result"
+        128, ge=1, description="responses generated at the same time; changes memory and speed, not the result"
     )
-    lr: float = Field(1e-6, gt=0, description="learning rate of the policy (and of the value head in a shared trunk)")
+    lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
     opti_eps: float = Field(1e-5, gt=0, description="epsilon of Adam")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
-    gamma: float = Field(0.99, ge=0, le=1, description="discount per response token")
+    gamma: float = Field(0.99, ge=0, le=1, description="discount factor per response token")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
-    use_adv_normalize: bool = Field(True, description="whiten advantages once over the whole rollout")
+    use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: float = Field(
         0.2, gt=0, description="clip range of the ratio, and of the value in the clipped value loss"
     )
     dual_clip_coeff: float = Field(
-        3.0, gt=1, description="with dual_clip_ppo: bound of the loss, in multiples of a negative advantage"
+        3.0, gt=1, description="with dual_clip_ppo: upper bound of the loss, as a multiple of a negative advantage"
     )
-    entropy_coef: float = Field(0.01, ge=0, description="entropy bonus")
+    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     value_loss_coef: float = Field(0.5, ge=0, description="weight of the value loss")
     use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
-    huber_delta: float = Field(10.0, gt=0, description="where the Huber value loss turns linear")
+    huber_delta: float = Field(10.0, gt=0, description="error above which the Huber value loss is linear")
     use_valuenorm: bool = Field(
         True, description="the critic predicts returns normalised by their running mean and deviation"
     )
-    max_grad_norm: float = Field(10.0, gt=0, description="norm to clip to, separately for policy and separate critic")
+    max_grad_norm: float = Field(10.0, gt=0, description="maximum gradient norm, of policy and separate critic each")
     max_skipped_steps: int = Field(
-        3, ge=1, description="optimizer steps in a row without finite loss and gradients: skipped, the last one stops"
+        3,
+        ge=1,
+        description="number of consecutive optimizer steps with non-finite numbers that stops the run; fewer are skipped",
     )
 
     @field_validator("num_responses_per_prompt", mode="before")
@@ -239,27 +238,29 @@ class PPOKeys(Settings):
     def _by_estimator(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None:
             return value
-        name = info.data.get("advantage_estimator")  # absent when it is wrong
+        name = info.data.get("advantage_estimator")  # absent when it is invalid
         return ESTIMATORS[name].num_responses_per_prompt if name else 1
 
 
 class RewardKeys(Settings):
     """Reward and KL"""
 
-    kl_coef: float = Field(0.2, ge=0, description="start of the coefficient of the per-token KL penalty")
-    kl_target: float = Field(0.05, gt=0, description="KL per token that the controller steers to")
-    kl_rate: float = Field(0.1, ge=0, description="step of the controller; 0 keeps kl_coef fixed")
-    kl_clip: float = Field(0.2, gt=0, description="bound of the controller's relative error")
+    kl_coef: float = Field(0.2, ge=0, description="initial coefficient of the KL penalty per token")
+    kl_target: float = Field(0.05, gt=0, description="KL per token that the controller aims for")
+    kl_rate: float = Field(0.1, ge=0, description="step size of the controller; 0: kl_coef stays fixed")
+    kl_clip: float = Field(0.2, gt=0, description="limit of the controller's relative error")
     truncation_penalty: float = Field(
-        0.0, ge=0, description="subtracted from the score of a response cut at max_new_tokens"
+        0.0, ge=0, description="amount subtracted from the score of a response that was cut at max_new_tokens"
     )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",
-        description="a response without a score (NaN, inf, none): stop, or drop the episode "
-        f"({', '.join(estimators.names('needs_groups'))}: its group) and count it",
+        description="when a response has no finite score: stop the run, or skip the episode "
+        f"({', '.join(estimators.names('needs_groups'))}: its whole group) and count it",
     )
     reward_timeout_s: float | None = Field(
-        None, gt=0, description="seconds for scoring a rollout or an evaluation, then stacks and a stop; default: none"
+        None,
+        gt=0,
+        description="seconds to score a rollout or an evaluation; then the run prints stacks and stops; default: no limit",
     )
 
 
@@ -277,7 +278,7 @@ class ClassConfig(Settings):
 
 class EnvArgs(Settings):
     tokenizer_path: str | None = Field(None, description="tokenizer: folder or Hub name; default: model_path")
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    data_path: str = Field(description="dataset: file, folder, zip or Hub name; for the formats see docs/DATA.md")
 
 
 class EnvConfig(Settings):
@@ -287,24 +288,25 @@ class EnvConfig(Settings):
 class DeepSpeedKeys(Settings):
     """Several processes"""
 
-    use_deepspeed: bool = Field(False, description="train through DeepSpeed's ZeRO; with one process or several")
-    use_fp16: bool = Field(False, description="fp16 weights in the DeepSpeed engine, as the JSON's fp16 block says")
+    use_deepspeed: bool = Field(False, description="train with DeepSpeed ZeRO, on one or more processes")
+    use_fp16: bool = Field(False, description="fp16 weights in the DeepSpeed engine; settings: the JSON's fp16 block")
     use_offload: bool = Field(
-        False, description="the optimizer's state waits in host memory, at ZeRO stage 3 the weights too"
+        False, description="keep the optimizer state in host memory; at ZeRO stage 3 also the weights"
     )
     deepspeed_config: str | None = Field(
-        None, description="DeepSpeed's JSON, beside the YAML or in ds_configs/; default: ZeRO stage 2"
+        None, description="DeepSpeed JSON, in the YAML's folder or ds_configs/; default: ZeRO stage 2"
     )
     ref_ds_config: str | None = Field(
-        None, description="JSON for the frozen reference, or default: it waits on the CPU; none: it lies on the device"
+        None, description="JSON for the frozen reference; default: it waits on the CPU; none: it stays on the device"
     )
     intent_ds_config: str | None = Field(
-        None, description="the same for the frozen models of the reward, an act classifier or any other"
+        None, description="the same for the frozen models of the reward, such as an act classifier"
     )
     zero3_gather_for_generation: Literal["auto", "true", "false"] = Field(
-        "auto", description="ZeRO stage 3: whole weights during a rollout; false: layer by layer; auto: if they fit"
+        "auto",
+        description="ZeRO stage 3: gather all weights for a rollout; false: one layer at a time; auto: if they fit",
     )
-    local_rank: int = Field(-1, description="set by launchers")
+    local_rank: int = Field(-1, description="set by the launcher; leave it out")
 
     @field_validator("zero3_gather_for_generation", mode="before")
     @classmethod
@@ -313,27 +315,26 @@ class DeepSpeedKeys(Settings):
 
 
 class DoubledKeys(Settings):
-    """Switches that OpenRL's YAML has beside another key for the same thing"""
+    """OpenRL switches that duplicate another key"""
 
-    disable_cuda: bool = Field(False, description="true: the same as device: cpu")
-    disable_wandb: bool = Field(False, description="true: the same as use_wandb: false, over which it wins")
-    use_gae: bool = Field(True, description="false: the same as gae_lambda: 1, plain discounted returns")
-    use_huber_loss: bool = Field(True, description="false: squared value loss, which a huge huber_delta gives too")
-    use_max_grad_norm: bool = Field(True, description="false: gradients are not clipped, as with a huge max_grad_norm")
+    disable_cuda: bool = Field(False, description="true: same as device: cpu")
+    disable_wandb: bool = Field(False, description="true: same as use_wandb: false, and overrides it")
+    use_gae: bool = Field(True, description="false: same as gae_lambda: 1, plain discounted returns")
+    use_huber_loss: bool = Field(True, description="false: squared value loss, same as a huge huber_delta")
+    use_max_grad_norm: bool = Field(True, description="false: do not clip gradients, same as a huge max_grad_norm")
     dual_clip_ppo: bool = Field(
         False,
-        description="true: bound the loss of negative advantages (dual clip); false: as with a huge dual_clip_coeff",
+        description="true: bound the loss of negative advantages (dual clip); false: same as a huge dual_clip_coeff",
     )
 
 
 class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys):
     """The configuration of train_ppo.py"""
 
-    env: EnvConfig = Field(description="what the prompts are made of")
+    env: EnvConfig = Field(description="source of the prompts")
     reward_class: ClassConfig = Field(description="the reward: {id, args}")
     vec_info_class: ClassConfig = Field(
-        default_factory=lambda: ClassConfig(id="NLPVecInfo"),
-        description="extra metrics: {id, args}",
+        default_factory=lambda: ClassConfig(id="NLPVecInfo"), description="extra metrics: {id, args}"
     )
 
     @model_validator(mode="after")
@@ -342,18 +343,18 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
         if self.estimator.needs_groups and n < 2:
             raise ValueError(
                 f"num_responses_per_prompt: {self.advantage_estimator} compares the responses of one prompt "
-                f"and needs at least 2, found {n}; set it too, to {self.estimator.num_responses_per_prompt} for instance "
-                "(a saved config.yaml holds the number that suited the estimator of its run)"
+                f"and needs at least 2, found {n}; set it too, for example to {self.estimator.num_responses_per_prompt} "
+                "(a saved config.yaml contains the number for the estimator of its own run)"
             )
         if self.rollout_batch_size and self.rollout_batch_size % n:
             raise ValueError(
-                f"rollout_batch_size: {self.rollout_batch_size} responses cannot be shared out as {n} per prompt "
+                f"rollout_batch_size: {self.rollout_batch_size} responses cannot be divided into {n} per prompt "
                 f"(num_responses_per_prompt); use a multiple of {n}"
             )
         if self.use_deepspeed and (self.use_lora or self.uses_fp16):
             key = "use_lora" if self.use_lora else "amp_dtype"
             raise ValueError(
-                f"{key}: has not been tested with use_deepspeed; use torchrun or accelerate without DeepSpeed"
+                f"{key}: is not supported with use_deepspeed; use torchrun or accelerate without DeepSpeed"
             )
         return self
 
@@ -367,26 +368,26 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
 
 
 NO_EFFECT = {
-    "hidden_size": "a language model brings its own width",
+    "hidden_size": "the language model defines its own width",
     "use_recurrent_policy": "a language model has no recurrent state",
     "use_naive_recurrent_policy": "a language model has no recurrent state",
     "data_chunk_length": "a language model has no recurrent state",
     "recurrent_N": "a language model has no recurrent state",
-    "n_rollout_threads": "env_num says it",
-    "num_env_steps": "total_time_steps says it",
-    "mini_batch_size": "num_mini_batch says it",
-    "use_popart": "use_valuenorm does this work",
-    "use_proper_time_limits": "the length limit is part of the task: a truncated response bootstraps from 0",
-    "use_value_active_masks": "padding never counts",
-    "use_policy_active_masks": "padding never counts",
-    "use_policy_vhead": "use_share_model says it",
-    "policy_value_loss_coef": "it belongs to use_policy_vhead",
+    "n_rollout_threads": "set env_num instead",
+    "num_env_steps": "set total_time_steps instead",
+    "mini_batch_size": "set num_mini_batch instead",
+    "use_popart": "set use_valuenorm instead",
+    "use_proper_time_limits": "the length limit is part of the task: the value after a truncated response is 0",
+    "use_value_active_masks": "padding is always excluded",
+    "use_policy_active_masks": "padding is always excluded",
+    "use_policy_vhead": "set use_share_model instead",
+    "policy_value_loss_coef": "it is an option of use_policy_vhead, which has no effect either",
     "use_joint_action_loss": "there is one agent",
-    "callbacks": "there are none; register a vec-info class, or call PPOTrainer.step() yourself",
+    "callbacks": "callbacks are not supported; register a vec-info class, or call PPOTrainer.step() yourself",
     "log_each_episode": "every iteration is logged",
-    "use_eval": "eval_interval says it",
-    "eval_metrics": "all are logged; eval_metric says which one decides",
+    "use_eval": "set eval_interval instead",
+    "eval_metrics": "all are logged; set eval_metric to the one that selects the best checkpoint",
     "load_optimizer": "--resume restores the optimizer",
-    "model_dir": "model_path says it",
-    "save_dir": "run_dir and experiment_name say it",
+    "model_dir": "set model_path instead",
+    "save_dir": "set run_dir and experiment_name instead",
 }

@@ -1,4 +1,4 @@
-"""What the keys of TRL, OpenRLHF and DeepSpeed-Chat are called here, and what to do where there is no such key."""
+"""The names of the keys of TRL, OpenRLHF and DeepSpeed-Chat here, and what to do if there is no such key."""
 
 import re
 from collections.abc import Collection
@@ -44,161 +44,160 @@ RENAMED = {
     "weight_decay": "l2 actor_weight_decay critic_weight_decay",
     "zero3_gather_for_generation": "ds3_gather_for_generation",
 }
-OTHERWISE = {  # sentence, in which a quoted name is a key: what it answers
-    "a run has 'max_iterations' iterations, each of 'rollout_batch_size' responses, or 'total_time_steps' generated "
-    "tokens": (
+OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answers
+    "set 'max_iterations' (iterations of 'rollout_batch_size' responses each) or 'total_time_steps' (generated tokens)": (
         "total_episodes num_train_epochs num_episodes max_steps steps max_samples enable_test_mode test_stop_step"
     ),
-    "'rollout_batch_size' is the responses of an iteration, 'num_mini_batch' the steps that share them, and "
-    "'per_device_microbatch_size' what fits into memory; the number of accumulated passes follows from them": (
+    "set 'rollout_batch_size' (responses per iteration), 'num_mini_batch' (optimizer steps per pass over them) and "
+    "'per_device_microbatch_size' (responses that fit into memory); gradient accumulation follows from them": (
         "per_device_train_batch_size per_device_training_batch_size gradient_accumulation_steps train_batch_size "
         "local_batch_size local_mini_batch_size generation_batches forward_batch_size backward_batch_size "
         "global_backward_batch_size global_batch_size auto_find_batch_size per_gpu_train_batch_size"
     ),
-    "an evaluation answers 64 prompts at a time, or as many as an iteration has; it needs no key": (
+    "an evaluation answers 64 prompts at a time, or one iteration's number if that is smaller; this cannot be set": (
         "per_device_eval_batch_size eval_batch_size"
     ),
-    "passes are cut by numbers of responses: 'per_device_microbatch_size' and 'per_device_rollout_size'": (
+    "batches are limited by the number of responses; set 'per_device_microbatch_size' and 'per_device_rollout_size'": (
         "use_dynamic_batch rollout_max_tokens_per_gpu train_max_tokens_per_gpu"
     ),
-    "a prompt has at most 'max_prompt_length' tokens, a response 'max_new_tokens'": "max_len max_seq_len max_length",
-    "a response ends at the model's own end tokens (eos) and at 'turn_separator'; other ones cannot be set": (
+    "set 'max_prompt_length' (tokens of a prompt) and 'max_new_tokens' (tokens of a response)": "max_len max_seq_len max_length",
+    "a response ends at the model's own end tokens (eos) and at 'turn_separator'; others cannot be set": (
         "stop_token stop_token_id stop eos_token_id add_eot_token"
     ),
-    "a response that reaches 'max_new_tokens' loses 'truncation_penalty'": "overlong_buffer_len",
-    "'sample_interval' is the number of iterations between tables of samples": (
+    "set 'truncation_penalty', which is subtracted from the score of a response cut at 'max_new_tokens'": "overlong_buffer_len",
+    "set 'sample_interval' (iterations between tables of sample dialogues)": (
         "num_sample_generations print_answers print_answers_interval log_completions"
     ),
-    "set 'reward_class.id' to a reward and 'reward_class.args' to its arguments; a class of your own is one method, "
-    "and RemoteReward asks a server": (
+    "set 'reward_class.id' to a reward and 'reward_class.args' to its arguments; for other rewards write a "
+    "class with one method, or use RemoteReward, which queries a server": (
         "reward_model_path reward_model reward_model_name_or_path reward_pretrain remote_rm_url reward_funcs "
         "reward_weights"
     ),
-    "the critic starts as a copy of 'model_path' with a new head, or with 'use_share_model: true' is a head on the "
-    "policy; no other model can be its start": (
+    "the critic starts as a copy of 'model_path' with a new head, or is a head on the policy with "
+    "'use_share_model: true'; it cannot start from another model": (
         "critic_model_name_or_path critic_pretrain value_model value_head_prefix"
     ),
-    "checkpoints hold the critic": "save_value_network",
-    "the critic learns from the first iteration on, together with the policy": "freezing_actor_steps",
-    "the KL penalty is the log ratio of the sampled token (k1), in the token rewards, with every "
-    "'advantage_estimator'": ("kl_estimator kl_penalty use_kl_loss"),
-    "'kl_rate' is the step of the KL controller, and 'kl_rate: 0' keeps 'kl_coef' fixed": (
+    "checkpoints always include the critic": "save_value_network",
+    "the critic and the policy are both trained from the first iteration on": "freezing_actor_steps",
+    "every 'advantage_estimator' has the KL penalty in the token rewards, as the log ratio of the sampled token (k1)": (
+        "kl_estimator kl_penalty use_kl_loss"
+    ),
+    "set 'kl_rate' (step size of the KL controller); 'kl_rate: 0' keeps 'kl_coef' fixed": (
         "adap_kl_ctrl horizon kl_horizon early_stopping"
     ),
-    "'clip_param' is the range of the ratio, on both sides, and of the value, which 'use_clipped_value_loss: false' "
-    "leaves unclipped": ("cliprange_value value_clip eps_clip_low_high clip_range_vf epsilon_high"),
-    "the policy's loss is PPO's, clipped token by token; 'dual_clip_ppo' bounds it for negative advantages": (
+    "set 'clip_param', which clips the ratio on both sides and the value; 'use_clipped_value_loss: false' leaves the "
+    "value unclipped": ("cliprange_value value_clip eps_clip_low_high clip_range_vf epsilon_high"),
+    "the policy loss is the clipped loss of PPO per token; 'dual_clip_ppo' bounds it for negative advantages": (
         "policy_loss_type loss_type importance_sampling_level ratio_threshold"
     ),
-    "scores are taken as they are; 'use_adv_normalize' whitens the advantages, and a reward class of your own can "
-    "clip": (
+    "scores are used unchanged; 'use_adv_normalize' whitens the advantages, and your own reward class can clip "
+    "scores": (
         "whiten_rewards normalize_reward use_score_scaling use_score_norm score_clip reward_clip_range scale_rewards"
     ),
-    "'use_adv_normalize' subtracts the mean and divides by the deviation, or does neither": "no_advantage_std_norm",
-    "every group of responses is trained on; 'on_reward_error: skip' drops those without a score": (
+    "'use_adv_normalize' subtracts the mean and divides by the standard deviation, or does neither": "no_advantage_std_norm",
+    "every group of responses is used; 'on_reward_error: skip' drops groups that have no score": (
         "dynamic_filtering dynamic_filtering_reward_range"
     ),
-    "no loss of other texts is mixed in; 'kl_coef' is what holds the policy near its start": (
+    "a loss on other texts is not supported; 'kl_coef' keeps the policy close to the reference": (
         "ptx_coef unsup_coef unsupervised_dataset_name unsupervised_dataset_config_name aux_loss_coef"
     ),
-    "the learning rates are constant, or fall to 0 with 'use_linear_lr_decay: true'; there is no warm-up": (
+    "learning rates are constant, or fall to 0 with 'use_linear_lr_decay: true'; warm-up is not supported": (
         "lr_scheduler_type lr_scheduler lr_scheduler_kwargs warmup_steps warmup_ratio num_warmup_steps lr_warmup_ratio"
     ),
-    "the optimizer is AdamW with torch's betas; 'opti_eps' and 'weight_decay' can be set": (
+    "the optimizer is AdamW with PyTorch's betas; set 'opti_eps' and 'weight_decay'": (
         "adam_beta1 adam_beta2 adam_betas optim optim_args optim_target_modules optimizer_cls_and_kwargs"
     ),
     "set 'use_amp: true', which computes in bf16": "bf16 bfloat16",
     "set 'use_amp: true' and 'amp_dtype: fp16'": "fp16",
-    "weights stay in float32; 'use_amp: true' computes in 16 bits, of the type 'amp_dtype'": (
+    "weights stay in float32; 'use_amp: true' computes in 16 bits, with the type in 'amp_dtype'": (
         "dtype torch_dtype bf16_full_eval fp16_full_eval half_precision_backend compute_fp32_loss tf32 align_overflow"
     ),
     "set 'device: cpu'": "use_cpu no_cuda",
-    "a run writes into the folder 'experiment_name' below 'run_dir', with the trained agent in agent/": (
+    "set 'run_dir' and 'experiment_name'; the run folder is one inside the other, with the trained agent in agent/": (
         "output_dir save_path ckpt_path logging_dir tensorboard_path data_output_path overwrite_output_dir save_hf_ckpt"
     ),
     "set 'use_wandb: true' or 'use_tensorboard: true'; metrics.jsonl is always written": (
         "report_to log_with tracker_kwargs project_kwargs logging_strategy trackio_space_id"
     ),
-    "wandb reads the environment variable WANDB_RUN_GROUP": "wandb_group",
-    "metrics.jsonl has every iteration; 'log_interval' is for the console and the trackers": (
+    "set the environment variable WANDB_RUN_GROUP instead": "wandb_group",
+    "metrics.jsonl has every iteration; set 'log_interval' for the console and the trackers": (
         "logging_first_step logging_nan_inf_filter perf"
     ),
-    "'save_interval' is the number of iterations between checkpoints": "save_steps save_strategy save_freq",
-    "a checkpoint holds everything that a run needs to go on; 'keep_checkpoints' says how many stay": (
+    "set 'save_interval' (iterations between checkpoints)": "save_steps save_strategy save_freq",
+    "a checkpoint has everything needed to resume; set 'keep_checkpoints' (number of checkpoints to keep)": (
         "save_only_model disable_ds_ckpt max_ckpt_mem use_ds_universal_ckpt"
     ),
-    "say --resume to go on with the run in its folder": (
+    "use --resume to continue the run in its folder": (
         "resume_from_checkpoint load_checkpoint ignore_data_skip restore_callback_states_from_checkpoint"
     ),
-    "'eval_interval' measures on 'eval_episodes' prompts of the validation split, with the sampling of the rollouts": (
+    "set 'eval_interval' and 'eval_episodes' to evaluate on the validation split, with the sampling of the rollouts": (
         "eval_strategy evaluation_strategy eval_dataset eval_split dataset_test_split do_eval eval_on_start eval_delay "
         "eval_temperature eval_n_samples_per_prompt compare_steps"
     ),
-    "'eval_metric' decides on the best agent, higher is better; it is kept in best_agent/ beside the last one": (
+    "set 'eval_metric' (higher is better); the best agent is kept in best_agent/, the last one in agent/": (
         "metric_for_best_model load_best_model_at_end greater_is_better push_to_hub_if_best_kwargs"
     ),
     "nothing is uploaded during a run; upload the folder agent/ of the run yourself": (
         "push_to_hub hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision"
     ),
-    "training reads the split called train of 'env.args.data_path', and finds its columns by their names "
-    "(docs/DATA.md)": (
+    "training reads the split train of 'env.args.data_path' and finds the columns by name; see docs/DATA.md": (
         "dataset_train_split dataset_config prompt_split data_split prompt_data_probs input_key label_key "
         "dataset_text_field input_template label_names remove_unused_columns"
     ),
     "set 'turn_separator: chat_template'": "apply_chat_template chat_template chat_template_path",
-    "prompts are read and kept in memory once, without workers": (
+    "prompts are read once and kept in memory; there are no worker processes": (
         "dataloader_num_workers dataloader_drop_last dataloader_pin_memory dataloader_persistent_workers "
         "dataloader_prefetch_factor dataset_num_proc preprocessing_num_workers"
     ),
-    "'seed' sets everything that is drawn, the order of the prompts too": "data_seed full_determinism",
-    "the launcher (accelerate launch, torchrun, deepspeed) sets the number of processes; docs/SCALING.md": (
+    "set 'seed', which controls all random numbers, including the order of the prompts": "data_seed full_determinism",
+    "the launcher (accelerate launch, torchrun, deepspeed) sets the number of processes; see docs/SCALING.md": (
         "world_size ddp_backend ddp_timeout ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers "
         "accelerator_config accelerator_kwargs fsdp fsdp_config parallelism_config num_processes"
     ),
-    "there is no Ray: every process holds all models, and a launcher starts them; docs/SCALING.md": (
+    "Ray is not used: a launcher starts processes that each hold all models; see docs/SCALING.md": (
         "actor_num_nodes actor_num_gpus_per_node critic_num_nodes critic_num_gpus_per_node ref_num_nodes "
         "ref_num_gpus_per_node reward_num_nodes reward_num_gpus_per_node colocate_actor_ref colocate_critic_reward "
         "colocate_all_models async_train deepspeed_enable_sleep actor_init_on_gpu"
     ),
-    "the model in training writes the responses itself, 'per_device_rollout_size' side by side; there is no vLLM": (
+    "the trained model generates the responses, 'per_device_rollout_size' at a time; vLLM is not used": (
         "vllm_num_engines vllm_tensor_parallel_size vllm_sync_backend vllm_sync_with_ray vllm_enable_sleep "
         "vllm_gpu_memory_utilization enable_prefix_caching enforce_eager use_vllm vllm_mode"
     ),
-    "an episode is one response; there are no turns of other agents in it": "agent_func_path environment_factory",
-    "long prompts are not shared out over processes; 'activation_checkpointing: true' needs less memory": (
+    "an episode is a single response; environments with several turns are not supported": "agent_func_path environment_factory",
+    "a sequence is not split over processes; set 'activation_checkpointing: true' to use less memory": (
         "ring_attn_size ring_head_stride ds_tensor_parallel_size"
     ),
-    "set 'use_deepspeed: true'; the JSON that 'deepspeed_config' names holds the stage (ds_configs/zero3.json: 3)": (
+    "set 'use_deepspeed: true'; the ZeRO stage is in the JSON of 'deepspeed_config' (ds_configs/zero3.json: 3)": (
         "zero_stage actor_zero_stage critic_zero_stage deepspeed"
     ),
-    "it belongs in the JSON that 'deepspeed_config' names": "zpg overlap_comm grad_accum_dtype deepcompile",
-    "'zero3_gather_for_generation' says how ZeRO stage 3 writes responses; there is no hybrid engine": (
+    "set it in the JSON of 'deepspeed_config'": "zpg overlap_comm grad_accum_dtype deepcompile",
+    "set 'zero3_gather_for_generation' for generation at ZeRO stage 3; there is no hybrid engine": (
         "enable_hybrid_engine inference_tp_size tp_gather_partition_size release_inference_cache unpin_actor_parameters"
     ),
-    "frozen models are not moved away; 'use_lora: true' needs no second model as its reference": (
+    "frozen models are not offloaded; set 'use_lora: true' to do without a second model as reference": (
         "ref_reward_offload offload_reference_model offload_reward_model optimize_cuda_cache optimize_device_cache"
     ),
     "set 'use_lora: true' and 'lora_r'": "lora_rank actor_lora_dim critic_lora_dim",
     "set 'dual_clip_ppo: true' and 'dual_clip_coeff'": "dual_clip",
-    "the adapters of 'use_lora' have names of their own, no dropout, and the reference is the policy without them": (
+    "adapters of 'use_lora' have fixed names and no dropout, and the reference is the policy without them": (
         "model_adapter_name ref_adapter_name lora_dropout lora_task_type lora_modules_to_save use_rslora use_dora "
         "enable_mixed_precision_lora"
     ),
-    "weights are not quantised; 'use_lora: true' and 'use_amp: true' need less memory": (
+    "quantised weights are not supported; set 'use_lora: true' and 'use_amp: true' to use less memory": (
         "load_in_4bit load_in_8bit bnb_4bit_quant_type use_bnb_nested_quant"
     ),
     "attention without padding is on by default, see 'packing'": "attn_implementation flash_attn use_liger_kernel",
-    "models are computed as they are, without a compiler": "torch_compile torch_compile_backend torch_compile_mode",
+    "models run without a compiler": "torch_compile torch_compile_backend torch_compile_mode",
     "set 'use_rich_handler: false'": "disable_tqdm",
-    "there is nothing to set about 'activation_checkpointing' but itself": (
+    "'activation_checkpointing' has no further options": (
         "gradient_checkpointing_kwargs gradient_checkpointing_use_reentrant activation_checkpointing_kwargs"
     ),
     "dropout is off in every model": "actor_dropout critic_dropout disable_dropout",
-    "no average of the weights is kept": "enable_ema ema_beta",
-    "padding is found by masks, and everything about the model in the folder of 'model_path'": (
+    "an average of the weights is not supported": "enable_ema ema_beta",
+    "padding is found by masks; all settings of the model come from the folder of 'model_path'": (
         "num_padding_at_beginning disable_fast_tokenizer is_encoder_decoder is_peft_model use_cache"
     ),
-    "download the version that you want and set 'model_path' to its folder": "model_revision use_ms",
+    "download that version of the model and set 'model_path' to its folder": "model_revision use_ms",
 }
 HINTS = {name: f"did you mean '{key}'?" for key, names in RENAMED.items() for name in names.split()} | {
     name: sentence for sentence, names in OTHERWISE.items() for name in names.split()
@@ -218,7 +217,7 @@ def keys_in(hint: str) -> list[str]:
 def hint(name: str, known: Collection[str]) -> str:
     """`; did you mean 'x'?` or `; <a sentence>` for a name of another library, or an empty string.
 
-    A hint that names a key that is not in `known` does not count: other commands have other keys.
+    A hint with a key that is not in `known` is ignored: other commands have other keys.
     """
     text = HINTS.get(name, "")
     return f"; {text}" if text and set(keys_in(text)) <= set(known) else ""

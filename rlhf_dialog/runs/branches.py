@@ -1,4 +1,4 @@
-"""A run that goes back to an older checkpoint begins a new branch; what came later steps aside, and nothing is lost."""
+"""Going back to an older checkpoint starts a new branch of a run; later files are moved aside, and nothing is lost."""
 
 import logging
 import re
@@ -22,7 +22,7 @@ ABANDONED = "abandoned"  # in checkpoints/
 
 
 def chosen_checkpoint(checkpoints: Path, name: str | None) -> Path | None:
-    """The checkpoint that a resume goes on from: `name` (`iter_000004` or `4`), without one the newest, or None for none.
+    """The checkpoint to resume from: `name` (`iter_000004` or `4`), by default the newest; None if there is none.
 
     Raises UserError when there is no checkpoint of that name.
     """
@@ -31,45 +31,45 @@ def chosen_checkpoint(checkpoints: Path, name: str | None) -> Path | None:
     number = re.fullmatch(r"(?:iter_)?([0-9]+)", name)
     found = [one for one in checkpoints_of(checkpoints) if number and iteration_of(one) == int(number[1])]
     if not found:
-        raise UserError(f"--resume_from: {name!r} is no checkpoint in {checkpoints}; {_there(checkpoints)}")
+        raise UserError(f"--resume_from: {name!r} is not a checkpoint in {checkpoints}; {_there(checkpoints)}")
     return found[0]
 
 
 def _there(checkpoints: Path) -> str:
-    """What a run can go back to, and how to continue what it has abandoned."""
+    """The checkpoints that a run can go back to, and how to continue an abandoned branch."""
     names = ", ".join(one.name for one in checkpoints_of(checkpoints))
     abandoned = ", ".join(sorted(one.name for one in (checkpoints / ABANDONED).glob("iter_*")))
-    text = f"give one of {names}" if names else "it holds none"
+    text = f"choose one of {names}" if names else "it contains none"
     if abandoned:
         text += (
-            f". {checkpoints / ABANDONED} holds {abandoned}; to continue one of these, give it a run folder of its own: copy "
-            "it to checkpoints/ there under its first name (iter_000004.2 as iter_000004), write a metrics.jsonl with the "
+            f". {checkpoints / ABANDONED} contains {abandoned}; to continue one of these, create a new run folder for it: copy "
+            "it to checkpoints/ there under its original name (iter_000004.2 as iter_000004), write a metrics.jsonl with the "
             f"lines of its iterations (the older ones are in {checkpoints.parent / 'metrics.jsonl'}, the later ones in the "
-            "file metrics_after_... beside it), and start it with --resume --experiment_name <its name>"
+            "file metrics_after_... next to it), and start it with --resume --experiment_name <its name>"
         )
     return text
 
 
 def check_metrics(run: Path, source: Path) -> None:
-    """Raises UserError when metrics.jsonl does not reach the checkpoint `source`: the run would go on with a gap in it."""
+    """Raises UserError when metrics.jsonl ends before the checkpoint `source`, since a gap would remain in it."""
     metrics, iteration = run / "metrics.jsonl", iteration_of(source)
     reached = last_iteration(metrics)
     if reached >= iteration:
         return
     fitting = [one.name for one in checkpoints_of(source.parent) if iteration_of(one) <= reached]
     remedy = f"continue from a checkpoint that fits, --resume_from {fitting[-1]}, or " if fitting else ""
-    holds = f"holds the iterations 1 to {reached} without a gap" if reached else "does not begin with iteration 1"
+    holds = f"contains only iterations 1 to {reached} without a gap" if reached else "does not start with iteration 1"
     raise UserError(
-        f"{metrics}: {holds if metrics.is_file() else 'is missing'}, but {source.name} comes after iteration {iteration}; "
-        f"{remedy}begin a new run with its weights: --resume_weights_only {run} --experiment_name <a new name>"
+        f"{metrics}: {holds if metrics.is_file() else 'is missing'}, but {source.name} is of iteration {iteration}; "
+        f"{remedy}start a new run with its weights: --resume_weights_only {run} --experiment_name <a new name>"
     )
 
 
 def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
-    """Make `source` (with its `state`) the newest checkpoint: whatever came later steps aside into checkpoints/abandoned/.
+    """Make `source` (with its `state`) the newest checkpoint: moves everything later to checkpoints/abandoned/.
 
-    The later checkpoints move last, so that after a kill the next resume does the rest. Raises UserError when it cannot be
-    written.
+    The later checkpoints are moved last, so that after a kill the next resume can finish. Raises UserError when the folder
+    cannot be written.
     """
     checkpoints, iteration = source.parent, iteration_of(source)
     later = [one for one in checkpoints_of(checkpoints) if iteration_of(one) > iteration]
@@ -92,30 +92,30 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
     except OSError as error:
         raise UserError(f"{checkpoints}: cannot be written: {error}") from error
     logger.info(
-        "went back to %s; what came later is in %s: %s. From now on --resume continues this branch",
+        "went back to %s; moved everything later to %s: %s. From now on --resume continues this branch",
         *(source.name, checkpoints / ABANDONED, ", ".join(one.name for one in later)),
     )
 
 
 def _keep_metrics(metrics: Path, source: Path) -> None:
-    """Move the lines after the checkpoint from metrics.jsonl to a file beside the abandoned checkpoints."""
+    """Move the lines after the checkpoint from metrics.jsonl to a file next to the abandoned checkpoints."""
     lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.is_file() else []
     tail = "".join(lines[iteration_of(source) :])
     folder, name = source.parent / ABANDONED, f"metrics_after_{source.name}"
     kept = (one.read_text(encoding="utf-8") for one in folder.glob(f"{name}*.jsonl"))
-    if tail and tail not in kept:  # else a kill came between the two
+    if tail and tail not in kept:  # else a kill interrupted the two steps
         replace_text(_free(folder / f"{name}.jsonl"), tail)
     cut_metrics(metrics, iteration_of(source))
 
 
 def _restore_best(checkpoints: Path, iteration: int) -> None:
-    """Let `best` name the checkpoint of `iteration` (-1: no evaluation came before), if it is still there."""
+    """Point `best` at the checkpoint of `iteration` (-1: no earlier evaluation), if it still exists."""
     if iteration in map(iteration_of, checkpoints_of(checkpoints)):
         mark_best(checkpoints, iteration)
         return
     (checkpoints / "best").unlink()
     if iteration >= 0:
-        logger.warning("the best checkpoint so far, of iteration %d, is no longer there", iteration)
+        logger.warning("the best checkpoint so far, of iteration %d, no longer exists", iteration)
 
 
 def _content(pointer: Path) -> bytes:
@@ -129,7 +129,7 @@ def _put_aside(checkpoints: Path, *paths: Path) -> None:
 
 
 def _free(path: Path) -> Path:
-    """The path, or one with a number behind its name (`iter_000004.2`) where that is taken."""
+    """The path, or, if it exists, the path with a number after its name (`iter_000004.2`)."""
     number, free = 1, path
     while free.exists() or free.is_symlink():
         number += 1

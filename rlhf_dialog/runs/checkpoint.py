@@ -31,10 +31,10 @@ from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.weights import load_module, save_module
 
 FORMAT_VERSION = 1
-UNANNOUNCED = "unannounced"  # in a checkpoint that `latest` does not name yet: what `latest` was before it
-POINTER_REMEDY = "write the name of a checkpoint beside it into it (iter_000004), or remove it"
+UNANNOUNCED = "unannounced"  # file in a checkpoint that `latest` does not name yet: the previous `latest`
+POINTER_REMEDY = "write the name of a checkpoint in this folder into it (iter_000004), or remove it"
 NAME = r"iter_[0-9]+"
-OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run has its own
+OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run uses its own values
 
 
 def save_checkpoint(
@@ -49,10 +49,9 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
-    Of those up to this one the newest `keep_checkpoints` and the best stay, the others go. `state` is JSON with its
-    "iteration"; `random_of_ranks` the random states of every process, by default of this one alone; the files in `staged` go
-    with it.
-    Raises UserError when the folder cannot be written; what was there stays whole.
+    Of the checkpoints up to this one, keeps the newest `keep_checkpoints` and the best, and removes the others. `state` is JSON
+    with the key "iteration"; `random_of_ranks` are the random states of all processes, by default of this one only; the files
+    in `staged` are moved into the checkpoint. Raises UserError when the folder cannot be written; existing files stay intact.
     """
     name = f"iter_{state['iteration']:06d}"
     with written_whole(folder / name) as target:
@@ -92,9 +91,9 @@ def mark_best(folder: Path, iteration: int) -> None:
 
 
 def finish_saving(folder: Path) -> None:
-    """Point `latest` at the checkpoint that a kill left whole but unannounced, unless `latest` has been changed since.
+    """After a kill, point `latest` at a complete checkpoint that it does not name yet, unless `latest` has changed since.
 
-    Raises OSError when that cannot be written.
+    Raises OSError when `latest` cannot be written.
     """
     for checkpoint in checkpoints_of(folder):
         if (checkpoint / UNANNOUNCED).is_file():
@@ -108,40 +107,41 @@ def _text_of(pointer: Path) -> bytes:
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
-    """The checkpoints in the folder by their iterations, the first one first."""
+    """The checkpoints in the folder, in the order of their iterations."""
     return sorted((one for one in folder.glob("iter_*") if re.fullmatch(NAME, one.name)), key=iteration_of)
 
 
 def iteration_of(checkpoint: Path) -> int:
-    """The iteration that the name of a checkpoint says."""
+    """The iteration in the name of a checkpoint."""
     return int(checkpoint.name.removeprefix("iter_"))
 
 
 def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str, Any]]:
-    """The folder of the checkpoint `source`, by default the newest, and its trainer.json; no tensor is read.
+    """The folder of the checkpoint `source`, by default the newest, and its trainer.json; reads no tensors.
 
-    Raises UserError when there is none, when it is damaged or of another format, and when a name in it leads elsewhere.
+    Raises UserError when there is none, when it is damaged, has another format, or contains links.
     """
     source = source or newest_checkpoint(folder)
     if source is None:
-        raise UserError(f"{folder}: holds no checkpoint to resume from; start without --resume")
+        raise UserError(f"{folder}: contains no checkpoint to resume from; start without --resume")
     with damage_told(source):
         for path in (source, *source.rglob("*")):
             if path.is_symlink():
                 raise UserError(
-                    f"{path}: is a link to {os.readlink(path)}, and a checkpoint holds its files itself; copy them here, or "
+                    f"{path}: is a link to {os.readlink(path)}, but a checkpoint must contain its files; copy them here, or "
                     "resume from another checkpoint"
                 )
         state = json.loads((source / "trainer.json").read_text(encoding="utf-8"))
         if state["format_version"] != FORMAT_VERSION:
             raise UserError(
-                f"{source}: has format version {state['format_version']}, this program reads {FORMAT_VERSION}"
+                f"{source}: has format version {state['format_version']}, but this program reads {FORMAT_VERSION}; use the "
+                "version of the program that wrote it"
             )
         if not isinstance(state["iteration"], int):
-            raise TypeError("its iteration is no number")
+            raise TypeError("its iteration is not a number")
         if state["iteration"] != iteration_of(source):
             raise UserError(
-                f"{source}: holds the state of iteration {state['iteration']}; rename it to iter_{state['iteration']:06d}, or "
+                f"{source}: contains the state of iteration {state['iteration']}; rename it to iter_{state['iteration']:06d}, or "
                 "resume from another checkpoint"
             )
     return source, state
@@ -149,7 +149,7 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
 
 @contextmanager
 def damage_told(source: Path) -> Iterator[None]:
-    """Whatever unusable content of a checkpoint raises in the block becomes a UserError that names its folder."""
+    """Turn the errors that unusable checkpoint files raise in the block into a UserError with the folder."""
     try:
         yield
     except (
@@ -167,18 +167,16 @@ def load_checkpoint(
     world_size: int = 1,
     source: Path | None = None,
 ) -> dict[str, Any]:
-    """Restore modules, optimizers and this rank's random states; returns the state as saved.
+    """Restore modules, optimizers and this rank's random states; returns the saved state.
 
-    They are those of the checkpoint `source`, by default of the newest in `folder`.
-
-    Random states are left alone when so many processes are not those that saved it (`world_size_of`).
-    Raises UserError when there is none, or when it does not fit.
+    Reads the checkpoint `source`, by default the newest in `folder`. Random states are not restored when the checkpoint was saved
+    by another number of processes (`world_size_of`). Raises UserError when there is no checkpoint, or when it does not fit.
     """
     source, state = read_state(folder, source)
     with damage_told(source):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
-            raise UserError(f"{source}: was saved with optimizers of {sorted(saved)}, this run has {sorted(ours)}")
+            raise UserError(f"{source}: has optimizers of {sorted(saved)}, but this run has {sorted(ours)}")
         for key, module in modules.items():
             load_module(module, source / f"{key}.safetensors", device)
         for key, optimizer in optimizers.items():
@@ -194,12 +192,12 @@ def load_checkpoint(
 
 
 def world_size_of(state: dict[str, Any]) -> int:
-    """How many processes saved the checkpoint."""
+    """The number of processes that saved the checkpoint."""
     return 1 + len(state.get("random_of_other_ranks", ()))
 
 
 def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.device) -> list[str]:
-    """Take only the weights of the checkpoint `source`; returns the names of what it does not have and begins anew.
+    """Load only the weights of the checkpoint `source`; returns the names of the modules that it lacks, which start fresh.
 
     Raises UserError when the policy's language model does not fit; a value head or a critic may be missing.
     """
@@ -219,42 +217,42 @@ def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.devi
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that `latest` names; without that pointer (a kill came before it) the last one; None for none.
+    """The checkpoint that `latest` names; without that pointer (a kill came before it) the last one; None if there is none.
 
-    Raises UserError when the pointer names anything but a checkpoint of this folder.
+    Raises UserError when the pointer does not name a checkpoint of this folder.
     """
     if (folder / "latest").is_symlink() or (folder / "latest").exists():
         source = _pointed(folder / "latest")
         if not source.is_dir():
-            raise UserError(f"{folder / 'latest'}: names {source.name}, which is not there; {POINTER_REMEDY}")
+            raise UserError(f"{folder / 'latest'}: names {source.name}, which does not exist; {POINTER_REMEDY}")
         return source
     return max(checkpoints_of(folder), key=iteration_of, default=None)
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The folder that the pointer `best` names; None where no evaluation has chosen one.
+    """The checkpoint that the pointer `best` names; None if no evaluation has selected one.
 
-    Raises UserError when it names anything but a checkpoint of this folder.
+    Raises UserError when the pointer does not name a checkpoint of this folder.
     """
     pointer = folder / "best"
     return _pointed(pointer) if pointer.is_symlink() or pointer.exists() else None
 
 
 def _pointed(pointer: Path) -> Path:
-    """The checkpoint that a pointer names: `iter_` and digits, so that nothing outside of its folder is ever read."""
+    """The checkpoint that a pointer names; only `iter_` and digits are accepted, so that no other folder is ever read."""
     if pointer.is_symlink():
-        raise UserError(f"{pointer}: is a link, where a file with the name of a checkpoint is wanted; {POINTER_REMEDY}")
+        raise UserError(f"{pointer}: is a link, but must be a file with the name of a checkpoint; {POINTER_REMEDY}")
     try:
         name = pointer.read_bytes()[:200].decode("utf-8", "replace").strip()
     except OSError as error:
         raise UserError(f"{pointer}: cannot be read: {error.strerror}; {POINTER_REMEDY}") from error
     if not re.fullmatch(NAME, name):
-        raise UserError(f"{pointer}: names {name!r}, which is no checkpoint of this folder; {POINTER_REMEDY}")
+        raise UserError(f"{pointer}: names {name!r}, which is not a checkpoint of this folder; {POINTER_REMEDY}")
     return pointer.parent / name
 
 
 def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
-    """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, the value head and our settings beside it."""
+    """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, with the value head and our settings."""
     with written_whole(folder) as target:
         merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
         policy.lm.save_pretrained(target, state_dict=merged)

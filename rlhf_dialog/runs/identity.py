@@ -1,4 +1,4 @@
-"""What a resumed run must share with the one that it continues, and which of its settings may change but are told."""
+"""What a resumed run must share with the run that it continues, and which changed settings it only reports."""
 
 import hashlib
 import json
@@ -25,15 +25,20 @@ SHARED_KEYS = (
     *("max_new_tokens", "temperature", "top_k", "top_p"),
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
-BATCH_KEYS = ("rollout_batch_size", "num_responses_per_prompt", "episode_length", "env_num")  # compared as their result
+BATCH_KEYS = (
+    "rollout_batch_size",
+    "num_responses_per_prompt",
+    "episode_length",
+    "env_num",
+)  # compared by the resulting numbers
 FREE_KEYS = ("per_device_microbatch_size", "disable_cuda", "disable_wandb")
-KEPT_KEYS = {"kl_coef": "no effect: the controller goes on with that of the checkpoint"}
+KEPT_KEYS = {"kl_coef": "no effect: the controller continues with the value of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
-SAMPLES = 256  # numbers of each parameter that the fingerprint of a model reads
+SAMPLES = 256  # numbers per parameter that the fingerprint of a model reads
 
 
 def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward: BaseReward) -> dict[str, Any]:
-    """What must be the same at `--resume`, as JSON. `models` are those that the run starts from, before any update."""
+    """What must be the same at `--resume`, as JSON. `models` are the initial models of the run, before any update."""
     identity = {
         "model_path": model_fingerprint(models.policy.lm),
         "ref_model": model_fingerprint(models.ref_policy.lm),
@@ -50,7 +55,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
 
 
 def essential(args: Any) -> Any:
-    """A reward's arguments without those that say how, not what, it scores, and URLs without a query, which may hold a key."""
+    """A reward's arguments without those that do not change its scores, and URLs without a query, which may contain a key."""
     if isinstance(args, dict):
         return {key: essential(value) for key, value in args.items() if key not in OPERATION_ARGS}
     if isinstance(args, list):
@@ -59,7 +64,7 @@ def essential(args: Any) -> Any:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """The settings that change the numbers of a run, but may be other ones at `--resume`."""
+    """The settings that change the numbers of a run, but may be changed at `--resume`."""
     names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
@@ -74,7 +79,7 @@ def sha256_of(identity: Any) -> str:
 
 
 def differences(now: dict[str, Any], then: Any, here: str = "here", there: str = "in the checkpoint") -> list[str]:
-    """`key: 'now' here, 'then' in the checkpoint` for every key that both know and that differs."""
+    """`key: 'now' here, 'then' in the checkpoint` for every key that both have and that differs."""
     known = then if isinstance(then, dict) else {}
     return [
         f"{key}: {_excerpt(value)} {here}, {_excerpt(known[key])} {there}"
@@ -89,14 +94,14 @@ def refuse_another_run(now: dict[str, Any], then: Any, source: Path) -> None:
     if found:
         run = source.parent.parent
         raise UserError(
-            "\n  ".join([f"{source}: was made by another run than this one would be:", *found])
-            + "\nresume with what the checkpoint was made with, or start a new run with its weights: "
+            "\n  ".join([f"{source}: belongs to a different run than this one:", *found])
+            + "\nresume with the values of the checkpoint, or start a new run with its weights: "
             f"--resume_weights_only {run} --experiment_name <a new name>"
         )
 
 
 def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -> None:
-    """Raises UserError when a process of the run read another model, other data or other settings than rank 0."""
+    """Raises UserError when a process of the run has another model, other data or other settings than rank 0."""
     deciding = {
         *PPOKeys.model_fields,
         *DoubledKeys.model_fields,
@@ -105,19 +110,23 @@ def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -
         "save_interval",
         "eval_interval",
     }
-    told = world.gather(config.model_dump(include=deciding) | identity)
-    for rank, other in enumerate(told):
-        if found := differences(told[0], other, "on rank 0", f"on rank {rank}"):
-            raise UserError("\n  ".join([f"rank {rank} would train something else than rank 0:", *found]))
+    gathered = world.gather(config.model_dump(include=deciding) | identity)
+    for rank, other in enumerate(gathered):
+        if found := differences(gathered[0], other, "on rank 0", f"on rank {rank}"):
+            raise UserError(
+                "\n  ".join(
+                    [f"rank {rank} differs from rank 0; start all processes with the same settings and files:", *found]
+                )
+            )
 
 
 def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of its run, beside its state."""
+    """What a checkpoint records about its run, in addition to its state."""
     return {"identity": identity, "identity_sha256": sha256_of(identity), "settings": settings_of(config)}
 
 
 def changed_settings(config: Config, then: Any) -> list[str]:
-    """`key then -> now` for every setting that both know and that differs."""
+    """`key then -> now` for every setting that both have and that differs."""
     now, known = settings_of(config), then if isinstance(then, dict) else {}
     return [
         f"{key} {_excerpt(known[key])} -> {_excerpt(value)}" + (f" ({KEPT_KEYS[key]})" if key in KEPT_KEYS else "")
@@ -134,7 +143,7 @@ def _excerpt(value: Any) -> str:
 def model_fingerprint(lm: nn.Module) -> str:
     """Class, size, and a hash of the configuration, the parameters' names and shapes and a sample of their numbers.
 
-    Of a model with adapters it is that of the model without them.
+    For a model with adapters: that of the model without them.
 
     >>> model_fingerprint(lm)
     'GPT2LMHeadModel, 124439808 parameters, 5f0c7f0a3c1f9d8e'
@@ -164,13 +173,13 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def data_fingerprint(prompts: list[Dialogue]) -> str:
-    """The number of prompts, and a hash of everything that they show and that rewards compare with."""
+    """The number of prompts, and a hash of their turns, references and acts."""
     rows = (json.dumps([p.prompt_turns, p.reference, p.references, p.act]) for p in prompts)
     return f"{len(prompts)} prompts, {_hash(rows)}"
 
 
 def part_names(reward: BaseReward) -> list[str]:
-    """The names of a reward and those inside of it, which tell `meteor` from `meteor_exact_stem`; a sum's own is left out."""
+    """The names of a reward and its parts, such as `meteor` or `meteor_exact_stem`; the name of a sum is left out."""
     own = [] if reward.weighted_parts() else [reward.name]
     return own + [name for child in reward.children() for name in part_names(child)]
 

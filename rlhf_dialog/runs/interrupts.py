@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while a run trains: finish and save the iteration if the time allows it, else leave at once."""
+"""SIGTERM and SIGINT during training: finish and save the iteration if time allows, else end at once."""
 
 import logging
 import os
@@ -12,17 +12,17 @@ from typing import Any, NoReturn
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TWICE = 0.5  # seconds in which a repeated signal is the same one: `timeout` signals the process and its group
+TWICE = 0.5  # seconds in which a repeated signal counts as one: `timeout` signals the process and its group
 
 
 class Interrupts:
     """While the block runs, a signal ends the training with code 130 (SIGINT) or 143 (SIGTERM). Only in the main thread.
 
-    The first signal lets the iteration end, if the rest of it should fit into `grace_seconds` (the last one took as long as it
-    took; before that nothing is known): then `asked` is true, and `iteration_ended` leaves once it is saved. Where it does not
-    fit, and when it turns out to take longer, KeyboardInterrupt or SystemExit is raised wherever the program is. A second signal
-    ends the process without any unwinding: what is left then is what a kill leaves. Only one of several processes `speaks`.
-    `run` is the run folder that the last message names.
+    The first signal lets the iteration finish if its rest is expected to fit into `grace_seconds`, judged by the duration of the
+    last iteration: then `asked` is true, and `iteration_ended` ends the run once the iteration is saved. If it does not fit,
+    takes longer than expected, or is the first iteration, KeyboardInterrupt or SystemExit is raised at the current instruction.
+    A second signal ends the process without cleanup, like a kill. `speaks`: print messages (true on one process only). `run`:
+    the run folder to show in the last message.
     """
 
     def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN"):
@@ -37,7 +37,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:
-                if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup and `&` in a script mean it
+                if signal.getsignal(signum) is not signal.SIG_IGN:  # as set by nohup, or by `&` in a script
                     self._before[signum] = signal.signal(signum, self._handle)
         self._started = time.monotonic()
         return self
@@ -49,13 +49,13 @@ class Interrupts:
 
     @property
     def asked(self) -> bool:
-        """Whether a signal wants the run to end after this iteration."""
+        """Whether a signal has asked the run to end after this iteration."""
         return self.signum is not None
 
     def agree(self, signals: Sequence[int | None]) -> bool:
-        """Whether a signal that any process has had by now (`signals`, one for each) ends the run after this iteration.
+        """Whether a signal that any process has received (`signals`, one per process) ends the run after this iteration.
 
-        A signal that comes later than this question waits for the next one, so that all processes end together.
+        A signal that arrives after this call takes effect at the next call, so that all processes end together.
         """
         found = [signum for signum in signals if signum is not None]
         if found and self.signum is None:
@@ -63,11 +63,11 @@ class Interrupts:
         return bool(found)
 
     def iteration_ended(self, iteration: int, saved: bool) -> None:
-        """The iteration is logged; `saved` says whether it has a checkpoint. Raises the end of the run if it was asked for."""
+        """To be called when an iteration is logged; `saved`: it has a checkpoint. Ends the run if a signal has asked for it."""
         if self.signum is not None and saved:
             self._disarm()
             logger.info(
-                "saved after iteration %d; continue with --resume; make an agent of it: rlhf-dialog export --run %s --output DIR",
+                "saved after iteration %d; continue with --resume, or export an agent: rlhf-dialog export --run %s --output DIR",
                 *(iteration, self.run),
             )
             leave(self.signum)
@@ -80,35 +80,35 @@ class Interrupts:
             self.signum, self._asked_at = signum, now
             self._first(now)
         elif self._overdue(now):
-            self._say("the iteration takes longer than expected: leaving at once; the last checkpoint stands")
+            self._say("the iteration takes longer than expected: ending at once; the last checkpoint is kept")
             leave(self.signum)
         elif now - self._asked_at > TWICE:
-            self._say(f"{signal.Signals(signum).name} again: leaving without tidying up; the last checkpoint stands")
+            self._say(f"{signal.Signals(signum).name} again: ending without cleanup; the last checkpoint is kept")
             os._exit(128 + signum)
 
     def _first(self, now: float) -> None:
-        """Leave, or say how long the rest takes and set an alarm for the case that it does not keep to that."""
+        """End the run, or announce the remaining time and set an alarm in case the iteration takes longer."""
         signum = self.signum or signal.SIGINT
         name = signal.Signals(signum).name
         rest = None if self._last is None else max(self._last - (now - self._started), 0.0)
         if rest is None or rest > self.grace_seconds:
             why = "this is the first iteration" if rest is None else f"the iteration needs about {rest:.0f} s more"
-            self._say(f"{name}: leaving at once, because {why}; the last checkpoint stands")
+            self._say(f"{name}: ending at once, because {why}; the last checkpoint is kept")
             leave(signum)
-        self._say(f"{name}: finishing the iteration, about {rest:.0f} s; once more to leave at once")
+        self._say(f"{name}: finishing the iteration, about {rest:.0f} s; send it again to end at once")
         self._backstop = threading.Timer(self.grace_seconds, signal.pthread_kill, (threading.get_ident(), signum))
         self._backstop.daemon = True
         self._backstop.start()
 
     def _overdue(self, now: float) -> bool:
-        """Whether the signal is the alarm, which rings once."""
+        """Whether the signal is the alarm, which fires once."""
         rang = self._backstop is not None and now - self._asked_at >= self.grace_seconds
         if rang:
             self._disarm()
         return rang
 
     def _say(self, text: str) -> None:
-        """A line on stderr past Python's buffers, which may be busy with the line that the signal interrupted."""
+        """Write a line to stderr without Python's buffers, which may contain the line that the signal interrupted."""
         if self.speaks:
             os.write(2, f"{text}\n".encode())
 
@@ -119,5 +119,5 @@ class Interrupts:
 
 
 def leave(signum: int) -> NoReturn:
-    """What Ctrl-C and `sys.exit` raise: nothing that catches Exception can swallow it."""
+    """Raise what Ctrl-C and `sys.exit` raise, which `except Exception` does not catch."""
     raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)

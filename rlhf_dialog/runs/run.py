@@ -1,4 +1,4 @@
-"""A run on the disk: how it begins or goes on in its folder, and its checkpoints. Rank 0 writes, every rank reads."""
+"""A run on disk: how it starts or continues in its folder, and its checkpoints. Rank 0 writes, every rank reads."""
 
 import logging
 from functools import partial
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunState:
-    """The trainer and the validation of a run, as they are saved in its folder and restored from it."""
+    """Saves the trainer and the validation of a run in its folder, and restores them."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class RunState:
         identity_: dict[str, Any],
     ):
         self.config, self.run_folder, self.trainer, self.validation = config, run_folder, trainer, validation
-        self.identity = identity_  # `identity.identity_of` the models before any update
+        self.identity = identity_  # `identity.identity_of` the initial models
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
 
     def begin(self, overwrite: bool, resume: bool, weights_from: Path | None, resume_from: str | None = None) -> None:
-        """Bring trainer and folder to where the run begins or goes on, as the flags of the command line say."""
+        """Prepare trainer and folder to start or continue the run, according to the flags of the command line."""
         source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from))
         if source is not None:
             self._restore(source)
@@ -65,7 +65,7 @@ class RunState:
             self._take_weights(weights_from)
 
     def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None) -> Path | None:
-        """Take away what the run replaces, and what a kill has left; returns the checkpoint that the run goes on from."""
+        """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from."""
         if overwrite and not resume:
             run_folder.clear(self.run_folder)
         run_folder.mend(self.run_folder)
@@ -73,7 +73,7 @@ class RunState:
         source = chosen_checkpoint(self.checkpoints, resume_from) if resume else None
         if resume and source is None:
             cut_metrics(self.run_folder / "metrics.jsonl", 0)
-            logger.info("%s: ended before its first checkpoint; the run starts from the beginning", self.run_folder)
+            logger.info("%s: has no checkpoint yet; the run starts from the beginning", self.run_folder)
         return source
 
     def _write_config(self) -> None:
@@ -82,7 +82,7 @@ class RunState:
         logger.info("run folder: %s", self.run_folder)
 
     def _restore(self, source: Path) -> None:
-        """Go on from a checkpoint: nothing in the folder changes before every rank has read it."""
+        """Continue from a checkpoint; changes nothing in the folder before every rank has read it."""
         trainer, world = self.trainer, self.world
         with world.fail_together():
             _, state = read_state(self.checkpoints, source)
@@ -94,12 +94,12 @@ class RunState:
         if (saved_by := world_size_of(state)) != world.size:
             seed_rank(self.config.seed, world, trainer.iteration)
             logger.warning(
-                "%s: was saved by %d processes, this run has %d; random numbers begin anew, so the run goes on, but not as "
-                "it would have",
+                "%s: was saved by %d processes, but this run has %d; random numbers are seeded again, so the run "
+                "continues, but not exactly as it would have",
                 *(source, saved_by, world.size),
             )
         with trainer.sharing.whole_weights():
-            world.on_main(self._mend_after)
+            world.on_main(self._align_with_checkpoint)
         if best := world.on_main(self._best_without_agent):
             with world.fail_together(), trainer.sharing.writable_weights():
                 load_weights(best, self._modules(), world.device)
@@ -122,52 +122,55 @@ class RunState:
             read_partitions(source, state, trainer.engines, world)
 
     def _best_without_agent(self) -> Path | None:
-        """An earlier checkpoint that `best` names while `best_agent/` is missing, since the run went back."""
+        """The checkpoint that `best` names, if `best_agent/` is missing because the run went back."""
         best = best_checkpoint(self.checkpoints)
         missing = best is not None and best.is_dir() and not (self.run_folder / "best_agent").exists()
         return best if missing else None
 
-    def _mend_after(self) -> None:
-        """Bring what stands beside the checkpoint to its iteration."""
+    def _align_with_checkpoint(self) -> None:
+        """Bring the files next to the checkpoint to its iteration."""
         iteration = self.trainer.iteration
-        if self.validation and self.validation.is_best(iteration):  # a kill may have come before it was said
+        if self.validation and self.validation.is_best(iteration):  # a kill may have come before it was recorded
             mark_best(self.checkpoints, iteration)
             self._save_best()
         cut_metrics(self.run_folder / "metrics.jsonl", iteration)
 
     def _compare(self, source: Path, state: dict[str, Any]) -> None:
-        """Refuse the checkpoint of another run; tell what may be different and is."""
+        """Reject the checkpoint of another run; log the settings that may change and did."""
         if "identity" not in state:
-            logger.warning("%s: is of an earlier version and does not say what it was made with", source)
+            logger.warning(
+                "%s: was written by an earlier version that did not record its settings, so they are not compared",
+                source,
+            )
             return
         identity.refuse_another_run(self.identity, state["identity"], source)
         if changes := identity.changed_settings(self.config, state.get("settings")):
-            logger.info("resumed with other settings: %s", "; ".join(changes))
+            logger.info("resumed with changed settings: %s", "; ".join(changes))
 
     def _take_weights(self, run: Path) -> None:
-        """Begin with the weights of another run's newest checkpoint, and save that beginning, so that it can be resumed."""
+        """Start with the weights of another run's newest checkpoint, and save that start, so that it can be resumed."""
         with self.world.fail_together():
             source, state = read_state(run / "checkpoints")
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
         with self.world.fail_together(), self.trainer.sharing.writable_weights():
-            fresh = load_weights(source, self._modules(), self.world.device)
+            missing = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
-        anew = ["the optimizer", "the counters", "the position in the data", "the KL controller", *fresh]
-        anew += ["the state of the reward"] if state.get("reward") else []
-        logger.info("weights of %s; %s begin anew", source, ", ".join(anew))
+        fresh = ["the optimizer", "the counters", "the position in the data", "the KL controller", *missing]
+        fresh += ["the state of the reward"] if state.get("reward") else []
+        logger.info("loaded the weights of %s; newly initialised: %s", source, ", ".join(fresh))
         if found:
-            logger.info("other than in that run: %s", "; ".join(found))
+            logger.info("differences from that run: %s", "; ".join(found))
         self.save(best=False)
 
     def _refuse_foreign_adapter(self, source: Path, found: list[str]) -> None:
-        """An adapter is a change of the model that it was trained on, at its scale. Raises UserError for another one."""
+        """Raises UserError when the adapter was trained on another model or at another scale."""
         wrong = [one for one in found if one.startswith(("model_path:", "lora_"))]
         if self.config.use_lora and wrong:
-            raise UserError("\n  ".join([f"{source}: its adapter belongs to another model than this run's:", *wrong]))
+            raise UserError("\n  ".join([f"{source}: its adapter does not fit the model of this run:", *wrong]))
 
     def save(self, best: bool) -> None:
-        """Write the checkpoint of this iteration; after the best one so far also its agent. All ranks call it."""
+        """Write the checkpoint of this iteration, and its agent if it is the `best` so far. All ranks must call it."""
         random_of_ranks = self.world.gather(random_states())
         staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
         with self.trainer.sharing.whole_weights():

@@ -1,4 +1,4 @@
-"""Where metrics go: metrics.jsonl always; console, wandb and TensorBoard by configuration; all behind `log(step, metrics)`."""
+"""Destinations of metrics: always metrics.jsonl; console, wandb and TensorBoard by configuration."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ NUM_SHOWN = 8  # metrics in the console line of an evaluation
 
 
 class Tracker(Protocol):
-    """One place that metrics go to."""
+    """One destination of metrics."""
 
     def log(self, step: int, metrics: Metrics) -> None: ...
 
@@ -33,11 +33,11 @@ class Tracker(Protocol):
 
 
 class JsonlTracker:
-    """`metrics.jsonl`, one object a line, written at once in every iteration; non-finite numbers are null."""
+    """`metrics.jsonl`, one object per line, written immediately in every iteration; non-finite numbers are null."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.file = path.open("ab", buffering=0)  # a full disk leaves nothing behind that closing would write again
+        self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
 
     def log(self, step: int, metrics: Metrics) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in as_numbers(metrics).items()}
@@ -51,12 +51,12 @@ class JsonlTracker:
 
 
 def as_numbers(metrics: Metrics) -> Metrics:
-    """Plain Python numbers, whatever kind of number a vec-info returned."""
+    """The metrics as Python numbers; a vec-info may return other numeric types."""
     return {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line that a kill cut short is left out."""
+    """The lines of a metrics.jsonl, without a last line that a kill left incomplete."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -67,31 +67,31 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def last_iteration(path: Path) -> int:
-    """The iteration that the lines of a metrics.jsonl reach from 1 without a gap; 0 where there is no such file."""
+    """The last iteration of a metrics.jsonl before any gap, counted from 1; 0 if there is no such file."""
     rows = read_metrics(path) if path.is_file() else []
     gap = (i for i, row in enumerate(rows) if not isinstance(row, dict) or row.get("iteration") != i + 1)
     return next(gap, len(rows))
 
 
 def cut_metrics(path: Path, iteration: int) -> None:
-    """Keep the lines up to `iteration`, atomically: what a resumed run computes again is not there twice."""
+    """Remove the lines after `iteration`, atomically, since a resumed run will write them again."""
     if path.exists():
         kept = [row for row in read_metrics(path)[:iteration] if row["iteration"] <= iteration]
         replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 class WandbTracker:
-    """Weights & Biases; offline when there is no key and no mode was chosen."""
+    """Weights & Biases; offline if no key and no mode is set."""
 
     def __init__(self, config: Config, folder: Path):
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its crash reports go to its makers
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # do not send crash reports to its makers
         import wandb
 
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
             mode = "offline"
             logger.info(
-                "wandb: no key found, logging offline below %s; `wandb sync` uploads it later", folder / "wandb"
+                "wandb: no key found; logging offline to %s; use `wandb sync` to upload it later", folder / "wandb"
             )
         self.run = wandb.init(
             project=config.wandb_project,
@@ -127,7 +127,7 @@ class TensorBoardTracker:
 
 
 class ConsoleTracker:
-    """A live line with time left, reward, KL and FPS on a terminal; elsewhere one plain line per log point."""
+    """A live line with remaining time, reward, KL and FPS on a terminal; otherwise one plain line per log point."""
 
     def __init__(self, config: Config):
         self.console = Console()
@@ -148,7 +148,7 @@ class ConsoleTracker:
         self.progress.start()
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """The line of the iteration, if its metrics are there, and the line of its evaluation, if there was one."""
+        """Print a line for the iteration if it has metrics, and a line for its evaluation if there was one."""
         if "objective/score" in metrics:
             self._show_iteration(step, metrics)
         found = {name.removeprefix("eval/"): value for name, value in metrics.items() if name.startswith("eval/")}
@@ -159,7 +159,7 @@ class ConsoleTracker:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The live line makes room for another progress bar while the block runs."""
+        """Hide the live line while the block runs, to make room for another progress bar."""
         if not self.live:
             yield
             return
@@ -187,7 +187,7 @@ class ConsoleTracker:
         self.progress.update(self.task, completed=share)
 
     def show_samples(self, rollout: Rollout, step: int, num_samples: int = 3) -> None:
-        """A table of the first dialogues of a rollout with the parts of their reward."""
+        """Print a table of dialogues of a rollout with the parts of their reward."""
         parts = rollout.reward_scores.parts
         table = Table(title=f"samples of iteration {step}", show_lines=True, title_justify="left")
         for name, style in (("last turn", "dim"), ("response", "bold"), ("reference", "dim")):
@@ -211,7 +211,7 @@ class ConsoleTracker:
 
 
 class Trackers:
-    """All the places of one run."""
+    """All trackers of a run."""
 
     def __init__(self, config: Config, folder: Path):
         self.console = ConsoleTracker(config)
@@ -224,7 +224,7 @@ class Trackers:
             self.others.append(TensorBoardTracker(folder))
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """All to metrics.jsonl; to the others every `log_interval`, between them what an evaluation found.
+        """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always.
 
         Raises UserError when the disk is full.
         """

@@ -1,4 +1,4 @@
-"""Evaluation during training: fixed validation prompts answered by the policy, and which iteration was the best."""
+"""Evaluation during training: the policy answers fixed validation prompts, and the best iteration is recorded."""
 
 import math
 import random
@@ -33,7 +33,7 @@ class Best:
 
 
 class Validation:
-    """Measures the policy now and then, without a trace in the training, and remembers the best iteration."""
+    """Evaluates the policy at intervals, without influence on the training, and records the best iteration."""
 
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         self.config, self.prompts = config, prompts
@@ -42,9 +42,9 @@ class Validation:
         self.best: Best | None = None
 
     def check(self) -> None:
-        """Measure two references, as if they were replies: a broken reward and an unknown `eval_metric` show before training.
+        """Measure two references as if they were replies, to find errors before training.
 
-        Raises UserError for the name, RewardError for the reward.
+        Raises UserError for an unknown `eval_metric`, RewardError for a reward that fails.
         """
         barest = sorted(self.prompts, key=lambda prompt: (prompt.reference is not None, prompt.act is not None))
         dialogues = [replace(prompt, response=prompt.reference or "") for prompt in barest[:2]]
@@ -53,11 +53,11 @@ class Validation:
         if self.config.eval_metric not in names:
             hint = nearest(self.config.eval_metric, names) or "."
             raise UserError(
-                f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Measured are: {', '.join(names)}"
+                f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(names)}"
             )
 
     def due(self, iteration: int, done: bool) -> bool:
-        """Whether to measure after `iteration`; the last one of a run always is."""
+        """Whether to evaluate after `iteration`; always after the last one."""
         return done or iteration % self.config.eval_interval == 0
 
     def run(self, trainer: PPOTrainer, trackers: Trackers | None) -> Metrics:
@@ -73,7 +73,7 @@ class Validation:
         return metrics
 
     def measure(self, trainer: PPOTrainer) -> Metrics:
-        """`eval/<metric>` of the policy as it is, and `time/eval`. Raises RewardError when the reward fails."""
+        """`eval/<metric>` of the current policy, and `time/eval`. Raises RewardError when the reward fails."""
         start = time.perf_counter()
         with random_states_kept():
             seed_everything(self.config.seed)
@@ -94,15 +94,15 @@ class Validation:
             self.best = Best(self.config.eval_metric, len(self.prompts), value, iteration)
 
     def is_best(self, iteration: int) -> bool:
-        """Whether `iteration` is the best one so far."""
+        """Whether `iteration` is the best so far."""
         return self.best is not None and self.best.iteration == iteration
 
     def state_dict(self) -> dict[str, Any]:
-        """The best so far; JSON."""
+        """The best result so far, as JSON."""
         return {"best": asdict(self.best) if self.best else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a stored state; a best of another metric or another number of prompts is no measure for this run."""
+        """Restore a stored state; a best of another metric or another number of prompts is dropped."""
         best = Best(**state["best"]) if state["best"] else None
         comparable = best and (best.metric, best.num_prompts) == (self.config.eval_metric, len(self.prompts))
         self.best = best if comparable else None
@@ -111,12 +111,12 @@ class Validation:
 def load_validation_prompts(config: Config) -> list[Dialogue]:
     """At most `eval_episodes` prompts of the validation split, drawn by the seed.
 
-    Raises UserError when there is no such split or it cannot be read.
+    Raises UserError when there is no such split, or when it cannot be read.
     """
     try:
         prompts = load_prompts(config.env.args.data_path, "validation", config.context_size, config.min_context_size)
     except UserError as error:
         raise UserError(
-            f"eval_interval: {config.eval_interval} asks for a validation split; set eval_interval: 0, or mend this: {error}"
+            f"eval_interval: {config.eval_interval} needs a validation split; set eval_interval: 0, or fix this: {error}"
         ) from error
     return random.Random(config.seed).sample(prompts, min(config.eval_episodes, len(prompts)))

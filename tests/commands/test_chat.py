@@ -267,7 +267,7 @@ def test_control_c_is_130_without_a_traceback(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "no agent here"),
+        ([], "no agent found"),
         (["--agent", "./absent"], "no folder './absent'"),
         (["--agent", "."], "--agent"),
         (["--agent", "nobody/nothing"], "cannot be reached"),

@@ -51,7 +51,7 @@ def test_its_version(capsys):
     [
         ("trian", "error: there is no command 'trian'; did you mean 'train'?\n"),
         ("write_dialogues", "error: there is no command 'write_dialogues'; did you mean 'write-dialogues'?\n"),
-        ("--config", f"error: there is no command '--config'; it is one of {', '.join(NAMES)}\n"),
+        ("--config", f"error: there is no command '--config'; choose one of {', '.join(NAMES)}\n"),
     ],
 )
 def test_an_unknown_command_is_the_users_error(word, advice, capsys):
@@ -91,7 +91,7 @@ def test_as_a_module_from_any_folder(tmp_path):
     ran = python("-m", "rlhf_dialog", "train", "--help", cwd=tmp_path)
     assert "\nusage: python -m rlhf_dialog train --config FILE" in ran.stdout, ran.stderr
     ran = python("-m", "rlhf_dialog", "train", cwd=tmp_path)
-    error = "error: --config is missing: python -m rlhf_dialog train --config nlp_ppo.yaml\n"
+    error = "error: --config is missing; for example: python -m rlhf_dialog train --config nlp_ppo.yaml\n"
     assert (ran.returncode, ran.stderr) == (2, error)
 
 

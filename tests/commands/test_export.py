@@ -123,11 +123,11 @@ def test_a_reward_that_is_not_registered_here_does_not_matter(run):
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["--run", "nowhere"], "--run: 'nowhere' is not the folder of a run with checkpoints"),
+        (["--run", "nowhere"], "--run: 'nowhere' is not a run folder with checkpoints"),
         (["--run", "begun"], "--run: 'begun' has no checkpoint yet"),
-        (["--checkpoint", "iter_000007"], "it holds iter_000001, iter_000002"),
-        (["--checkpoint", "../../agent"], "it holds iter_000001, iter_000002"),
-        (["--output", "model"], "output: 'model' already holds something"),
+        (["--checkpoint", "iter_000007"], "choose one of iter_000001, iter_000002"),
+        (["--checkpoint", "../../agent"], "choose one of iter_000001, iter_000002"),
+        (["--output", "model"], "output: 'model' is not empty"),
     ],
 )
 def test_what_is_not_there_or_in_the_way(run, words, found, capsys):
@@ -154,7 +154,7 @@ def test_a_base_model_that_has_moved(runs, run, capsys):
     folder = run("lora")
     Path("model").rename("moved")
     assert exported(folder, "out") == 2
-    refused(capsys, "model_path is 'model', and there is no such folder here", "--model_path DIR")
+    refused(capsys, "model_path is 'model', which is not a folder here", "--model_path DIR")
     assert exported(folder, "out", "--model_path", "moved") == 0
     model = "model.safetensors"
     assert (Path("out") / model).read_bytes() == (runs / "lora/agent" / model).read_bytes()
@@ -218,7 +218,7 @@ def test_code_of_a_model_is_run_for_a_trusted_configuration_alone(run, capsys):
     folder = run()
     change(folder / "checkpoints/iter_000002/config.yaml", trust_remote_code=True)
     assert exported(folder, "out") == 2
-    refused(capsys, "config.yaml: trust_remote_code ignored; --trust_config allows it", "code of its own")
+    refused(capsys, "config.yaml: trust_remote_code ignored; use --trust_config to allow it", "code of its own")
     assert not Path("ran").exists()
     assert exported(folder, "out", "--trust_config") == 2
     refused(capsys, "code from these may run")
@@ -231,5 +231,7 @@ def test_pickled_weights_are_read_for_a_trusted_configuration_alone(run, capsys)
     folder = run()
     change(folder / "checkpoints/iter_000002/config.yaml", allow_pickle_weights=True)
     assert exported(folder, "out") == 2
-    refused(capsys, "config.yaml: allow_pickle_weights ignored; --trust_config allows it", "no safetensors weights")
+    refused(
+        capsys, "config.yaml: allow_pickle_weights ignored; use --trust_config to allow it", "no safetensors weights"
+    )
     assert exported(folder, "out", "--trust_config") == 0

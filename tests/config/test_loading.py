@@ -203,7 +203,7 @@ def test_missing_keys_say_what_they_are(write):
     said = message(write("lr: 1.0\n"))
     lines = [line.strip() for line in said.splitlines()[1:]]
     assert sorted(line.split(":")[0] for line in lines) == ["env", "model_path", "reward_class"]
-    assert any("causal LM" in line for line in lines)
+    assert any("causal language model" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -364,13 +364,13 @@ def test_two_kl_values_are_a_mistake_that_names_both_keys(write, depth):
     reward = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.3}}"
     where = "reward_class" + ".args.parts.1" * depth
     said = message(write(inside(depth, reward) + "kl_coef: 0.2\n"))
-    assert f"kl_coef: 0.2 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    assert f"kl_coef: found 0.2, but 0.3 in {where}.args.kl_coef; remove one of them" in said
     other = "{id: NLPReward, args: {intent_coef: 0, kl_coef: 0.4}}"
     pair = f"{{id: CompositeReward, args: {{parts: [{other}, {reward}]}}}}"
     said = message(write(inside(depth - 1, pair)))
     first = where[:-1] + "0"
     assert "1 problem\n" in said
-    assert f"{first}.args.kl_coef: 0.4 here, but 0.3 in {where}.args.kl_coef; keep one of them" in said
+    assert f"{first}.args.kl_coef: found 0.4, but 0.3 in {where}.args.kl_coef; remove one of them" in said
 
 
 def test_a_wrong_kl_argument_inside_a_composite_is_a_mistake(write):
@@ -529,7 +529,7 @@ def test_what_the_program_brings_is_found_last(tmp_path, monkeypatch):
     found = find_config("quickstart.yaml", tmp_path)
     assert found == shipped("configs") / "quickstart.yaml"
     assert load_config(found).experiment_name == "quickstart"
-    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*this program brings: .*nlp_ppo.yaml"):
+    with pytest.raises(UserError, match=r"did you mean 'quickstart.yaml'\?.*the program ships .*nlp_ppo.yaml"):
         find_config("quikstart.yaml", tmp_path)
     (tmp_path / "quickstart.yaml").touch()
     assert find_config("quickstart.yaml") == Path("quickstart.yaml")
@@ -683,7 +683,7 @@ def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
     with caplog.at_level(logging.INFO, "rlhf_dialog"):
         config = load_config(write(SMALL + text))
     for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "use_eval"):
-        assert re.search(rf"{key}: no effect, because \w+", caplog.text)
+        assert re.search(rf"{key}: has no effect here; \w+", caplog.text)
         assert not hasattr(config, key)
 
 

@@ -168,7 +168,7 @@ def test_other_names_get_the_nearest_key_or_nothing(tmp_path):
     assert said_of(tmp_path, "clip_parm") == "clip_parm: unknown key; did you mean 'clip_param'?"
     assert said_of(tmp_path, "xyzzy") == "xyzzy: unknown key"
     assert said_of(tmp_path, "data_path") == "data_path: unknown key; did you mean 'env.args.data_path'?"
-    assert said_of(tmp_path, "hub_token").startswith("hub_token: unknown key; secrets")
+    assert said_of(tmp_path, "hub_token").startswith("hub_token: unknown key; set secrets")
 
 
 def test_a_command_with_other_keys_is_not_told_of_ours():

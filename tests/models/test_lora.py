@@ -301,7 +301,7 @@ def test_targets(paths):
 
 def test_not_with_deepspeed():
     for keys in ({"use_lora": True}, {"use_amp": True, "amp_dtype": "fp16"}):
-        with pytest.raises(ValueError, match=f"{list(keys)[-1]}: has not been tested with use_deepspeed"):
+        with pytest.raises(ValueError, match=f"{list(keys)[-1]}: is not supported with use_deepspeed"):
             settings(use_deepspeed=True, **keys)
     assert settings(use_deepspeed=True, amp_dtype="fp16").use_deepspeed
 

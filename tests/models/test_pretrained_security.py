@@ -284,7 +284,7 @@ def test_a_secret_in_the_configuration_is_refused_without_being_shown(folder, ke
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     with pytest.raises(UserError) as error:
         loading.load_config(path)
-    assert f"{key}: unknown key; secrets belong into the environment" in str(error.value)
+    assert f"{key}: unknown key; set secrets in the environment" in str(error.value)
     assert MARKER not in str(error.value)
 
 

@@ -196,7 +196,7 @@ def test_housekeeping_leaves_later_checkpoints_and_the_new_one_alone(tmp_path):
 def test_a_checkpoint_that_has_the_name_of_another_iteration_is_refused(tmp_path):
     (save(build("shared trunk"), tmp_path)).rename(tmp_path / "iter_000004")
     (tmp_path / "latest").write_text("iter_000004")
-    with pytest.raises(UserError, match="iter_000004: holds the state of iteration 0; rename it to iter_000000"):
+    with pytest.raises(UserError, match="iter_000004: contains the state of iteration 0; rename it to iter_000000"):
         resume("shared trunk", tmp_path)
 
 
@@ -288,7 +288,7 @@ def test_replace_json(tmp_path):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="holds no checkpoint to resume from"):
+    with pytest.raises(UserError, match="contains no checkpoint to resume from"):
         resume("shared trunk", tmp_path)
 
 
@@ -296,15 +296,13 @@ def test_unknown_format_version(tmp_path):
     trainer = build("shared trunk")
     path = save(trainer, tmp_path) / "trainer.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
-    with pytest.raises(UserError, match="has format version 2, this program reads 1"):
+    with pytest.raises(UserError, match="has format version 2, but this program reads 1"):
         resume("shared trunk", tmp_path)
 
 
 def test_a_checkpoint_of_another_kind_of_run(tmp_path):
     save(build("separate critic"), tmp_path)
-    with pytest.raises(
-        UserError, match=r"was saved with optimizers of \['critic', 'policy'\], this run has \['policy'\]"
-    ):
+    with pytest.raises(UserError, match=r"has optimizers of \['critic', 'policy'\], but this run has \['policy'\]"):
         resume("shared trunk", tmp_path)
     save(build("without critic"), tmp_path)
     with pytest.raises(UserError, match="does not fit this run"):
@@ -408,7 +406,9 @@ def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, pointer, text):
     save_checkpoint(tmp_path, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers, best=True)
     (tmp_path / pointer).write_text(text)
     read = newest_checkpoint if pointer == "latest" else checkpoint.best_checkpoint
-    with pytest.raises(UserError, match=rf"{pointer}: names .*which is no checkpoint of this folder; write the name"):
+    with pytest.raises(
+        UserError, match=rf"{pointer}: names .*which is not a checkpoint of this folder; write the name"
+    ):
         read(tmp_path)
 
 
@@ -431,7 +431,7 @@ def test_a_checkpoint_of_links_is_refused(tmp_path, name):
     path = save(trainer, tmp_path / "checkpoints") / name
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"is a link to .*elsewhere, and a checkpoint holds its files itself"):
+    with pytest.raises(UserError, match=r"is a link to .*elsewhere, but a checkpoint must contain its files"):
         resume("shared trunk", tmp_path / "checkpoints")
 
 

@@ -79,7 +79,7 @@ def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path
     with start_python("-c", HOLD, tmp_path, **pipes) as holder:
         assert holder.stdout.readline() == "held\n"
         before = (tmp_path / LOCK).read_text()
-        said = rf"in use by process {holder.pid} on .* since .*; wait for its end, stop it, or choose another name"
+        said = rf"in use by process {holder.pid} on .* since .*; wait until it ends, stop it, or choose another name"
         with pytest.raises(UserError, match=said):
             check_unlocked(tmp_path)
         with pytest.raises(UserError, match=said), locked(tmp_path):
@@ -114,7 +114,7 @@ def test_a_lock_of_another_host_is_refused_with_what_to_do(tmp_path):
     write_lock(tmp_path, ended_process(), host="elsewhere")
     for check in (check_unlocked, lambda folder: locked(folder).__enter__()):
         with pytest.raises(
-            UserError, match=r"on elsewhere since then; .* or remove .*\.lock if you know that it is gone"
+            UserError, match=r"on elsewhere since then; .* or remove .*\.lock if you know that it has ended"
         ):
             check(tmp_path)
 
@@ -177,9 +177,9 @@ def test_on_a_terminal_the_name_is_typed(tmp_path, monkeypatch, capsys, answer, 
     if goes_on:
         confirm_overwrite(tmp_path / "ppo")
     else:
-        with pytest.raises(UserError, match="its name was not typed, so nothing was removed"):
+        with pytest.raises(UserError, match="not confirmed, so nothing was removed"):
             confirm_overwrite(tmp_path / "ppo")
-    assert "Type ppo to go on: " in capsys.readouterr().err
+    assert "Type ppo to continue: " in capsys.readouterr().err
 
 
 def test_nothing_is_asked_without_a_terminal_or_without_a_run(tmp_path, monkeypatch, capsys):
@@ -197,7 +197,7 @@ def test_nothing_is_asked_without_a_terminal_or_without_a_run(tmp_path, monkeypa
 
 
 def test_a_run_without_a_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="holds no checkpoint to resume from; start without --resume"):
+    with pytest.raises(UserError, match="contains no checkpoint to resume from; start without --resume"):
         check_folder(tmp_path, False, True, 5)
     (tmp_path / "config.yaml").write_text("")
     check_folder(tmp_path, False, True, 5)
@@ -205,10 +205,10 @@ def test_a_run_without_a_checkpoint(tmp_path):
     check_folder(tmp_path, False, True, 5)
     with pytest.raises(UserError, match=r"--overwrite, continue it with --resume"):
         check_folder(tmp_path, False, False, 5)
-    with pytest.raises(UserError, match="holds a run of 5 iterations, but no checkpoint"):
+    with pytest.raises(UserError, match="contains a run of 5 iterations, but no checkpoint"):
         check_folder(tmp_path, False, True, 4)
     (tmp_path / "agent").mkdir()
-    with pytest.raises(UserError, match="holds a run of 5 iterations, but no checkpoint"):
+    with pytest.raises(UserError, match="contains a run of 5 iterations, but no checkpoint"):
         check_folder(tmp_path, False, True, 5)
 
 

@@ -158,7 +158,7 @@ def test_changed_settings_are_named():
     changed = identity.changed_settings(settings(lr=1e-5, kl_coef=0.5), then)
     assert changed == [
         "lr 0.001 -> 1e-05",
-        "kl_coef 0.2 -> 0.5 (no effect: the controller goes on with that of the checkpoint)",
+        "kl_coef 0.2 -> 0.5 (no effect: the controller continues with the value of the checkpoint)",
     ]
     decay = identity.settings_of(settings(use_linear_lr_decay=True))
     assert identity.changed_settings(settings(use_linear_lr_decay=True, max_iterations=4), decay) == [

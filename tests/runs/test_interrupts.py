@@ -75,7 +75,7 @@ def test_the_first_iteration_is_left_at_once(signum, capfd):
     with pytest.raises(ENDS[signum]) as error, Interrupts(20):
         signal.raise_signal(signum)
     assert getattr(error.value, "code", 143) == 143
-    assert f"{signum.name}: leaving at once, because this is the first iteration" in capfd.readouterr().err
+    assert f"{signum.name}: ending at once, because this is the first iteration" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("signum", list(ENDS))
@@ -291,7 +291,7 @@ def test_in_the_first_iteration_nothing_is_saved(run, capfd):
     assert run("cut") == 143
     assert not Path("run_results/cut/checkpoints").exists()
     text = capfd.readouterr().err
-    assert "leaving at once" in text
+    assert "ending at once" in text
     assert "Traceback" not in text
     assert run("cut") == 0
 

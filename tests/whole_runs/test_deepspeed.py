@@ -160,7 +160,7 @@ def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):  # no
     assert codes(ppo(size, *keys, "--max_iterations", "2")) == [0] * size
     ended = ppo(size, *keys, "--resume")
     assert codes(ended) == [0] * size, ended[0][2]
-    assert "random numbers begin anew" not in ended[0][2]
+    assert "random numbers are seeded again" not in ended[0][2]
     found, expected = numbers(lines()), numbers(lines(Path("run_results/whole")))
     assert [set(line) for line in found] == [set(line) for line in expected]
     for line, wanted in zip(found, expected, strict=True):

@@ -148,7 +148,7 @@ def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys
     capsys.readouterr()
     assert run("--resume_from", "abandoned/iter_000008") == 2
     said = capsys.readouterr().err
-    assert "abandoned holds iter_000004, iter_000006, iter_000008, iter_000010; to continue one of these" in said
+    assert "abandoned contains iter_000004, iter_000006, iter_000008, iter_000010; to continue one of these" in said
     assert "--resume --experiment_name" in said
     new = RUN.with_name("new")
     shutil.copytree(CHECKPOINTS / "abandoned/iter_000008", new / "checkpoints/iter_000008")
@@ -199,7 +199,7 @@ def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):  # noqa: F811
     evaluated(run, 0.6, 0.2, 0.9)
     shutil.rmtree(CHECKPOINTS / "iter_000001")  # as housekeeping does once there is a better one
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
-    assert "the best checkpoint so far, of iteration 1, is no longer there" in caplog.text
+    assert "the best checkpoint so far, of iteration 1, no longer exists" in caplog.text
     assert "its agent: none, because" in caplog.text
     assert not (CHECKPOINTS / "best").exists()
     assert not (RUN / "best_agent").exists()
@@ -224,17 +224,17 @@ def test_a_best_that_is_older_stays(run):  # noqa: F811
     [
         (
             ["--resume_from"],
-            "'true' is no checkpoint in run_results/ppo/checkpoints; give one of iter_000002, iter_000004",
+            "'true' is not a checkpoint in run_results/ppo/checkpoints; choose one of iter_000002, iter_000004",
         ),
-        (["--resume_from", "3"], "'3' is no checkpoint in run_results/ppo/checkpoints; give one of iter_000002"),
-        (["--resume_from", "000012"], "'000012' is no checkpoint"),  # YAML reads 10
-        (["--resume_from", "../ppo/checkpoints/iter_000002"], "is no checkpoint in"),
+        (["--resume_from", "3"], "'3' is not a checkpoint in run_results/ppo/checkpoints; choose one of iter_000002"),
+        (["--resume_from", "000012"], "'000012' is not a checkpoint"),  # YAML reads 10
+        (["--resume_from", "../ppo/checkpoints/iter_000002"], "is not a checkpoint in"),
         (
             ["--resume_from", "2", "--overwrite"],
             "--overwrite replaces the run, --resume_from goes on with it; give one",
         ),
         (["--resume_from", "2", "--resume_weights_only", "run_results/ppo"], "give one of them"),
-        (["--resume_from", "2", "--experiment_name", "new"], "run_results/new/checkpoints; it holds none"),
+        (["--resume_from", "2", "--experiment_name", "new"], "run_results/new/checkpoints; it contains none"),
         (["--resume_from", "2", "--seed", "5"], "seed: 5 here, 0 in the checkpoint"),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_smoke_test_goes_back_nowhere(run, ten):  # noqa: F811
 def test_a_name_that_is_not_the_iteration_is_refused(run, ten, refused):  # noqa: F811
     copies(ten)
     shutil.copytree(CHECKPOINTS / "iter_000002", CHECKPOINTS / "iter_000003")
-    assert "iter_000003: holds the state of iteration 2; rename it to iter_000002" in refused("--resume_from", "3")
+    assert "iter_000003: contains the state of iteration 2; rename it to iter_000002" in refused("--resume_from", "3")
 
 
 def test_resume_from_replaces_a_pointer_that_leads_nowhere(run, ten):  # noqa: F811
@@ -276,10 +276,10 @@ def test_resume_from_replaces_a_pointer_that_leads_nowhere(run, ten):  # noqa: F
 
 
 GAPS = {
-    "of two branches": ([1, 2, 3, 4, 9, 10], "holds the iterations 1 to 4 without a gap"),
-    "too short": ([1, 2, 3, 4, 5], "holds the iterations 1 to 5 without a gap"),
-    "twice": ([1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10], "holds the iterations 1 to 4 without a gap"),
-    "only the end": ([9, 10], "does not begin with iteration 1"),
+    "of two branches": ([1, 2, 3, 4, 9, 10], "contains only iterations 1 to 4 without a gap"),
+    "too short": ([1, 2, 3, 4, 5], "contains only iterations 1 to 5 without a gap"),
+    "twice": ([1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10], "contains only iterations 1 to 4 without a gap"),
+    "only the end": ([9, 10], "does not start with iteration 1"),
     "missing": (None, "is missing"),
 }
 
@@ -294,7 +294,7 @@ def test_metrics_that_do_not_reach_the_checkpoint(run, refused, ten, gap):  # no
         lines = [f'{{"iteration": {i}}}\n' for i in found]
         (RUN / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
     message = refused("--resume")
-    assert f"run_results/ppo/metrics.jsonl: {said}, but iter_000010 comes after iteration 10; " in message
+    assert f"run_results/ppo/metrics.jsonl: {said}, but iter_000010 is of iteration 10; " in message
     assert "a new run with its weights: --resume_weights_only run_results/ppo --experiment_name <a new name>" in message
     fits = found is not None and found[:4] == [1, 2, 3, 4]
     assert ("continue from a checkpoint that fits, --resume_from iter_000004, or" in message) == fits
@@ -332,7 +332,7 @@ def test_checkpoints_go_by_number_not_by_name(tmp_path):
     newest = tmp_path / "checkpoints/iter_1000000"
     assert chosen_checkpoint(tmp_path / "checkpoints", None) == newest
     assert chosen_checkpoint(tmp_path / "checkpoints", "1000000") == newest
-    with pytest.raises(UserError, match=r"give one of iter_999999, iter_1000000$"):
+    with pytest.raises(UserError, match=r"choose one of iter_999999, iter_1000000$"):
         chosen_checkpoint(tmp_path / "checkpoints", "3")
 
 

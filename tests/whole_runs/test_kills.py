@@ -327,7 +327,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(starter, world, t
     assert starter.run(folder) == 2
     assert "--resume" in (folder / "said").read_text()
     assert starter.run(folder, "--resume") == 0
-    assert "ended before its first checkpoint; the run starts from the beginning" in (folder / "said").read_text()
+    assert "has no checkpoint yet; the run starts from the beginning" in (folder / "said").read_text()
     assert results(folder) == expected[0]
 
 
@@ -339,7 +339,7 @@ def test_a_longer_run_without_its_checkpoints_is_not_thrown_away(starter, world,
     lines = "".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3))
     (run / "metrics.jsonl").write_text(lines)
     assert starter.run(folder, "--resume") == 2
-    assert "holds a run of 3 iterations, but no checkpoint" in (folder / "said").read_text()
+    assert "contains a run of 3 iterations, but no checkpoint" in (folder / "said").read_text()
     assert (run / "metrics.jsonl").read_text() == lines
 
 

@@ -74,7 +74,7 @@ def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):  # noqa:
     tiny.byte_tokenizer().save_pretrained(tmp_path / "other")
     again = [*LORA, "--resume_weights_only", "run_results/ppo"]
     assert run(*again, "--experiment_name", "a", "--model_path", "./other") == 2
-    assert "its adapter belongs to another model than this run's:\n  model_path:" in capsys.readouterr().err
+    assert "its adapter does not fit the model of this run:\n  model_path:" in capsys.readouterr().err
     assert run(*again, "--experiment_name", "b", "--lora_alpha", "5") == 2
     assert "lora_alpha: 5.0 here, 32.0 in the checkpoint" in capsys.readouterr().err
     assert run(*again, "--experiment_name", "c", "--max_iterations", "1") == 0

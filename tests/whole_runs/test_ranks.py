@@ -163,7 +163,7 @@ def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, ke
     assert [code for code, *_ in ppo(size, *keys, "--max_iterations", "2")] == [0] * size
     ended = ppo(size, *keys, "--resume")
     assert [code for code, *_ in ended] == [0] * size, ended[0][2]
-    assert "random numbers begin anew" not in ended[0][2]
+    assert "random numbers are seeded again" not in ended[0][2]
     assert numbers(lines()) == numbers(lines(Path("run_results/whole")))
     newest = [RUN.with_name(name) / "checkpoints/iter_000004" for name in ("whole", "ppo")]
     expected, found = map(weights, newest)
@@ -199,7 +199,7 @@ def test_ranks_go_back_together(ppo):
         )
     refused = ppo(2, *words, "--resume_from", "7")
     assert {code for code, *_ in refused} == {2}
-    assert refused[0][2].count("'7' is no checkpoint in") == 1
+    assert refused[0][2].count("'7' is not a checkpoint in") == 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
@@ -216,7 +216,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")
     assert {code for code, *_ in (first, *others)} == {0}, first[2]
-    assert f"was saved by {before} processes, this run has {after}; random numbers begin anew" in first[2]
+    assert f"was saved by {before} processes, but this run has {after}; random numbers are seeded again" in first[2]
     assert [line["iteration"] for line in lines()] == [1, 2, 3, 4]
     assert [line["episodes"] for line in lines()] == [7, 14, 21, 28]
     assert all(
@@ -267,10 +267,10 @@ def test_a_signal_that_one_rank_gets_ends_all_after_the_same_iteration(ppo, rank
 def test_too_few_prompts_are_refused_with_the_table_and_numbers_that_fit(ppo):
     first, second = ppo(2, "--rollout_batch_size", "3", "--num_responses_per_prompt", "3")
     assert (first[0], second[0], second[2]) == (2, 2, "")
-    assert "1 prompts an iteration cannot be shared out over 2 processes" in first[2]
+    assert "1 prompts an iteration are too few for 2 processes" in first[2]
     for name in ("responses", "tokens", "world", "minibatch", "microbatch", "accumulation"):
         assert f"\n  {name} " in first[2]
-    assert "this fits: rollout_batch_size: 6" in first[2]
+    assert "set rollout_batch_size: 6" in first[2]
     assert {code for code, *_ in ppo(2, "--rollout_batch_size", "6", "--num_responses_per_prompt", "3")} == {0}
 
 
@@ -279,7 +279,7 @@ def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
     assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
     first, second = ppo(2)
     assert (first[0], second[0], second[2]) == (2, 2, "")
-    assert first[2].count("holds a run already") == 1
+    assert first[2].count("already contains a run") == 1
     first, second = ppo(2, "--lr", "-1")
     assert first[2].count("error: ") == 1
     assert first[0] == 2
@@ -302,7 +302,7 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
 
     first, second = runs_in_ranks(2, work, tmp_path)
     assert (first[0], second[0]) == (2, 2)
-    assert "rank 1 would train something else than rank 0" in first[2]
+    assert "rank 1 differs from rank 0" in first[2]
     assert "\n  data: '20 prompts" in first[2]
 
     def other_steps(rank: int) -> int:
@@ -344,7 +344,7 @@ def test_torchrun(ppo, tmp_path):
     assert ran.stderr.count("agent saved") == 1
     ran = launched(tmp_path, command)
     assert ran.returncode != 0
-    assert ran.stderr.count("error: run_results/ppo: holds a run already") == 1
+    assert ran.stderr.count("error: run_results/ppo: already contains a run") == 1
 
 
 def test_accelerate_launch(ppo, tmp_path):

@@ -428,7 +428,7 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
         shutil.copytree(world / name, tmp_path / f"moved_{name}")
     words = ["--model_path", "./moved_model", "--env.args.data_path", "./moved_data", "--max_iterations", "3"]
     assert run("--resume", *words, "--lr", "1e-4", "--per_device_microbatch_size", "2") == 0
-    assert "resumed with other settings: lr 0.001 -> 0.0001" in caplog.messages
+    assert "resumed with changed settings: lr 0.001 -> 0.0001" in caplog.messages
     state = checkpoint_of(tmp_path / "run_results" / "ppo", "iter_000003")
     assert len(state["identity_sha256"]) == 64
     assert state["settings"]["lr"] == 1e-4
@@ -443,7 +443,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_with_a_warning(run, tmp_p
         del state[key]
     path.write_text(json.dumps(state), encoding="utf-8")
     assert run("--resume", "--max_iterations", "3") == 0
-    assert "does not say what it was made with" in caplog.text
+    assert "did not record its settings" in caplog.text
 
 
 @pytest.mark.whole_run
@@ -467,8 +467,11 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
     before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
     words = ["--experiment_name", "new", "--seed", "3", "--max_iterations", "2"]
     assert run(*words, "--resume_weights_only", "run_results/ppo") == 0
-    assert "weights of run_results/ppo/checkpoints/iter_000003; the optimizer, the counters" in caplog.text
-    assert "other than in that run: seed: 3 here, 0 in the checkpoint" in caplog.text
+    assert (
+        "weights of run_results/ppo/checkpoints/iter_000003; newly initialised: the optimizer, the counters"
+        in caplog.text
+    )
+    assert "differences from that run: seed: 3 here, 0 in the checkpoint" in caplog.text
     new = tmp_path / "run_results" / "new"
     found = rows(new)
     assert [row["iteration"] for row in found] == [1, 2]
@@ -490,11 +493,11 @@ def test_weights_only_begins_a_run_of_its_own(run, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--resume_weights_only"], "name the folder of the run"),
-        (["--resume_weights_only", "absent", "--experiment_name", "new"], "absent holds no checkpoint"),
+        (["--resume_weights_only"], "give the folder of the run"),
+        (["--resume_weights_only", "absent", "--experiment_name", "new"], "absent contains no checkpoint"),
         (["--resume_weights_only", "run_results/ppo", "--resume"], "give one of them"),
         (["--resume_weights_only", "run_results/ppo", "--overwrite"], "this run's own folder"),
-        (["--resume_weights_only", "run_results/ppo"], "holds a run already"),
+        (["--resume_weights_only", "run_results/ppo"], "already contains a run"),
     ],
 )
 def test_weights_only_refuses_what_could_lose_a_run(run, refused, words, said):
@@ -520,7 +523,7 @@ def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
     assert run("--overwrite") == 2
-    assert "its name was not typed, so nothing was removed" in capsys.readouterr().err
+    assert "not confirmed, so nothing was removed" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     assert run("--overwrite", "--smoke") == 0  # it replaces nothing, so it asks nothing
     monkeypatch.setattr(sys, "stdin", Terminal("ppo\n"))
@@ -674,7 +677,7 @@ def test_smoke_passes_every_stage_and_leaves_nothing(run, tmp_path, capsys, capl
 def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, refused, tmp_path):
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
-    assert "holds a run already" in refused("--smoke")
+    assert "already contains a run" in refused("--smoke")
     assert PPOAgent.from_config("ppo.yaml", experiment_name="new").smoke().keys() == {
         *(
             "config",
@@ -841,7 +844,7 @@ def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, reward
 def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
     message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}", "--eval_interval", "1")
-    assert "eval_interval: 1 asks for a validation split; set eval_interval: 0, or mend this: " in message
+    assert "eval_interval: 1 needs a validation split; set eval_interval: 0, or fix this: " in message
 
 
 @pytest.mark.whole_run
@@ -1020,7 +1023,7 @@ def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
     assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
     assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
     again = PPOAgent.from_config("ppo.yaml")
-    with pytest.raises(UserError, match="holds a run"):
+    with pytest.raises(UserError, match="already contains a run"):
         again.train()
 
 
