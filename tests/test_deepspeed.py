@@ -64,7 +64,7 @@ def learner(rollout: Rollout | None, rows, ranks: World, **keys):
 def whole(trainer) -> dict:
     """All weights of the trained modules, on every rank."""
     found = {}
-    with trainer.sharing.writable_weights():
+    with trainer.placement.writable_weights():
         for name, engine in trainer.engines.items():
             found |= {f"{name}.{key}": p.clone() for key, p in parameters(engine.module).items()}
     return found

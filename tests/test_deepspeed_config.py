@@ -24,9 +24,9 @@ from rlhf_dialog.distributed.deepspeed_config import (
 )
 from rlhf_dialog.distributed.deepspeed_engine import load_deepspeed
 from rlhf_dialog.distributed.lockstep import Lockstep, Unit
-from rlhf_dialog.distributed.placement import check_sharing
+from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.distributed.zero_checkpoint import refuse_another_sharing
+from rlhf_dialog.distributed.zero_checkpoint import refuse_another_partitioning
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
 
@@ -231,7 +231,7 @@ def test_use_deepspeed_of_a_reward_is_true_or_false():
 
 def test_fp16_weights_need_a_gpu():
     with pytest.raises(UserError, match="fp16 weights need a GPU"):
-        check_sharing(config(use_fp16=True), torch.device("cpu"))
+        check_placement(config(use_fp16=True), torch.device("cpu"))
 
 
 def test_without_deepspeed_the_extra_is_named(monkeypatch):
@@ -247,9 +247,9 @@ def test_without_deepspeed_the_extra_is_named(monkeypatch):
 
 def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
     zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
-    refuse_another_sharing(tmp_path, {}, {}, World())
+    refuse_another_partitioning(tmp_path, {}, {}, World())
     with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, this run has no ZeRO"):
-        refuse_another_sharing(tmp_path, {"zero": zero}, {}, World())
+        refuse_another_partitioning(tmp_path, {"zero": zero}, {}, World())
 
 
 class Three(World):

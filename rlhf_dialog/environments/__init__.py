@@ -1,4 +1,4 @@
-"""Dialogue environments: who talks with the policy, and what each of its replies is worth. Text only, no tensors."""
+"""Dialogue environments: the policy's partner in a dialogue, and the reward of each reply. Text only, no tensors."""
 
 from rlhf_dialog.environments.base import Environment
 from rlhf_dialog.environments.single_turn import SingleTurn

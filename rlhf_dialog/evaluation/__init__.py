@@ -1,1 +1,1 @@
-"""Is it better: replies, measures, intervals, reports, plots."""
+"""Is the agent better: replies, measures, intervals, reports, plots."""

@@ -1,1 +1,1 @@
-"""How much memory a run needs and has: the forecast, the sizes it rests on, the allocator."""
+"""How much memory a run needs and has: the forecast, the model sizes it is computed from, the allocator."""

@@ -1,1 +1,1 @@
-"""The supervised stages: a policy that answers, a classifier of acts."""
+"""The supervised stages: fine-tuning a policy on replies, and training a classifier of dialogue acts."""
