@@ -294,7 +294,7 @@ def test_targets(paths):
     assert not [name for name in target_names(lm, None) if "lm_head" in name]
     for wrong in ("lm_head", "proj", "embed_tokens"):
         with pytest.raises(
-            UserError, match=f"lora_target_modules: '{wrong}' is no linear layer .* has down_proj, gate"
+            UserError, match=f"lora_target_modules: '{wrong}' is not a linear layer .* use one of down_proj, gate"
         ):
             add_adapters(lm, ["policy"], 2, 2.0, ["q_proj", wrong], 0)
 
