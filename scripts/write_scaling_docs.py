@@ -83,7 +83,7 @@ def columns(found: Forecast) -> list[int]:
         ("Adam's state",),
         ("weights of the reference", "reference on"),
     )
-    standing = found.standing(found.peak)
+    standing = found.parts_in(found.peak)
     named = [sum(part.bytes for part in standing if part.name.startswith(start)) for start in starts]
     return [*named, found.total - sum(named)]
 

@@ -1,4 +1,4 @@
-"""`turn_separator: chat_template`: how turns become ids, and when a response ends, by the tokenizer's own template."""
+"""`turn_separator: chat_template`: the tokenizer's own template decides how turns become ids and when a response ends."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -18,10 +18,10 @@ REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
 class TemplateEncoder:
     """Prompts, targets and responses in one tokenizer's chat template; it has the methods of `PromptEncoder`.
 
-    The last turn is the user's, the one before it the assistant's, and so on backwards. A template that refuses to begin
-    with the assistant does not get that oldest turn. The template writes every special token, BOS too; none is added to
-    them. Templates that know `enable_thinking` get False. Raises UserError when there is no template, or when it fails
-    on a greeting.
+    The last turn is the user's, the one before it the assistant's, and so on backwards. If the template refuses to begin
+    with the assistant, that oldest turn is left out. The template writes all special tokens, including BOS; no others are
+    added. Templates with `enable_thinking` get False. Raises UserError when there is no template, or when it fails on a
+    greeting.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int):
@@ -35,7 +35,7 @@ class TemplateEncoder:
         self._assistant_may_begin = accepts(tokenizer, [PROBE_REPLY, PROBE])
 
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
-        """At most `max_prompt_length` ids; the generation prompt ends them, and a BOS token stays in front."""
+        """At most `max_prompt_length` ids, from the BOS token, if there is one, to the generation prompt."""
         return fit_newest(turns, self._encode_turns, self.max_prompt_length, self._head)
 
     def encode_reply(self, turn: str) -> list[int]:
@@ -45,18 +45,18 @@ class TemplateEncoder:
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
 
     def encode_target(self, turn: str) -> list[int]:
-        """The same as `encode_reply`: nothing is learnt behind the end-of-turn token."""
+        """The same as `encode_reply`: nothing is learned after the end-of-turn token."""
         return self.encode_reply(turn)
 
     def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
-        """What lies between the policy's reply and its next one: the end of its turn where the reply has none, the user's turn,
+        """The ids between the policy's reply and its next one: the end-of-turn token if the reply has none, the user's turn, and
         the generation prompt."""
         ids = self._encode(render(self.tokenizer, [PROBE, PROBE_REPLY, turn]).partition(PROBE_REPLY)[2])
         closed = self.end_id in reply_ids and self.end_id in ids
         return ids[ids.index(self.end_id) + 1 :] if closed else ids
 
     def reply_text(self, ids: list[int]) -> str:
-        """The text that rewards and metrics see: what stands before the first end-of-turn token, stripped."""
+        """The text that rewards and metrics see: the part before the first end-of-turn token, stripped."""
         spoken = list(takewhile(lambda i: i not in self.end_ids, ids))
         return str(self.tokenizer.decode(spoken, skip_special_tokens=True)).strip()
 
@@ -66,7 +66,7 @@ class TemplateEncoder:
         return self._encode(render(self.tokenizer, kept))
 
     def _after_prompt(self, turn: str) -> list[int]:
-        """The ids behind the prompt in a whole dialogue; encoded alone where the prompt's ids do not begin the dialogue's."""
+        """The ids after the prompt in a whole dialogue; encoded alone where the dialogue's ids do not begin with the prompt's."""
         whole = render(self.tokenizer, [PROBE], turn)
         ids, start = self._encode(whole), len(self._probe_ids)
         if ids[:start] == self._probe_ids:
@@ -90,27 +90,27 @@ def prompt_encoder(tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_
 
 
 def closing_id(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> int | None:
-    """The id that closes a turn, None where plain text does. Raises UserError as `end_of_turn` does."""
+    """The id that ends a turn, None where plain text ends it. Raises UserError as `end_of_turn` does."""
     if turn_separator == CHAT_TEMPLATE:
         return end_of_turn(tokenizer)
     return tokenizer.get_vocab().get(turn_separator)
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The first special or added token that the template puts behind the assistant's words; else the end-of-text token.
+    """The first special or added token that the template puts after the assistant's text; else the end-of-text token.
 
-    Raises UserError when there is neither, no template, or one that fails or leaves the assistant's words out.
+    Raises UserError when there is neither, or when the template is missing, fails, or leaves out the assistant's text.
     """
     _, found, rest = render(tokenizer, [PROBE], PROBE_REPLY).rpartition(PROBE_REPLY)
     if not found:
-        raise UserError(f"turn_separator: the tokenizer's chat template leaves the assistant's words out; {REMEDY}")
+        raise UserError(f"turn_separator: the tokenizer's chat template leaves out the assistant's text; {REMEDY}")
     added = {i for token, i in tokenizer.get_added_vocab().items() if token.strip()}
     ends = [i for i in tokenizer(rest, add_special_tokens=False)["input_ids"] if i in added]
     end = next(iter(ends), tokenizer.eos_token_id)
     if end is None:
         raise UserError(
-            "turn_separator: the tokenizer's chat template ends the assistant's words with no special token, and the "
-            f"tokenizer has no eos_token either; {REMEDY}"
+            "turn_separator: the tokenizer's chat template does not end the assistant's text with a special token, and the "
+            f"tokenizer has no eos_token; {REMEDY}"
         )
     return end
 
@@ -125,14 +125,15 @@ def accepts(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str]) -> bool:
 
 
 def render(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], reply: str | None = None) -> str:
-    """The turns as the template writes them, closed by `reply`, or open for it (the generation prompt).
+    """The turns as the template writes them, followed by `reply`, or by the generation prompt when there is none.
 
-    Raises UserError when the tokenizer has no template, or one that fails.
+    Raises UserError when the tokenizer has no template, or when the template fails.
     """
     if not tokenizer.chat_template:
         raise UserError(f"turn_separator: chat_template, but the tokenizer has no chat template; {REMEDY}")
     messages = [{"role": ROLES[(len(turns) - i) % 2], "content": turn} for i, turn in enumerate(turns)]
-    messages += [] if reply is None else [{"role": "assistant", "content": reply}]
+    if reply is not None:
+        messages.append({"role": "assistant", "content": reply})
     try:
         text = tokenizer.apply_chat_template(
             messages, add_generation_prompt=reply is None, tokenize=False, enable_thinking=False

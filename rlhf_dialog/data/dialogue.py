@@ -43,8 +43,8 @@ class Dialogue:
     reference: str | None = None  # the turn that followed in the data
     act: int | None = None  # the reference's act: 1 inform, 2 question, 3 directive, 4 commissive
     truncated: bool = False  # a response was cut at `max_new_tokens`, or the dialogue before its end
-    # whatever else the data says; "split", "index" of the prompt, "dialogue" the number of the record in the split that it was
-    # cut from, and in a rollout "group": the number of the prompt, the same for all responses to it, whatever their rank
+    # everything else in the data; "split"; "index" of the prompt; "dialogue", the number in the split of the record that it comes
+    # from; and in a rollout "group", the number of the prompt, the same for all responses to it on all ranks
     meta: dict[str, Any] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)  # all acceptable ones, `reference` first; empty without any
     earlier: list[Turn] = field(
@@ -54,13 +54,13 @@ class Dialogue:
 
     @property
     def turns(self) -> list[Turn]:
-        """Everything said after the prompt, oldest first; empty before the policy has said something."""
+        """Everything said after the prompt, oldest first; empty before the first response."""
         if not (self.earlier or self.response or self.later):
             return []
         return [*self.earlier, Turn(POLICY, self.response), *self.later]
 
     def said(self, response: str, truncated: bool = False) -> "Dialogue":
-        """The dialogue with one more turn of the policy; a dialogue that was truncated once remains so."""
+        """The dialogue with one more turn of the policy; a truncated dialogue remains truncated."""
         truncated = truncated or self.truncated
         return replace(self, response=response, truncated=truncated, earlier=self.turns, later=[])
 
@@ -70,7 +70,7 @@ class Dialogue:
 
 
 def render_prompt(turns: Sequence[str], separator: str) -> str:
-    """`a <EOU> b <EOU>`: every turn, the last one too, is closed by the separator."""
+    """The turns as one text, each followed by the separator: `a <EOU> b <EOU>`."""
     return f" {separator} ".join(turns) + f" {separator}"
 
 
@@ -80,19 +80,19 @@ def render_reply(turn: str) -> str:
 
 
 def render_target(turn: str, separator: str) -> str:
-    """What supervised fine-tuning teaches after a prompt (the end-of-text token is added as an id)."""
+    """The text that supervised fine-tuning teaches after a prompt (the end-of-text token is added as an id)."""
     return f"{render_reply(turn)} {separator}"
 
 
 def fit_turns(turns: Sequence[str], separator: str, encode: Callable[[str], list[int]], max_length: int) -> list[int]:
-    """Token ids of the prompt, at most `max_length`: whole oldest turns go first, then tokens from the left."""
+    """Token ids of the prompt, at most `max_length`: whole oldest turns are dropped first, then tokens from the left."""
     return fit_newest(turns, lambda kept: encode(render_prompt(kept, separator)), max_length)
 
 
 def fit_newest(
     turns: Sequence[str], encode: Callable[[Sequence[str]], list[int]], max_length: int, head: int = 0
 ) -> list[int]:
-    """The ids that `encode` gives the newest turns, at most `max_length`; the first `head` of them are never cut off."""
+    """The ids of as many of the newest turns as fit into `max_length`; the first `head` ids are never cut off."""
     for start in range(len(turns)):
         ids = encode(turns[start:])
         if len(ids) <= max_length:
@@ -101,5 +101,5 @@ def fit_newest(
 
 
 def cut_at_separator(text: str, separator: str) -> str:
-    """The text that rewards and metrics see: what stands before the first separator, stripped."""
+    """The text that rewards and metrics see: the part before the first separator, stripped."""
     return text.split(separator, 1)[0].strip()

@@ -1,4 +1,4 @@
-"""What is on this machine and what only the Hugging Face Hub has, and whether the Hub answers. Telemetry is off."""
+"""Whether a path is on this machine or on the Hugging Face Hub, and whether the Hub answers. Telemetry is off."""
 
 import functools
 import http.client
@@ -11,12 +11,12 @@ from huggingface_hub import constants
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports every training, transformers every version that asks for a file
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # for the processes that this one starts
-os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # asks a service of the Hub to convert other people's repositories
+os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # it would ask a Hub service to convert other people's repositories
 
 
 @functools.cache
 def hub_reachable() -> bool:
-    """Whether the Hub answers at all, asked once and for at most five seconds; its own clients retry for half a minute."""
+    """Whether the Hub answers, tried once per process for at most five seconds (its own clients retry for half a minute)."""
     if constants.HF_HUB_OFFLINE:
         return False
     try:

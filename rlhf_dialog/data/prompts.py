@@ -1,4 +1,4 @@
-"""Dialogues -> prompts with references and acts, their token ids, and the order in which training sees them.
+"""Dialogues -> prompts with references and acts, their token ids, and the order in which training uses them.
 
 B prompts, P prompt tokens.
 """
@@ -22,10 +22,10 @@ MIN_OVERLAP_TOKENS = 4
 def load_prompts(
     data_path: str, split: str, context_size: int = 5, min_context_size: int = 1, drop_overlap: bool = False
 ) -> list[Dialogue]:
-    """One prompt for every turn with at least `min_context_size` turns before it; the last `context_size` are shown.
+    """One prompt for every turn with at least `min_context_size` turns before it; it holds the last `context_size` of them.
 
-    Data that consists of prompts gives one prompt for each row, which needs at least `min_context_size` turns itself.
-    `drop_overlap` leaves out training dialogues that nearly repeat one of validation or test; it changes "train" only.
+    Data that consists of prompts gives one prompt for each row with at least `min_context_size` turns. `drop_overlap` leaves
+    out training dialogues that nearly repeat one of validation or test; it affects only the split "train".
     Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
     """
     records = load_records(data_path, split)
@@ -41,14 +41,14 @@ def load_prompts(
         needed = min_context_size + (0 if records and records[0].is_prompt else 1)  # a dialogue also holds the reply
         raise UserError(
             f"{data_path}, {split}: no prompts; {len(records)} dialogues were read, {len(kept)} are left after "
-            f"drop_overlap, and the longest has {longest} turns while min_context_size {min_context_size} needs "
-            f"{needed}; lower min_context_size, turn drop_overlap off, or give other data"
+            f"drop_overlap, and the longest has {longest} turns, but min_context_size {min_context_size} needs "
+            f"{needed}; lower min_context_size, turn drop_overlap off, or use other data"
         )
     return prompts
 
 
 def _prompts_of(record: DialogueRecord, context_size: int, min_context_size: int) -> list[Dialogue]:
-    """The prompts of one dialogue; of a record that is a prompt, itself when it is long enough."""
+    """The prompts of one dialogue; a record that is a prompt gives itself, when it is long enough."""
     num_turns = len(record.turns)
     if record.is_prompt:
         return [_prompt(record, num_turns, 0, [], context_size)] if num_turns >= min_context_size else []
@@ -56,7 +56,7 @@ def _prompts_of(record: DialogueRecord, context_size: int, min_context_size: int
 
 
 def _prompt(record: DialogueRecord, end: int, reply: int, said: list[str], context_size: int) -> Dialogue:
-    """The turns before `end`; `reply` is the place of what follows in the record's acts and references."""
+    """The prompt of the turns before `end`; `reply` is the index of its reply in the record's acts and references."""
     references = list(dict.fromkeys([*said, *(record.references[reply] if record.references else ())]))
     return Dialogue(
         prompt_turns=record.turns[max(0, end - context_size) : end],
@@ -68,12 +68,12 @@ def _prompt(record: DialogueRecord, end: int, reply: int, said: list[str], conte
 
 
 def _overlap(records: list[DialogueRecord], data_path: str) -> set[int]:
-    """What `find_overlap` finds, and a line in the log. Raises UserError when a held-out split cannot be read."""
+    """The result of `find_overlap`, which is also logged. Raises UserError when a held-out split cannot be read."""
     try:
         held_out = load_records(data_path, "validation") + load_records(data_path, "test")
     except UserError as error:
         raise UserError(
-            f"drop_overlap: needs the validation and test splits; turn it off, or mend this: {error}"
+            f"drop_overlap: needs the validation and test splits; turn it off, or fix this: {error}"
         ) from error
     overlap = find_overlap(records, held_out)
     logger.info(
@@ -87,8 +87,8 @@ def _overlap(records: list[DialogueRecord], data_path: str) -> set[int]:
 def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequence[DialogueRecord]) -> set[int]:
     """Positions of the training dialogues that nearly repeat a held-out one.
 
-    That is: at least half of the distinct utterances of 4 tokens or more (split at white space; compared in lower case,
-    letters and digits only) stand in one held-out dialogue, as utterances of 4 tokens or more.
+    That is: at least half of its distinct utterances of 4 tokens or more (split at white space; compared in lower case,
+    letters and digits only) are also in one held-out dialogue, as utterances of 4 tokens or more.
     """
     holders: dict[str, list[int]] = defaultdict(list)
     for index, record in enumerate(held_out_records):
@@ -109,7 +109,7 @@ def _long_utterances(record: DialogueRecord) -> set[str]:
 
 
 class PromptEncoder:
-    """Prompts and targets as token ids of one tokenizer, and the way back; a separator closes every turn."""
+    """Prompts and targets as token ids of one tokenizer, and replies back to text; a separator ends every turn."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str, max_prompt_length: int):
         self.tokenizer = tokenizer
@@ -121,14 +121,14 @@ class PromptEncoder:
         self.pad_id = pad_id_of(tokenizer)
 
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
-        """At most `max_prompt_length` ids, the BOS token in front among them where the tokenizer adds one itself."""
+        """At most `max_prompt_length` ids, including a BOS token in front where the tokenizer adds one itself."""
         room = self.max_prompt_length - len(self.prefix)
         return self.prefix + fit_turns(turns, self.separator, self._encode, room)
 
     def encode_target(self, turn: str) -> list[int]:
         """A whole target of supervised fine-tuning: the reply, the separator, the end-of-text id."""
         if self.tokenizer.eos_token_id is None:
-            raise UserError("tokenizer: has no end-of-text token (eos_token); set one in its tokenizer_config.json")
+            raise UserError("tokenizer: it has no end-of-text token (eos_token); set one in its tokenizer_config.json")
         return [*self.encode_reply(turn), self.tokenizer.eos_token_id]
 
     def encode_reply(self, turn: str) -> list[int]:
@@ -136,7 +136,7 @@ class PromptEncoder:
         return self._encode(render_target(turn, self.separator))
 
     def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
-        """What lies between the policy's reply and its next one: the user's turn, behind a separator where the reply has none."""
+        """The ids between the policy's reply and its next one: a separator if the reply has none, then the user's turn."""
         closed = self.separator in str(self.tokenizer.decode(reply_ids, skip_special_tokens=False))
         return ([] if closed else self._encode(f" {self.separator}")) + self.encode_reply(turn)
 
@@ -151,13 +151,13 @@ class PromptEncoder:
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Some id to fill batches with; its value never matters: masks say what counts."""
+    """An id to fill batches with; its value does not matter, because masks say what counts."""
     pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     return next(i for i in pads if i is not None)
 
 
 class PromptSampler:
-    """Shuffled epochs without replacement. The permutation comes from (seed, epoch): the position is two integers."""
+    """Shuffled epochs without replacement. (seed, epoch) determines the permutation, so a position is two integers."""
 
     def __init__(self, num_prompts: int, seed: int):
         if num_prompts < 1:
@@ -171,7 +171,7 @@ class PromptSampler:
         self._order = np.random.default_rng([self.seed, epoch]).permutation(self.num_prompts)
 
     def take(self, n: int) -> list[int]:
-        """The next `n` positions; where an epoch ends, the next one begins."""
+        """The next `n` prompt numbers; after the end of an epoch, the next one begins."""
         taken: list[int] = []
         while len(taken) < n:
             part = self._order[self.index : self.index + n - len(taken)].tolist()
@@ -182,15 +182,15 @@ class PromptSampler:
         return taken
 
     def state_dict(self) -> dict[str, int]:
-        """Enough for `load_state_dict` to go on with exactly the same prompts (with the same seed and data)."""
+        """The state from which `load_state_dict` continues with exactly the same prompts (given the same seed and data)."""
         return {"epoch": self.epoch, "index": self.index}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a stored position. Raises UserError when it lies outside the data."""
+        """Move to a stored position. Raises UserError when it is outside the data."""
         epoch, index = state["epoch"], state["index"]
         if epoch < 0 or not 0 <= index < self.num_prompts:
             raise UserError(
                 f"data position: epoch {epoch}, prompt {index} is outside the {self.num_prompts} prompts; resume with "
-                "the data, context_size and min_context_size that the checkpoint was made with"
+                "the data, context_size and min_context_size of the checkpoint"
             )
         self._move(epoch, index)

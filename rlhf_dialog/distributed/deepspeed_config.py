@@ -1,6 +1,6 @@
-"""What the DeepSpeed keys of a run and their JSON files mean, before DeepSpeed is imported.
+"""The DeepSpeed keys of a run and their JSON files, read and checked before DeepSpeed is imported.
 
-Sizes of batches are ours: DeepSpeed gets them in responses, whatever the file says.
+The batch sizes are computed here and given to DeepSpeed in responses; those of the file are replaced.
 """
 
 import json
@@ -19,20 +19,20 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
 FROZEN_KEYS = ("ref_ds_config", "intent_ds_config")
-FROZEN_DEFAULT = "default"  # what NLPReward calls: no engine, and the model waits on the CPU
+FROZEN_DEFAULT = "default"  # NLPReward's name for: no engine, and the model is kept on the CPU
 OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
 REFUSED = {
     "amp": "apex is not supported; use the fp16 or bf16 block, or use_amp: true",
-    "elasticity": "the number of processes is fixed in a run",
-    "autotuning": "DeepSpeed's autotuner starts runs of its own; choose the sizes in the YAML",
+    "elasticity": "the number of processes is fixed during a run; remove the block",
+    "autotuning": "DeepSpeed's autotuner starts its own runs; remove the block and set the sizes in the YAML",
 }
 Precision = Literal["fp32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the trained models of a run are shared out: `document` is the JSON, without `auto` and without batch sizes."""
+    """How the trained models of a run are partitioned; `document` is the JSON without `auto` values and batch sizes."""
 
     source: str
     document: dict[str, Any]
@@ -40,18 +40,18 @@ class EngineSettings:
     precision: Precision
     offload_optimizer: bool
     offload_param: bool
-    sizes: dict[str, Any]  # the batch sizes that the file has
-    notes: tuple[str, ...]  # what of the file is not used
+    sizes: dict[str, Any]  # the batch sizes in the file
+    notes: tuple[str, ...]  # which parts of the file are not used, and why
 
     @property
     def half(self) -> bool:
-        """Whether the weights that compute have 16 bits."""
+        """Whether the model computes with 16-bit weights."""
         return self.precision != "fp32"
 
 
 @dataclass(frozen=True)
 class FrozenSettings:
-    """How a frozen model is kept: stage 0 has no engine, and may wait on the CPU; stage 3 is partitioned."""
+    """Where a frozen model is kept: stage 0 has no engine, and may be kept on the CPU; stage 3 is partitioned."""
 
     source: str
     stage: int
@@ -60,7 +60,10 @@ class FrozenSettings:
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """The engine that `use_deepspeed: true` asks for. Raises UserError for what is not there or cannot be."""
+    """The settings of the engine that `use_deepspeed: true` asks for.
+
+    Raises UserError when the file is missing or asks for something that is not supported.
+    """
     source, raw = read_engine_file(config.deepspeed_config, config.folder, "deepspeed_config")
     document = _without_auto(raw)
     for key in REFUSED.keys() & document.keys():
@@ -77,7 +80,7 @@ def engine_settings(config: Config) -> EngineSettings:
     precision = _precision(document, config.use_fp16, source)
     if stage == 0 and precision != "fp32":
         raise UserError(
-            f"{source}: {precision} with ZeRO stage 0 is not supported; take stage 1, which computes the same with less memory, "
+            f"{source}: {precision} with ZeRO stage 0 is not supported; use stage 1, which computes the same with less memory, "
             "or use_amp: true"
         )
     if config.use_amp and precision != "fp32":
@@ -88,9 +91,9 @@ def engine_settings(config: Config) -> EngineSettings:
 
 
 def _offload(zero: dict[str, Any], stage: int, wanted: bool, source: str) -> None:
-    """Add `use_offload` to the block. Raises UserError for what DeepSpeed would ignore, or could not be saved."""
+    """Add `use_offload` to the block. Raises UserError for an offload that DeepSpeed ignores or that cannot be saved."""
     if wanted and stage == 0:
-        raise UserError("use_offload: true needs a ZeRO stage of 1 to 3: stage 0 has nothing that it could move away")
+        raise UserError("use_offload: true needs ZeRO stage 1, 2 or 3: stage 0 has nothing to offload")
     if wanted:
         zero.setdefault("offload_optimizer", {"device": "cpu"})
         if stage == 3:
@@ -98,7 +101,9 @@ def _offload(zero: dict[str, Any], stage: int, wanted: bool, source: str) -> Non
     for key, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = _device(zero, key)
         if device == "nvme":
-            raise UserError(f"{source}: {key} to nvme is not supported, since checkpoints would miss it; use cpu")
+            raise UserError(
+                f"{source}: {key} to nvme is not supported, because checkpoints would not contain it; use cpu"
+            )
         if device == "cpu" and stage < least:
             raise UserError(f"{source}: {key} needs ZeRO stage {least}{' to 3' if least < 3 else ''}, not {stage}")
 
@@ -129,9 +134,9 @@ def _block(document: dict[str, Any], key: str, source: str) -> dict[str, Any]:
 
 
 def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
-    """What `ref_ds_config` or `intent_ds_config` asks for, at the top level or of a reward that says `use_deepspeed: true`.
+    """The settings of `ref_ds_config` or `intent_ds_config`, at the top level or of a reward with `use_deepspeed: true`.
 
-    None where nobody asks. Raises UserError for stages 1 and 2, and for two that differ.
+    None where the key is not set. Raises UserError for stages 1 and 2, and when two places set different values.
     """
     asked = _asked(config, key)
     if not asked:
@@ -149,8 +154,8 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     stage = zero.get("stage", 0)
     if stage in (1, 2):
         raise UserError(
-            f"{where}: {source} has ZeRO stage {stage}, which shares out the state of an optimizer, and a frozen model has "
-            "none; use stage 0 (the whole model in each process) or 3 (its weights shared out)"
+            f"{where}: {source} has ZeRO stage {stage}, which partitions the state of an optimizer, but a frozen model has "
+            "none; use stage 0 (the whole model in each process) or 3 (partitioned weights)"
         )
     if stage not in (0, 3) or isinstance(stage, bool):
         raise UserError(f"{where}: {source}: zero_optimization.stage is {stage!r}; it must be 0 or 3")
@@ -159,12 +164,12 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
 
 
 def asks_deepspeed(config: Config) -> bool:
-    """Whether DeepSpeed computes: the trained models, or a frozen one."""
+    """Whether DeepSpeed is used, for the trained models or for a frozen one."""
     return config.use_deepspeed or any(_asked(config, key) for key in FROZEN_KEYS)
 
 
 def _asked(config: Config, key: str) -> dict[str, Any]:
-    """The value of `key` at every place that decides on frozen models, by dotted key; None: it does not say."""
+    """The value of `key` at every place that may set it, by dotted key; None where the place does not set it."""
     top = {key: value} if (value := getattr(config, key)) is not None else {}
     inside = {
         f"{place}.args.{key}": node["args"].get(key)
@@ -175,9 +180,11 @@ def _asked(config: Config, key: str) -> dict[str, Any]:
 
 
 def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[str, dict[str, Any]]:
-    """Where the JSON was found and what it holds: beside the YAML, in ds_configs/, here, or shipped; ours for no name.
+    """The path and content of the JSON; for no name, our default.
 
-    Raises UserError."""
+    The file is looked for beside the YAML, in ds_configs/, in the working directory, and among the shipped files.
+    Raises UserError when it is not found or is not a JSON object.
+    """
     if name is None:
         return "our default (ZeRO stage 2)", {"zero_optimization": {"stage": 2}}
     places = [*([folder] if folder else []), Path("ds_configs"), Path(), shipped("ds_configs")]
@@ -188,14 +195,14 @@ def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[s
     try:
         found = json.loads(COMMENT.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{key}: {path} is no JSON (comments with # are fine): {error}") from error
+        raise UserError(f"{key}: {path} is not valid JSON (# comments are allowed): {error}") from error
     if not isinstance(found, dict):
         raise UserError(f"{key}: {path} must hold a JSON object {{...}}, found {type(found).__name__}")
     return str(path), found
 
 
 def _without_auto(node: Any) -> Any:
-    """A copy in which no key says `auto`, so that DeepSpeed's default or ours stands for it."""
+    """A copy without the keys whose value is `auto`; DeepSpeed's default or ours is used for them."""
     if isinstance(node, dict):
         return {key: _without_auto(value) for key, value in node.items() if value != "auto"}
     return [_without_auto(value) for value in node] if isinstance(node, list) else node
@@ -204,7 +211,7 @@ def _without_auto(node: Any) -> Any:
 def check_token_count(config: Config, settings: EngineSettings) -> None:
     """The document's batch size counts tokens: episode_length * env_num / num_mini_batch. Raises UserError when it does not fit.
 
-    Without a meaning when `rollout_batch_size` says how many responses there are.
+    Nothing is checked when `rollout_batch_size` sets the number of responses.
     """
     found = settings.sizes.get("train_batch_size")
     if found is None or config.rollout_batch_size is not None:
@@ -221,7 +228,7 @@ def check_token_count(config: Config, settings: EngineSettings) -> None:
 
 
 def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, world_size: int) -> dict[str, Any]:
-    """The JSON for `deepspeed.initialize`: the user's, with batch sizes in responses and our limit of gradients."""
+    """The document for `deepspeed.initialize`: the user's, with batch sizes in responses and the YAML's gradient limit."""
     most = math.ceil(plan.num_prompts / world_size) * config.num_responses_per_prompt
     part = math.ceil(most / plan.num_minibatches)
     micro = min(config.per_device_microbatch_size, part)
@@ -235,6 +242,8 @@ def engine_document(config: Config, settings: EngineSettings, plan: BatchPlan, w
     replaced = [f"{key} {given[key]} -> {value}" for key, value in ours.items() if given.get(key, value) != value]
     if replaced:
         logger.info(
-            "%s: replaced, since we count responses and the YAML decides: %s", settings.source, ", ".join(replaced)
+            "%s: replaced, because batch sizes are counted in responses and set by the YAML: %s",
+            settings.source,
+            ", ".join(replaced),
         )
     return {**settings.document, **ours, "zero_force_ds_cpu_optimizer": False}

@@ -1,6 +1,6 @@
-"""`Engine` through DeepSpeed: a trained module whose gradients, optimizer and weights ZeRO shares out over the processes.
+"""`Engine` through DeepSpeed: ZeRO partitions the gradients, optimizer state and weights over the processes.
 
-DeepSpeed is imported only when a run uses it. Nothing of it is compiled: the optimizer is torch's AdamW.
+DeepSpeed is imported only when a run uses it. None of its extensions is compiled: the optimizer is torch's AdamW.
 """
 
 import copy
@@ -27,7 +27,7 @@ NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"
 
 
 def load_deepspeed(device: torch.device) -> Any:
-    """The library, quiet and on the device of the run. Raises UserError when it is not installed."""
+    """Import the library without its output, for the device of the run. Raises UserError when it cannot be imported."""
     os.environ["DS_ACCELERATOR"] = device.type
     os.environ.setdefault("LOCAL_RANK", "0")
     try:
@@ -35,11 +35,11 @@ def load_deepspeed(device: torch.device) -> Any:
             deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UserError(
-            f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); pip install "rlhf-dialog[deepspeed]", '
+            f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); run pip install "rlhf-dialog[deepspeed]", '
             'or pip install -e ".[deepspeed]" in a checkout'
         ) from error
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # its warnings are told by the trainer
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # minutes of compiling for what only serving uses
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # the trainer reports what its warnings say
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # takes minutes to compile, and only serving uses it
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
     return deepspeed
@@ -47,7 +47,7 @@ def load_deepspeed(device: torch.device) -> Any:
 
 @contextmanager
 def _silent_compiler() -> Iterator[None]:
-    """When it is imported, DeepSpeed tries what could be compiled here; the linker's words on it are no errors of the run."""
+    """Hide stderr: on import DeepSpeed tests what it could compile here, and the linker's messages are not errors of the run."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -60,7 +60,7 @@ def _silent_compiler() -> Iterator[None]:
 
 
 class DeepSpeedEngine(Engine):
-    """As `Engine`. Clipping is DeepSpeed's, by the limit of its document; a step that it would skip is not made and told."""
+    """As `Engine`. DeepSpeed clips, with the limit in its document; RunStopped is raised for a step that it skips."""
 
     optimizer: Any  # DeepSpeed's around ours; at stage 0 ours
 
@@ -80,7 +80,7 @@ class DeepSpeedEngine(Engine):
                 model=module, optimizer=optimizer, config=copy.deepcopy(document), dist_init_required=False
             )
         except (ValueError, AssertionError) as error:  # pydantic's are ValueErrors
-            raise UserError(f"{settings.source}: DeepSpeed does not take it: {error}") from error
+            raise UserError(f"{settings.source}: DeepSpeed rejects this configuration: {error}") from error
         module.eval()
         self.engine: Any = self.model
         self.optimizer = self.engine.optimizer
@@ -98,12 +98,12 @@ class DeepSpeedEngine(Engine):
         yield
 
     def backward(self, loss: Tensor) -> None:
-        """DeepSpeed too averages over the ranks, where a sum is wanted."""
+        """Add the gradient of this rank's share of the loss. DeepSpeed averages over the ranks, where a sum is wanted."""
         self.norm = math.nan
         self.engine.backward(loss * self.world.size, scale_wrt_gas=False)
 
     def clip(self, limit: float) -> float:
-        """The norm of the gradient before the step clips it to the limit of the document."""
+        """The norm of the gradient before the step clips it to the limit in the document."""
         if self.stage == 0:
             grads = [p.grad for p in self.module.parameters() if p.grad is not None]
             found = nn.utils.get_total_norm(grads)
@@ -121,11 +121,11 @@ class DeepSpeedEngine(Engine):
         self.norm = None
         if not self.engine.was_step_applied():
             raise RunStopped(
-                "DeepSpeed skipped an optimizer step although loss and gradient were finite; the last checkpoint stands"
+                "DeepSpeed skipped an optimizer step although loss and gradient were finite; the last checkpoint is kept"
             )
 
     def zero_grad(self) -> None:
-        """Forget a gradient that got no step, by the way that DeepSpeed has for one that overflowed."""
+        """Discard a gradient for which no step was made, in the way that DeepSpeed discards one that overflowed."""
         if self.norm is None:
             return
         overflow, self.norm = not math.isfinite(self.norm), None
@@ -144,7 +144,7 @@ class DeepSpeedEngine(Engine):
         if not overflow or self.settings.precision != "fp16":
             vars(scaler).update(before)
         elif scaler.cur_scale > getattr(scaler, "min_scale", 1) or scaler.cur_scale < before["cur_scale"]:
-            self.lowered = f"the scale of fp16 losses is {scaler.cur_scale:g} now, was {before['cur_scale']:g}"
+            self.lowered = f"the scale of fp16 losses is lowered from {before['cur_scale']:g} to {scaler.cur_scale:g}"
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -152,8 +152,9 @@ class DeepSpeedEngine(Engine):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """While it lasts, rank 0 has copies of the whole weights in the module, on the CPU in float32 (ZeRO's own are partitions,
-        or views of one buffer); no other rank may use the module. All ranks enter it, and gather one parameter at a time."""
+        """Inside the block, rank 0 has copies of the whole weights in the module, on the CPU in float32 (ZeRO's own are
+        partitions, or views of one buffer); no other rank may use the module. All ranks enter it, and gather one parameter at
+        a time."""
         if self.stage == 0:
             yield
             return
@@ -169,7 +170,7 @@ class DeepSpeedEngine(Engine):
                 p.data = own
 
     def _whole(self, parameter: nn.Parameter) -> Tensor | None:
-        """The parameter of all ranks, on rank 0; the fp32 master where there is one."""
+        """The whole parameter on rank 0, from the fp32 master copy where there is one; None on the other ranks."""
         deepspeed = importlib.import_module("deepspeed")
         found = None
         if self.settings.half and parameter.requires_grad:
@@ -185,7 +186,7 @@ class DeepSpeedEngine(Engine):
 
     @contextmanager
     def writable(self) -> Iterator[None]:
-        """While it lasts, every rank has the whole weights in the module; what rank 0 writes into them is kept by all."""
+        """Inside the block, every rank has the whole weights in the module; all ranks keep what rank 0 writes into them."""
         deepspeed = importlib.import_module("deepspeed")
         with deepspeed.zero.GatheredParameters(list(self.module.parameters()), modifier_rank=0):
             kept = [
@@ -208,7 +209,7 @@ def whole_shape(parameter: Any) -> torch.Size:
 
 
 class FrozenEngine:
-    """The weights of a frozen model, shared out over the processes (ZeRO stage 3 without an optimizer)."""
+    """The weights of a frozen model, partitioned over the processes (ZeRO stage 3 without an optimizer)."""
 
     def __init__(self, module: nn.Module, world: World, zero: dict[str, Any]):
         deepspeed = load_deepspeed(world.device)
@@ -231,7 +232,7 @@ def offload_of(engine: Any) -> Any:
 
 @contextmanager
 def gathered(engine: Any) -> Iterator[None]:
-    """While it lasts, every rank has all weights of an engine of stage 3, and its module can be called in any way."""
+    """Inside the block, every rank has all weights of a stage-3 engine, and its module can be called in any way."""
     deepspeed = importlib.import_module("deepspeed")
     offload = offload_of(engine)
     for hook in (*offload.forward_hooks, *offload.backward_hooks, offload.fwd_pre_hook):
@@ -249,5 +250,5 @@ def gathered(engine: Any) -> Iterator[None]:
 
 
 def forget_trace(engine: Any) -> None:
-    """Tell DeepSpeed that a pass has ended that did not begin at the module of the engine."""
+    """Reset DeepSpeed's trace after a pass that did not begin at the engine's own module."""
     offload_of(engine).get_param_coordinator().reset_step()

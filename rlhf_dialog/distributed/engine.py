@@ -1,6 +1,6 @@
-"""A trained module with its optimizer, on one process or on many that share its gradient.
+"""A trained module with its optimizer, on one process or on several that add up its gradient.
 
-Another way to share (DeepSpeed) is another class with the methods of `Engine`: nothing above asks which it has.
+DeepSpeed is another class with the methods of `Engine`; the code that uses an engine does not need to know which it has.
 """
 
 import warnings
@@ -17,19 +17,19 @@ from rlhf_dialog.models.lora import trained
 
 class Engine:
     """One optimizer step is: for each microbatch `with engine.microbatch(last)`: `engine.model(...)`, `engine.backward(loss)`;
-    then `clip`, `step`, `zero_grad`. The losses of all microbatches of all ranks add up to the loss that is descended.
+    then `clip`, `step`, `zero_grad`. The losses of all microbatches of all ranks add up to the loss that is minimized.
 
-    Every rank runs the same number of microbatches; one that has nothing left gives a loss of 0 that depends on the parameters.
-    The first of all is one that changes nothing, on every rank and in every process: DDP lays its buckets out anew after its
-    first backward, and with three ranks or more another layout rounds differently, so that a resumed run would differ.
+    Every rank runs the same number of microbatches; a rank without rows passes a loss of 0 that depends on the parameters.
+    The very first microbatch of every process changes nothing: DDP rearranges its buckets after its first backward, and with
+    three ranks or more another layout rounds differently, so that a resumed run would differ.
     """
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, world: World, fp16: bool = False):
         self.module = module  # ours: for generation, evaluation and checkpoints
-        self.trained = trained(module)  # of a base that is shared (LoRA) only what is the module's own
+        self.trained = trained(module)  # with LoRA, where the base is shared, only the module's own
         device = next(module.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device) if fp16 else None  # so that small gradients are not 0 in fp16
-        self.lowered: str | None = None  # what happened to that scale in place of the newest step
+        self.lowered: str | None = None  # how the scale was changed in place of the newest step
         self.optimizer, self.world = optimizer, world
         self.model: nn.Module = module  # what the update calls in its place
         self.ddp: DistributedDataParallel | None = None
@@ -45,7 +45,7 @@ class Engine:
 
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:
-        """Around forward and backward of a microbatch: only the last one of a minibatch exchanges gradients."""
+        """Wraps forward and backward of a microbatch: only the last one of a minibatch exchanges gradients."""
         if self.ddp is None or last:
             yield
         else:
@@ -58,7 +58,7 @@ class Engine:
         (shared if self.scaler is None else self.scaler.scale(shared)).backward()
 
     def clip(self, limit: float) -> float:
-        """The norm of the gradient before it was scaled down to `limit`; one within it is not touched."""
+        """Scale the gradient down to the norm `limit` if it is larger; returns the norm from before."""
         self.lowered = None
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
@@ -75,16 +75,16 @@ class Engine:
             self.scaler.update()
 
     def lower_scale(self) -> None:
-        """In place of a step: halve the scale of the losses if it was too large for fp16, and say so in `lowered`.
+        """In place of a step: halve the scale of the losses if it was too large for fp16, and describe it in `lowered`.
 
-        A gradient that is not finite at a scale of 1 has another fault.
+        At a scale of 1, a gradient that is not finite has another cause.
         """
         if self.scaler is None:
             return
         before = self.scaler.get_scale()
         self.scaler.update()
         if before > 1 and self.scaler.get_scale() < before:
-            self.lowered = f"the scale of fp16 losses falls to {self.scaler.get_scale():g}"
+            self.lowered = f"the scale of fp16 losses is lowered from {before:g} to {self.scaler.get_scale():g}"
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

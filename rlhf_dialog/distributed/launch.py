@@ -1,4 +1,4 @@
-"""Where a run runs: its device, its random seeds, and the processes that a launcher started for it."""
+"""Where a run runs: its device, its threads, and the processes that a launcher started for it."""
 
 import gc
 import io
@@ -25,20 +25,20 @@ from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may validate, or wait for a reward
-TELLING = 20.0  # seconds that the other ranks give rank 0 to say what has happened, before they say it
-HEARING = 3.0  # seconds that rank 0 gives them to notice that it has
-_meeting: dict[str, Any] = {}  # "store": where the processes met, once they did
+REPORT_TIMEOUT = 20.0  # seconds that the other ranks wait for rank 0 to report an error, before they report their own
+NOTICE_TIMEOUT = 3.0  # seconds that rank 0 then waits for them to notice its report
+_meeting: dict[str, Any] = {}  # "store": through which the processes met; absent before
 
 
 def rank() -> int:
-    """The number of this process among those that a launcher started; 0 alone."""
+    """The number of this process among those that a launcher started; 0 for a single process."""
     return int(os.environ.get("RANK", "0"))
 
 
 def start(config: Config) -> World:
     """The world of this process: alone, or with the others of torchrun or accelerate launch (gloo on CPU, nccl on CUDA).
 
-    A second call gives the same world. Raises UserError for what cannot be.
+    A second call returns the same world. Raises UserError when the device or the launcher's environment is not usable.
     """
     set_threads(config)
     device = pick_device(config)
@@ -66,15 +66,15 @@ def _backend(device: torch.device) -> str:
 def _own_device(local_rank: int) -> torch.device:
     if local_rank >= torch.cuda.device_count():
         raise UserError(
-            f"process {local_rank} of this machine has no CUDA device: it has {torch.cuda.device_count()}; start one process for "
-            "each of them, or use device: cpu"
+            f"process {local_rank} of this machine has no CUDA device of its own: the machine has {torch.cuda.device_count()}; "
+            "start one process per device, or use device: cpu"
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
 def _meet(backend: str) -> None:
-    """All processes wait here for each other. Raises UserError when the launcher did not say where."""
+    """Wait for all processes and form a group. Raises UserError when the launcher did not set the address."""
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise UserError(
@@ -87,10 +87,10 @@ def _meet(backend: str) -> None:
 
 
 def with_one_voice(run: Callable[[], int]) -> int:
-    """Call `run`, which returns an exit code; of all processes only rank 0 prints.
+    """Call `run`, which returns an exit code; only rank 0 prints.
 
-    Launchers end the other processes as soon as one has ended, so those with an error wait until rank 0 has told it. What
-    rank 0 cannot know, because it happened elsewhere and was no common end (`World.fail_together`), its own process tells.
+    Launchers kill the other processes as soon as one has ended, so a process with an error waits until rank 0 has reported
+    it. An error that rank 0 does not know of (outside of `World.fail_together`) is reported by the process that raised it.
     """
     code, leaving = 1, None
     try:
@@ -102,7 +102,7 @@ def with_one_voice(run: Callable[[], int]) -> int:
             raise
         sys.stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
     if rank() == 0 and code and leaving is None:
-        _let_the_others_know()
+        _notify_others()
     _part()
     if leaving is not None:
         raise leaving
@@ -110,20 +110,20 @@ def with_one_voice(run: Callable[[], int]) -> int:
 
 
 def _part() -> None:
-    """Leave the other processes. What exchanged gradients goes first: the group must not end inside of its destructor."""
+    """Leave the process group. DDP modules are collected first: the group must not be destroyed inside their destructor."""
     _meeting.clear()
     if dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()
 
 
-def _let_the_others_know() -> None:
-    """Rank 0 has told why the run ends; it stays until they know, since the place where they met may end with it."""
-    store, end = _meeting.get("store"), time.monotonic() + HEARING
+def _notify_others() -> None:
+    """Rank 0 has reported why the run ends: wait until the others have noticed, since the store may end with rank 0."""
+    store, end = _meeting.get("store"), time.monotonic() + NOTICE_TIMEOUT
     with suppress(RuntimeError):
         if store is not None:
-            store.set("told", "yes")
-            while store.add("heard", 0) < dist.get_world_size() - 1 and time.monotonic() < end:
+            store.set("reported", "yes")
+            while store.add("noticed", 0) < dist.get_world_size() - 1 and time.monotonic() < end:
                 time.sleep(0.05)
 
 
@@ -136,26 +136,26 @@ def _run_silently(run: Callable[[], int]) -> int:
         stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
         stderr.flush()
         return 1
-    if 0 < code < 128 and not _told_by_rank_0():
+    if 0 < code < 128 and not _reported_by_rank_0():
         stderr.write(f"rank {rank()}: {heard.writes[-1] if heard.writes else code}")
         stderr.flush()
     return code
 
 
-def _told_by_rank_0() -> bool:
-    """Wait until rank 0 has said why the run ends; False when it does not, or is gone."""
-    store, end = _meeting.get("store"), time.monotonic() + TELLING
+def _reported_by_rank_0() -> bool:
+    """Wait until rank 0 has reported why the run ends; False when it does not within REPORT_TIMEOUT, or is gone."""
+    store, end = _meeting.get("store"), time.monotonic() + REPORT_TIMEOUT
     with suppress(RuntimeError):
         while time.monotonic() < end:
-            if store is not None and store.check(["told"]):
-                store.add("heard", 1)
+            if store is not None and store.check(["reported"]):
+                store.add("noticed", 1)
                 return True
             time.sleep(0.1)
     return False
 
 
 class _LastWrites(io.TextIOBase):
-    """A stream that forgets all but its last writes."""
+    """A stream that keeps only its last writes."""
 
     def __init__(self) -> None:
         self.writes: deque[str] = deque(maxlen=20)
@@ -166,7 +166,7 @@ class _LastWrites(io.TextIOBase):
 
 
 def pick_device(config: Config) -> torch.device:
-    """The device of `device` and `disable_cuda`. Raises UserError when CUDA is asked for where there is none."""
+    """The device that `device` and `disable_cuda` choose. Raises UserError when CUDA is asked for but not available."""
     available = torch.cuda.is_available()
     if config.device == "cuda" and config.disable_cuda:
         raise UserError("device: cuda, but disable_cuda: true; keep one of them")

@@ -1,8 +1,8 @@
-"""Ranks that call partitioned models a different number of times, without waiting for each other forever.
+"""Let ranks call partitioned models a different number of times without a deadlock.
 
-A unit is a module that is called as a whole (a trunk, an output embedding): all ranks must call the same one at the same time,
-because its weights come from all of them. Before each call the ranks agree on which; a rank that wants another one, or has ended,
-makes a call of it that counts nowhere.
+A unit is a module that is called as a whole (a trunk, an output embedding): all ranks must call the same unit at the same time,
+because its weights come from all of them. Before each call the ranks agree on the unit; a rank that wants another one, or has
+finished, makes a blank call, whose result is discarded.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from rlhf_dialog.distributed.world import World
 
 @dataclass(frozen=True)
 class Unit:
-    """`blank` calls the module on next to nothing; `ended` is told after every call."""
+    """`blank` calls the module on one token; `ended` is called after every call of the module."""
 
     module: nn.Module
     blank: Callable[[], Any]
@@ -27,7 +27,10 @@ class Unit:
 
 
 class Lockstep:
-    """`with Lockstep(world, units).together():` around what each rank does at its own pace. `passes` counts the calls."""
+    """Use `with Lockstep(world, units).together():` around the calls that each rank makes at its own pace.
+
+    `passes` counts all calls, `blank_passes` the blank ones among them.
+    """
 
     def __init__(self, world: World, units: list[Unit]):
         self.world, self.units = world, units
@@ -36,7 +39,7 @@ class Lockstep:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Ends, or raises, when all ranks have done what they do inside."""
+        """The block ends, or raises, on each rank when all ranks have finished theirs."""
         hooks: list[Any] = []
         for number, unit in enumerate(self.units):
             hooks.append(unit.module.register_forward_pre_hook(partial(self._turn, number), prepend=True))
@@ -53,7 +56,7 @@ class Lockstep:
                 hook.remove()
 
     def _turn(self, number: int, module: nn.Module, args: Any) -> None:
-        """Wait until it is this unit's turn; called before its forward."""
+        """Called before the forward of a unit: make blank calls until it is this unit's turn."""
         if self.inside:
             return
         while (chosen := self.world.least(number)) != number:
@@ -61,7 +64,7 @@ class Lockstep:
         self._begin(number)
 
     def _attend(self) -> None:
-        """Make calls that count nowhere until no rank wants any."""
+        """Make blank calls until no rank wants to call a unit."""
         self.inside = False
         while (chosen := self.world.least(len(self.units))) < len(self.units):
             self._blank(chosen)

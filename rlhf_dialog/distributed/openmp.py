@@ -1,4 +1,4 @@
-"""How the threads of torch's libgomp wait for their next work. It reads the environment once: when torch loads it."""
+"""How the threads of torch's libgomp wait for work. libgomp reads the environment only once, when torch loads it."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ SPINS = "2000"  # turns of a waiting thread's loop before it sleeps; 300,000 by 
 def spin_briefly() -> None:
     """Set GOMP_SPINCOUNT for this process and its children, unless torch is imported already or the user has set a variable.
 
-    Linux only. A thread that waits longer than a parallel loop's gaps takes the core from what else runs on the machine.
+    Linux only. A thread that spins longer than the gaps between parallel loops keeps its core from other programs.
     """
     if sys.platform == "linux" and "torch" not in sys.modules and not any(name in os.environ for name in VARIABLES):
         os.environ["GOMP_SPINCOUNT"] = SPINS
@@ -22,10 +22,10 @@ def spin_briefly() -> None:
 
 @cache
 def warn_when_too_late() -> None:
-    """One warning in the life of a process whose libgomp was loaded with its long default, and what to do about it."""
+    """Warn, once per process, when libgomp was loaded with its long default, and say what to do about it."""
     if sys.platform == "linux" and not any(name in os.environ for name in VARIABLES) and _has_libgomp():
         logger.warning(
-            "torch was imported before rlhf_dialog, so its waiting threads spin for long, which is slow on a busy machine: "
+            "torch was imported before rlhf_dialog, so its idle threads spin for a long time, which is slow on a busy machine: "
             "import rlhf_dialog first, or export GOMP_SPINCOUNT=%s",
             SPINS,
         )

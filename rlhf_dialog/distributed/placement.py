@@ -1,4 +1,4 @@
-"""How the models of a run lie on its processes: the engines, where frozen ones wait, and whole weights when needed."""
+"""Where the models of a run are kept: the engines, the frozen models, and access to whole weights when they are needed."""
 
 import logging
 import math
@@ -41,8 +41,8 @@ from rlhf_dialog.rewards.base import BaseReward, models_inside
 logger = logging.getLogger(__name__)
 
 
-def check_sharing(config: Config, device: torch.device) -> None:
-    """Refuse what cannot be before anything is loaded. Raises UserError."""
+def check_placement(config: Config, device: torch.device) -> None:
+    """Check the DeepSpeed keys before anything is loaded. Raises UserError when they cannot work."""
     for key in FROZEN_KEYS:
         frozen_settings(config, key)
     if config.use_deepspeed:
@@ -55,15 +55,15 @@ def check_sharing(config: Config, device: torch.device) -> None:
 
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
-    """The optimizer of every engine."""
+    """The AdamW optimizer of one engine, for the trained parameters of `module`."""
     options: dict[str, Any] = {"lr": lr, "eps": config.opti_eps, "weight_decay": config.weight_decay, "fused": True}
     return torch.optim.AdamW(trained(module).values(), **options)
 
 
-class Sharing:
-    """The engines of the trained models, and the frozen ones in their places.
+class Placement:
+    """The engines of the trained models, and the places of the frozen models.
 
-    Every method is called by all ranks at the same point. Without DeepSpeed the contexts do nothing.
+    All ranks call every method at the same point. Without DeepSpeed the contexts do nothing.
     """
 
     def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
@@ -80,10 +80,10 @@ class Sharing:
             if module is not None:
                 self.engines[name] = self._engine(module, new_optimizer(module, config, lr), document)
         self.frozen: list[FrozenEngine] = []
-        self.waiting: list[nn.Module] = []  # frozen models that wait on the CPU
+        self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
         self.gathers = self._decide()
-        self.told = False
+        self.reported = False
 
     def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
         if self.settings is None:
@@ -91,7 +91,7 @@ class Sharing:
         return DeepSpeedEngine(module, optimizer, self.world, self.settings, document)
 
     def _prepare(self, settings: EngineSettings) -> None:
-        """What must be known of whole weights, and 16 bits for the reference too, so that the first KL is 0."""
+        """Read what needs whole weights, and give the reference the engine's precision, so that the first KL is 0."""
         logger.info(
             "DeepSpeed: ZeRO stage %d, %s%s, from %s; the optimizer is torch's AdamW",
             settings.stage,
@@ -132,14 +132,14 @@ class Sharing:
             if isinstance(module, Policy):
                 _ = module.has_plain_head
             self.frozen.append(FrozenEngine(module, self.world, wanted.document["zero_optimization"]))
-            logger.info("the %s is shared out over %d processes (ZeRO stage 3)", name, self.world.size)
+            logger.info("the %s is partitioned over %d processes (ZeRO stage 3)", name, self.world.size)
         elif wanted.offload and self.world.device.type != "cpu":
             module.to("cpu")
             if isinstance(module, Policy):
                 for part in (module.lm, module.lm.base_model):
                     part.register_forward_pre_hook(lambda *_: self._fetch(module))
                 self.waiting.append(module)
-            logger.info("the %s waits on the CPU and comes to %s for scoring", name, self.world.device)
+            logger.info("the %s is kept on the CPU and moved to %s for scoring", name, self.world.device)
 
     def _fetch(self, module: nn.Module) -> None:
         if next(module.parameters()).device.type == "cpu":
@@ -147,7 +147,7 @@ class Sharing:
 
     @contextmanager
     def _on_device(self, modules: list[nn.Module]) -> Iterator[None]:
-        """Bring frozen models of a reward to the device, and those that came with this block back to the CPU."""
+        """Move the frozen models of a reward to the device, and after the block move back those that were on the CPU."""
         away = [module for module in modules if next(module.parameters()).device.type == "cpu"]
         for module in away:
             module.to(self.world.device)
@@ -161,12 +161,12 @@ class Sharing:
 
     @property
     def _shared_out(self) -> list[tuple[Any, nn.Module]]:
-        """DeepSpeed's engine and our module of everything whose weights are shared out."""
+        """DeepSpeed's engine and our module of every model whose weights are partitioned."""
         trained = [e for e in self.engines.values() if isinstance(e, DeepSpeedEngine) and e.stage == 3]
         return [(e.engine, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
 
     def _decide(self) -> bool:
-        """Whether the rollout gathers the weights: as `zero3_gather_for_generation` says, else by the forecast of all ranks."""
+        """Whether the rollout gathers the weights: as `zero3_gather_for_generation` says; `auto`: if they fit on all ranks."""
         wanted = self.config.zero3_gather_for_generation
         if not self._shared_out or wanted != "auto":
             return wanted != "false"
@@ -188,7 +188,7 @@ class Sharing:
 
     @contextmanager
     def rollout(self) -> Iterator[None]:
-        """Around what each rank does at its own pace with the models; every rank ends it, also one that fails."""
+        """Wraps a rank's own use of the models, at its own pace; every rank must leave the block, even one that fails."""
         shared = self._shared_out
         if not shared:
             yield
@@ -204,24 +204,25 @@ class Sharing:
             if steps is not None:
                 stack.enter_context(steps.together())
             yield
-        self._tell(waited, time.perf_counter() - start, steps)
+        self._report(waited, time.perf_counter() - start, steps)
         self._send_back()
 
     def _send_back(self) -> None:
         for module in self.waiting:
             module.to("cpu")
 
-    def _tell(self, waited: float, seconds: float, steps: Lockstep | None) -> None:
-        if self.told:
+    def _report(self, waited: float, seconds: float, steps: Lockstep | None) -> None:
+        """Log once how the weights reach the rollout, and how long the first rollout took."""
+        if self.reported:
             return
-        self.told = True
+        self.reported = True
         if steps is None:
-            text = f"gathered once per rollout: {waited:.2f} s of {seconds:.2f} s for the first one"
+            text = f"gathered once per rollout: {waited:.2f} s of the {seconds:.2f} s of the first one"
         else:
             text = (
-                f"fetched layer by layer in the rollout: {seconds:.2f} s for the first one with {steps.passes} passes, "
-                f"{steps.blank_passes} of them to keep step with other processes; gathering is faster where it fits "
-                "(zero3_gather_for_generation: true)"
+                f"fetched layer by layer during the rollout: the first one took {seconds:.2f} s with {steps.passes} passes, "
+                f"{steps.blank_passes} of them only to keep step with other processes; if the whole weights fit in memory, "
+                "zero3_gather_for_generation: true is faster"
             )
         logger.info("ZeRO stage 3: the weights are %s", text)
 
@@ -235,7 +236,7 @@ class Sharing:
 
     @contextmanager
     def whole_weights(self) -> Iterator[None]:
-        """While it lasts, rank 0 can save the trained modules as if they were its own; the others wait in it."""
+        """Inside the block, rank 0 can save the trained modules as if it held them in full; the other ranks wait."""
         with ExitStack() as stack:
             for engine in self.engines.values():
                 if isinstance(engine, DeepSpeedEngine):
@@ -244,7 +245,7 @@ class Sharing:
 
     @contextmanager
     def writable_weights(self) -> Iterator[None]:
-        """While it lasts, every rank can load weights into the trained modules."""
+        """Inside the block, every rank can load weights into the trained modules."""
         with ExitStack() as stack:
             for engine in self.engines.values():
                 if isinstance(engine, DeepSpeedEngine):
@@ -253,7 +254,7 @@ class Sharing:
 
 
 def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[tuple[nn.Module, Callable[[], Any]]]:
-    """What a rollout calls of a model, each with a call of it on one token."""
+    """The modules of a model that a rollout calls, each with a function that calls it on one token."""
     one = torch.zeros(1, 1, dtype=torch.long, device=device)
     if isinstance(module, Critic):
         yield module, lambda: module(pack(one, one == 0, one, one == 0))
@@ -269,7 +270,7 @@ def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[t
 
 
 def deepspeed_setting(config: Config, world: World) -> forecast.Setting:
-    """The setting of the memory forecast, with what DeepSpeed shares out."""
+    """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
     setting = forecast.setting_of(config, world.size, on_cuda=world.device.type == "cuda")
     if config.use_deepspeed:
         engine = engine_settings(config)

@@ -1,4 +1,4 @@
-"""The random generators of a process: seeding them, and their states as the tensors and the JSON of a checkpoint."""
+"""The random generators of a process: how they are seeded, and how a checkpoint stores their states (tensors and JSON)."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ RandomStates = tuple[dict[str, Tensor], dict[str, Any]]  # torch and CUDA; pytho
 
 
 def seed_everything(seed: int, *path: int) -> None:
-    """Seed python, numpy and torch; with a path (a rank, an iteration) by a number that is made of all of them."""
+    """Seed python, numpy and torch. With a path (a rank, an iteration), the seed is derived from `seed` and the path."""
     if path:
         seed = int(np.random.SeedSequence([seed, *path]).generate_state(1)[0])
     random.seed(seed)
@@ -25,7 +25,7 @@ def seed_everything(seed: int, *path: int) -> None:
 
 
 def seed_rank(seed: int, world: World, *path: int) -> None:
-    """Every rank draws numbers of its own; without a path rank 0 those of a single process."""
+    """Give every rank its own random numbers; without a path, rank 0 draws the same numbers as a single process."""
     if world.is_main and not path:
         seed_everything(seed)
     else:
@@ -34,7 +34,7 @@ def seed_rank(seed: int, world: World, *path: int) -> None:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Whatever the block draws, the python, numpy, torch and CUDA generators go on afterwards as if it had not been there."""
+    """After the block, restore the python, numpy, torch and CUDA generators to their states from before it."""
     states = random_states()
     try:
         yield
@@ -53,14 +53,14 @@ def random_states() -> RandomStates:
 
 
 def _cuda_devices() -> list[int]:
-    """The CUDA devices of this process: with others beside it only its own."""
+    """The CUDA devices of this process: only its own when there are other processes, else all."""
     if not torch.cuda.is_available():
         return []
     return [torch.cuda.current_device()] if dist.is_initialized() else list(range(torch.cuda.device_count()))
 
 
 def restore_random_states(generators: dict[str, Tensor], states: dict[str, Any]) -> None:
-    """Put every generator of this process into a state of `random_states`."""
+    """Restore the generators of this process to what `random_states` returned."""
     torch.set_rng_state(generators["torch"])
     devices = _cuda_devices()
     for name in generators if devices else ():
@@ -73,7 +73,7 @@ def restore_random_states(generators: dict[str, Tensor], states: dict[str, Any])
 
 
 def merged_states(ranks: Sequence[RandomStates]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The states of all ranks as the tensors of one file and entries of the JSON; rank 0 has the names of a single process."""
+    """The states of all ranks as tensors for one file and entries for the JSON; rank 0 uses the names of a single process."""
     generators = dict(ranks[0][0])
     for rank, (own, _) in enumerate(ranks[1:], 1):
         generators |= {f"rank{rank}.{name}": tensor for name, tensor in own.items()}
@@ -82,7 +82,7 @@ def merged_states(ranks: Sequence[RandomStates]) -> tuple[dict[str, Tensor], dic
 
 
 def states_of_rank(rank: int, generators: dict[str, Tensor], state: dict[str, Any]) -> RandomStates:
-    """The states of one rank from what `merged_states` made."""
+    """The states of one rank, taken from the result of `merged_states`."""
     if rank == 0:
         return {name: x for name, x in generators.items() if not name.startswith("rank")}, state["random"]
     prefix = f"rank{rank}."

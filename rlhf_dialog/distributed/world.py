@@ -1,4 +1,4 @@
-"""The processes of a run, one to a device: which one this is, and what all of them know together. One process is a world too."""
+"""The processes of a run, one per device: which of them this one is, and how they exchange values. One process is a world too."""
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class OtherRankFailed(Exception):
-    """The traceback of the process that failed, as text: the cause of the error that the others raise for it."""
+    """The traceback, as text, of the process that failed: the `__cause__` of the error that the other processes raise."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What one rank says of the exception that ended its work."""
+    """A description of the exception that ended the work of one rank, in a form that can be sent to the others."""
 
     exit_code: int
     text: str
@@ -40,7 +40,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of a run. Every method but `share` is called by all of them at the same point, and gives all the same.
+    """The ranks of a run. All ranks call every method except `share` at the same point, and all get the same result.
 
     >>> world.sum(mask.sum())          # response tokens of all ranks
     >>> world.gather(len(rollout))     # [16, 15]: one of each rank
@@ -53,11 +53,11 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, the only one that writes, asks and prints."""
+        """Whether this is rank 0, the only rank that writes files, asks questions and prints."""
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """This rank's own part: neighbours; the sizes differ by at most one, and the ranks' parts in order are all items."""
+        """This rank's contiguous part of `items`; the parts of all ranks differ in size by at most one and cover all items."""
         return list(items[self.rank * len(items) // self.size : (self.rank + 1) * len(items) // self.size])
 
     def sum(self, x: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class World:
         return int(x)
 
     def gather(self, value: T) -> list[T]:
-        """What each rank says, in the order of the ranks."""
+        """The value of every rank, in the order of the ranks."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -89,7 +89,7 @@ class World:
         return values
 
     def broadcast(self, value: T) -> T:
-        """What rank 0 says."""
+        """The value of rank 0."""
         if self.size == 1:
             return value
         values = [value]
@@ -101,7 +101,7 @@ class World:
         self.sum_of([0.0])
 
     def on_main(self, action: Callable[[], T]) -> T:
-        """Rank 0 alone acts; all ranks return what it returns, or raise when it raises. Calls are never nested."""
+        """Run `action` on rank 0 only; all ranks return its result, or raise its error. Do not nest calls."""
         if self.size == 1:
             return action()
         failure: Exception | None = None
@@ -111,18 +111,18 @@ class World:
                 result = action()
             except Exception as error:
                 failure = error
-        told, result = self.broadcast((None if failure is None else Failure.of(failure), result))
+        reported, result = self.broadcast((None if failure is None else Failure.of(failure), result))
         if failure is not None:
             raise failure
-        if told is not None:
-            told.raise_for("")
+        if reported is not None:
+            reported.raise_for("")
         return cast(T, result)
 
     @contextmanager
     def fail_together(self) -> Iterator[None]:
-        """The block ends well on every rank, or raises on every rank: its own error, else that of the first rank that failed.
+        """Make the block succeed on every rank or raise on every rank: its own error, else that of the first rank that failed.
 
-        A message says `rank 1: ` unless every rank failed. Inside the block no rank may wait for another.
+        Unless every rank failed, the message starts with `rank 1: `. Inside the block no rank may wait for another.
         """
         if self.size == 1:
             yield
@@ -137,29 +137,30 @@ class World:
             self._raise_together(failure, everyone=failed == self.size)
 
     def _raise_together(self, failure: Exception | None, everyone: bool) -> None:
-        told = self.gather(None if failure is None else Failure.of(failure))
+        failures = self.gather(None if failure is None else Failure.of(failure))
         if failure is not None:
             if isinstance(failure, UserError | RunStopped) and not everyone:
                 failure.args = (f"rank {self.rank}: {failure}",)
             raise failure
-        rank = next(i for i, one in enumerate(told) if one is not None)
-        cast(Failure, told[rank]).raise_for(f"rank {rank}: ")
+        for rank, other in enumerate(failures):
+            if other is not None:
+                other.raise_for(f"rank {rank}: ")
 
     @contextmanager
     def contact(self) -> Iterator[None]:
-        """A process that ends or hangs while the block runs shows as RunStopped in the others."""
+        """Raise RunStopped when another process ends or hangs while the block runs."""
         try:
             yield
         except RuntimeError as error:
             if self.size == 1 or not _is_lost(error):
                 raise
             raise RunStopped(
-                f"rank {self.rank} has lost another process, which ended or no longer answers; it or the launcher says why; "
-                f"the last checkpoint stands ({str(error).splitlines()[0][:200]})"
+                f"rank {self.rank} has lost another process, which ended or no longer responds; see the output of that process "
+                f"or of the launcher for the reason; the last checkpoint is kept ({str(error).splitlines()[0][:200]})"
             ) from error
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Whether torch.distributed raised it because of another process."""
+    """Whether torch.distributed raised the error because it lost another process."""
     words = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe")
     return isinstance(error, dist.DistError) or any(word in str(error) for word in words)

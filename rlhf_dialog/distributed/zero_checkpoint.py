@@ -1,6 +1,6 @@
-"""What each process alone knows of a trained model under ZeRO, as safetensors: fp32 weights and the state of the optimizer.
+"""The part of a trained model that each process holds under ZeRO, as safetensors: fp32 weights and optimizer state.
 
-DeepSpeed's own checkpoints are pickles that it reads with `weights_only=False`; these hold tensors and numbers, nothing else.
+DeepSpeed's own checkpoints are pickles that it reads with `weights_only=False`; these files hold only tensors and numbers.
 """
 
 import shutil
@@ -27,12 +27,12 @@ GROUPS = {
 
 
 def shared_out(engines: Mapping[str, Engine]) -> dict[str, DeepSpeedEngine]:
-    """The engines whose optimizer is shared out over the processes."""
+    """The engines whose optimizer is partitioned over the processes."""
     return {name: e for name, e in engines.items() if isinstance(e, DeepSpeedEngine) and e.stage > 0}
 
 
 def whole_optimizers(engines: Mapping[str, Engine]) -> dict[str, torch.optim.Optimizer]:
-    """The optimizers that every process has as a whole."""
+    """The optimizers that every process holds in full."""
     return {name: e.optimizer for name, e in engines.items() if name not in shared_out(engines)}
 
 
@@ -41,7 +41,7 @@ def file_name(name: str, rank: int) -> str:
 
 
 def write_partitions(checkpoints: Path, engines: Mapping[str, Engine], world: World) -> Path | None:
-    """Each rank writes its own into a hidden folder, from which rank 0 takes them into the checkpoint; None without any.
+    """Write each rank's partitions into a hidden folder, from which rank 0 moves them to the checkpoint; None without any.
 
     Raises UserError when the folder cannot be written.
     """
@@ -68,13 +68,13 @@ def write_partitions(checkpoints: Path, engines: Mapping[str, Engine], world: Wo
 
 
 def forget_staging(checkpoints: Path) -> None:
-    """Remove what a kill left of `write_partitions`."""
+    """Remove the files that an interrupted `write_partitions` left behind."""
     with suppress(OSError):
         shutil.rmtree(checkpoints / STAGING)
 
 
 def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
-    """What a checkpoint says of its partitions, as JSON; nothing without any."""
+    """The description of the partitions in a checkpoint, as JSON; empty without any."""
     found = {
         name: {
             "stage": engine.stage,
@@ -87,8 +87,10 @@ def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
     return {"zero": found} if found else {}
 
 
-def refuse_another_sharing(source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World) -> None:
-    """Raises UserError when the optimizer in the checkpoint was shared out in another way."""
+def refuse_another_partitioning(
+    source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World
+) -> None:
+    """Raises UserError when the optimizer in the checkpoint was partitioned in another way."""
     then = {name: _sharing(found) for name, found in state.get("zero", {}).items()}
     now = {name: _sharing(found) for name, found in describe(engines, world).get("zero", {}).items()}
     if then == now:
@@ -96,8 +98,8 @@ def refuse_another_sharing(source: Path, state: dict[str, Any], engines: Mapping
     said = [next(iter(found.values()), "no ZeRO stage 1 to 3") for found in (then, now)]
     run = source.parent.parent
     raise UserError(
-        f"{source}: was saved with {said[0]}, this run has {said[1]}; the state of the optimizer lies in files of each process "
-        "and does not fit. Resume with what it was saved with, or begin a new run with its weights: --resume_weights_only "
+        f"{source}: was saved with {said[0]}, but this run has {said[1]}; the optimizer state is stored per process and does "
+        "not fit. Resume with the settings it was saved with, or start a new run from its weights: --resume_weights_only "
         f"{run} --experiment_name <a new name> (DeepSpeed's ds_to_universal converts only its own pickled checkpoints, which "
         "this program neither writes nor reads)"
     )
@@ -108,7 +110,7 @@ def _sharing(found: dict[str, Any]) -> str:
 
 
 def read_partitions(source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World) -> None:
-    """Put this rank's partitions back. Raises what reading raises, and ValueError when they do not fit."""
+    """Restore this rank's partitions. Raises ValueError when they do not fit, and the errors of reading the files."""
     for name, engine in shared_out(engines).items():
         _restore(engine, load_file(source / file_name(name, world.rank)))
         vars(engine.optimizer.loss_scaler).update(state["zero"][name]["scaler"])
@@ -133,11 +135,11 @@ def _restore(engine: DeepSpeedEngine, tensors: dict[str, Tensor]) -> None:
     for i, flat in enumerate(_flats(engine)):
         weights = tensors.pop(f"{i}.weights")
         if weights.shape != flat.shape:
-            raise ValueError(f"partition {i} has {weights.numel()} weights, here {flat.numel()}")
+            raise ValueError(f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()}")
         flat.data.copy_(weights)
         names = [name for name in tensors if name.startswith(f"{i}.")]
         slots = {name.split(".", 1)[1]: tensors.pop(name) for name in names}
         if slots:
             inner[flat] = {key: x if x.dim() == 0 else x.to(flat.device) for key, x in slots.items()}
     if tensors:
-        raise ValueError(f"there are partitions that this run has not: {', '.join(sorted(tensors)[:3])}")
+        raise ValueError(f"the file has partitions that this run does not have: {', '.join(sorted(tensors)[:3])}")

@@ -1,4 +1,4 @@
-"""What a dialogue environment is, and how one is asked: whatever it gets wrong is an error that names its class."""
+"""The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
 import math
 from numbers import Real
@@ -11,9 +11,9 @@ Step = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 class Environment(Protocol):
-    """Somebody who talks with the policy. One dialogue is one episode, one step is one reply of the policy.
+    """The policy's partner in a dialogue. One dialogue is one episode, one step is one reply of the policy.
 
-    Any class with these two methods is one; no base class is needed. The tuples are those of Gymnasium.
+    Any class with these two methods is an environment; no base class is needed. The tuples are those of Gymnasium.
 
     >>> class Twice:
     ...     def reset(self, seed=None):
@@ -31,22 +31,22 @@ class Environment(Protocol):
     """
 
     def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode: the user's words, and the info. The same seed begins the same episode.
+        """Begin an episode; returns the user's first turn and the info. The same seed begins the same episode.
 
-        Where the episode begins with more than the user's words, `info["prompt"]` is the whole prompt as a `Dialogue` that
-        ends with them: its turns, and what rewards read of it (reference, act, meta).
+        When the episode begins with more than one turn, `info["prompt"]` is the whole prompt as a `Dialogue` that ends with
+        the user's turn: its turns, and what rewards read of it (reference, act, meta).
         """
 
     def step(self, reply: str) -> Step:
-        """Answer the policy: the user's next words, the reward of the reply, terminated, truncated, info.
+        """Answer the policy; returns the user's next turn, the reward of the reply, terminated, truncated, info.
 
-        `terminated`: the dialogue has come to its end; `truncated`: it was broken off. The words that come with either are
-        the user's last, or empty.
+        `terminated`: the dialogue has ended; `truncated`: it was cut off. The turn returned with either is the user's last
+        one, or empty.
         """
 
 
 def opened(environment: Environment, seed: int | None = None) -> Dialogue:
-    """The prompt of a new episode, unanswered. Raises UserError when the environment gives something else."""
+    """Reset the environment; returns the prompt of the new episode. Raises UserError when it returns something else."""
     name = type(environment).__name__
     found = environment.reset(seed=seed)
     if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
@@ -59,7 +59,7 @@ def opened(environment: Environment, seed: int | None = None) -> Dialogue:
 
 
 def answer(environment: Environment, reply: str) -> Step:
-    """One step. Raises UserError when the environment gives something else, or a reward that is not finite."""
+    """Make one step. Raises UserError when the environment returns something else, or a reward that is not finite."""
     found = environment.step(reply)
     if not (_is_tuple(found, 5) and isinstance(found[0], str)):
         raise UserError(

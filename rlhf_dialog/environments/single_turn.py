@@ -1,4 +1,4 @@
-"""The environment whose user speaks once: a prompt is answered, and the episode ends."""
+"""The environment whose user speaks once: the policy answers a prompt, and the episode ends."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from rlhf_dialog.environments.base import Step
 
 
 class SingleTurn:
-    """One episode: the prompt, and one reply, which is worth nothing here; its score is the reward class's business.
+    """One episode: the prompt and one reply. The step's reward is 0; the reward class scores the reply.
 
     >>> environment = SingleTurn(Dialogue(["Hi .", "Who is there ?"], reference="Ada ."))
     >>> text, info = environment.reset()
@@ -21,7 +21,7 @@ class SingleTurn:
         self.prompt = prompt
 
     def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
-        """The prompt's last turn; nothing is drawn, so that the seed changes nothing."""
+        """The prompt's last turn; nothing is random, so the seed has no effect."""
         return self.prompt.prompt_turns[-1], {"prompt": self.prompt}
 
     def step(self, reply: str) -> Step:

@@ -1,7 +1,7 @@
 """The configuration of a run, and whether the user named it or it was found beside an agent.
 
-What was found is data of whoever made the folder: nothing of it opens a connection, reads an environment variable or a pickle,
-or runs a class that is not built in; docs/SECURITY.md has the rule.
+A configuration that was found comes from the author of the folder: it may not open a connection, read an environment variable or
+a pickle, or run a class that is not built in; docs/SECURITY.md has the rule.
 """
 
 import logging
@@ -24,7 +24,7 @@ HERE = os.curdir  # a path that is on this machine
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A configuration, its file, and whether it is `trusted`: named by the user, or found and vouched for."""
+    """A configuration, its file, and whether it is `trusted`: named by the user, or found and trusted with --trust_config."""
 
     config: Config
     path: Path
@@ -39,9 +39,9 @@ class RunConfig:
         return path
 
     def reward(self, given: dict[str, str] | None = None) -> BaseReward | None:
-        """The reward, in all its parts with the models that the user gave in the place of others: `given` is old -> new path.
+        """The reward; `given` (old -> new path) replaces models in all its parts by those that the user named.
 
-        None, with one warning, for a reward that reaches out in a configuration that is not trusted.
+        None, with one warning, when the configuration is not trusted and the reward reaches out (`BaseReward.reaches_out`).
         Raises what `build_reward` raises.
         """
         given, wanted = given or {}, self.config.reward_class
@@ -58,30 +58,30 @@ class RunConfig:
     def _refusal(self, found: dict[str, str]) -> str:
         keys = "; ".join(f"{key}: {why}" for key, why in found.items())
         return (
-            f"{self.path} was found, not named, so it is read as data, and this of it is not used: {keys}. "
-            f"If you trust it, allow it with --trust_config or --config {self.path}"
+            f"{self.path} was found, not named by you, so it is read as data only, and these keys are not used: {keys}. "
+            f"If you trust the file, allow them with --trust_config or --config {self.path}"
         )
 
 
 def read_run_config(named: Path | None, found: Path, trust_found: bool = False) -> RunConfig | None:
-    """The configuration that the user named, else the one that may be `found`, else None. Raises UserError for its mistakes."""
+    """The configuration that the user named, else the one at `found` if it exists, else None. Raises UserError for its errors."""
     if named:
         return RunConfig(load_config(named), named, trusted=True)
     return RunConfig(load_config(found), found, trust_found) if found.is_file() else None
 
 
 def number_in(path: Path, key: str) -> float | None:
-    """The number that a found YAML has under `key`, None where there is none. Raises UserError for anything else."""
+    """The number under `key` in a YAML that was found, None without one. Raises UserError for anything that is not a number."""
     value = read_yaml(path).get(key) if path.is_file() else None
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{path}: {key} is not a finite number; is this the config.yaml of a run?")
+        raise UserError(f"{path}: {key} is not a finite number; check that this is the config.yaml of a run")
     return float(value)
 
 
 def _replaced(args: Any, given: dict[str, str]) -> Any:
-    """Arguments of a reward, of its parts too, with other paths in the place of those that `given` knows."""
+    """The arguments of a reward and its parts, with the paths that are keys of `given` replaced by its values."""
     if isinstance(args, dict):
         return {key: _replaced(value, given) for key, value in args.items()}
     if isinstance(args, list):

@@ -28,13 +28,13 @@ class Statistic:
 
 
 def ratio(sums: Array) -> Array:
-    """The first column by the second; NaN where the second is 0. The mean of N numbers is their sum by a sum of ones."""
+    """The first column divided by the second; NaN where the second is 0. (A mean is a sum divided by a sum of ones.)"""
     top, bottom = sums[..., 0], sums[..., 1]
     return np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom != 0)
 
 
 def mean_of(values: Array) -> Statistic:
-    """The mean of those of `values` (N,) that are numbers."""
+    """The mean of the finite numbers in `values` (N,)."""
     known = np.isfinite(values)
     return Statistic(np.stack([np.where(known, values, 0.0), known], axis=-1), ratio)
 
@@ -42,25 +42,25 @@ def mean_of(values: Array) -> Statistic:
 def interval(statistic: Statistic, seed: int = 0) -> Interval:
     """`mean` (the point estimate on all units) and the quantiles `low` (2.5 %) and `high` (97.5 %) of its resamples.
 
-    One unit alone gives a point.
+    With a single unit, `low` and `high` equal `mean`.
     """
     return _interval(statistic.point, _resampled(statistic, seed))
 
 
 def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
-    """The interval of after - before, with the same units in both for every resample."""
+    """The interval of after - before; every resample uses the same units in both."""
     return _interval(after.point - before.point, _resampled(after, seed) - _resampled(before, seed))
 
 
 def _interval(point: float, resamples: Array) -> Interval:
-    """NaN where there is no number; resamples without one (an act that was not drawn) say nothing."""
+    """The point and the quantiles of the finite resamples (an act may not be drawn at all); NaN when there are none."""
     known = resamples[np.isfinite(resamples)]
     low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
     return {"mean": point, "low": float(low), "high": float(high)}
 
 
 def _resampled(statistic: Statistic, seed: int) -> Array:
-    """The metric of each resample; equal seeds and numbers of units draw the same units."""
+    """The metric of each resample; the same seed and number of units draw the same units."""
     return statistic.value(_counts(len(statistic.rows), seed) @ statistic.rows)
 
 

@@ -25,12 +25,12 @@ LEGACY_END = " <EOU>"
 
 @dataclass
 class Judges:
-    """What is measured beside lengths and distinct-n, and with what; everything is optional.
+    """What is measured beside lengths and distinct-n, and with what; every field is optional.
 
-    `scorer` the run's own reward, with what becomes of a reply without a score (by default it is an error); `intent` a
-    classifier of acts; `wordnet` what `load_wordnet` returned. `legacy_eou`: the published way, where the text `<EOU>` stands
-    behind references and finished replies. `seed` draws the other prompts of `meteor_shuffled`. The reward
-    learns `purpose` and `iteration` before it scores.
+    `scorer`: the run's own reward, with the rule for a reply without a score (by default an error); `intent`: a classifier of
+    acts; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is appended to
+    references and finished replies; `seed` determines the other prompts of `meteor_shuffled`. `purpose` and `iteration` are
+    passed to the reward before it scores.
     """
 
     scorer: Scorer | None = None
@@ -67,7 +67,7 @@ class Measured:
 
 
 def measure(replies: Replies, judges: Judges) -> Measured:
-    """Every metric that can be had; those of references are left out when a prompt has none, those of acts likewise.
+    """Every metric that the data allows: those of references, or of acts, are left out when a prompt has none.
 
     Raises RewardError when the reward fails.
     """
@@ -94,7 +94,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     return found
 
 
-PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the METEOR variant stands in the settings
+PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the settings name the METEOR variant
 
 
 def _of_reward(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
@@ -136,7 +136,7 @@ def _add_acts(found: Measured, replies: Replies, intent: Intent) -> None:
 
 
 def perplexity(sums: Array) -> Array:
-    """exp of nats by tokens, of summed `reference_nll` (..., 2)."""
+    """exp(nats / tokens) of summed `reference_nll` (..., 2)."""
     return np.exp(intervals.ratio(sums))
 
 

@@ -9,7 +9,7 @@ Rows = list[dict[str, Any]]
 
 
 def plot(rows: Rows, kl_target: float | None, title: str, output: Path) -> None:
-    """Draw the rows of a metrics.jsonl, at least one, as four panels into the PNG `output`."""
+    """Draw the rows of a metrics.jsonl (at least one) in four panels, and write them to the PNG file `output`."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     axes = figure.subplots(2, 2)
     _rewards(axes[0, 0], rows)
@@ -44,5 +44,6 @@ def _kl(axis: Any, rows: Rows, target: float | None) -> None:
 
 def _line(axis: Any, rows: Rows, name: str, label: str, **style: Any) -> None:
     points = [(row["iteration"], row[name]) for row in rows if row.get(name) is not None]
-    axis.plot(*zip(*points, strict=True), label=label, **style) if points else None
+    if points:
+        axis.plot(*zip(*points, strict=True), label=label, **style)
     axis.set_title(label, fontsize=10)

@@ -1,4 +1,4 @@
-"""Who answers: an agent, and what needs no model, the same held-out prompts. B prompts."""
+"""Replies of an agent, and of baselines that need no model, to the same held-out prompts. B prompts."""
 
 import random
 import sys
@@ -55,9 +55,9 @@ def generate_replies(
 
 @torch.no_grad()
 def reference_nll(speaker: Speaker, prompts: list[Dialogue], batch_size: int = 64) -> Array:
-    """What the speaker's model makes of each prompt's first reference with its end: (B, 2), nats and tokens.
+    """The negative log-likelihood of each prompt's first reference, with its end token, under the speaker's model.
 
-    Where both do not fit into the model's positions, the prompt loses tokens from the left.
+    (B, 2): nats and tokens. If both do not fit into the model's positions, the prompt loses tokens from the left.
     """
     positions = num_positions(speaker.policy)
     device, pad_id = speaker.policy.lm.device, speaker.encoder.pad_id
@@ -89,7 +89,7 @@ def batches(prompts: list[Dialogue], size: int, title: str) -> Iterable[list[Dia
 
 
 def progress(items: Sequence[T], title: str) -> Iterable[T]:
-    """The items, with a bar on a terminal."""
+    """The items, with a progress bar on a terminal."""
     return track(items, description=title, transient=True, disable=not sys.stdout.isatty())
 
 
@@ -98,8 +98,8 @@ def baseline_replies(
 ) -> dict[str, Replies]:
     """Replies without a model: what any trained agent has to beat. The random ones are drawn by `seed`.
 
-    Those that are made of references are there only when every prompt has one, `random_train_reply` only when there is
-    any. `always_inform` counts as act 1 whatever a classifier sees in it: the accuracy of the commonest act.
+    Baselines made of references are included only when every prompt has one, `random_train_reply` only when there are train
+    replies. `always_inform` always counts as act 1, without a classifier: it gives the accuracy of the most common act.
     """
     draw = random.Random(seed)
     texts: dict[str, Iterable[str]] = {
@@ -134,7 +134,7 @@ def _as_replies(prompts: list[Dialogue], texts: list[str], speaker: Speaker) -> 
 
 
 def pick_prompts(prompts: list[Dialogue], max_prompts: int | None, seed: int = 0) -> list[Dialogue]:
-    """At most `max_prompts` of them, drawn by `seed`, in their order."""
+    """At most `max_prompts` of the prompts, drawn by `seed`, in their original order."""
     if max_prompts is None or max_prompts >= len(prompts):
         return prompts
     chosen = random.Random(seed).sample(range(len(prompts)), max_prompts)

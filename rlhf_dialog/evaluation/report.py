@@ -1,4 +1,4 @@
-"""What an evaluation found, for readers: tables for terminal and document, the replies themselves, JSON without NaN."""
+"""The results of an evaluation for readers: tables for terminal and document, the replies themselves, JSON without NaN."""
 
 import json
 import math
@@ -26,27 +26,29 @@ SHOWN = (
 
 
 def finite(node: Any) -> Any:
-    """The same with null for every number that JSON does not have."""
+    """The same node with None for every number that JSON cannot represent (NaN, inf)."""
     if isinstance(node, dict):
         return {key: finite(value) for key, value in node.items()}
     return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
 def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
-    """One JSON line for each prompt with what every system answered."""
+    """One JSON line per prompt, with the reply of every system."""
     lines = []
     for i, prompt in enumerate(prompts):
-        told = {
+        answers = {
             name: {"response": found.dialogues[i].response, "truncated": found.dialogues[i].truncated}
             for name, found in systems.items()
         }
         known = {"prompt": prompt.prompt_turns, "references": prompt.references, "act": prompt.act}
-        lines.append(json.dumps({"index": prompt.meta["index"], **known, "replies": told}, ensure_ascii=False) + "\n")
+        lines.append(
+            json.dumps({"index": prompt.meta["index"], **known, "replies": answers}, ensure_ascii=False) + "\n"
+        )
     return "".join(lines)
 
 
 def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:
-    """Three prompts, evenly spread, with what each system answered."""
+    """Three evenly spaced prompts, with the reply of each system."""
     chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
     return [
         {
@@ -59,7 +61,7 @@ def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dic
 
 
 def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
-    """Every system a row: mean and, for the agents, the 95 % interval; as many tables as the terminal's width asks for."""
+    """One row per system: mean and, for the agents, the 95 % interval; split into several tables to fit `width` characters."""
     rows, others, shown = rows_of(result)
     per_table = max((width - 30) // 12, 3)
     for start in range(0, len(shown), per_table):
@@ -76,7 +78,7 @@ def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
 
 
 def cell(metric: dict[str, float | None], form: str) -> str:
-    """The numbers of a metric, or a dash where there are none."""
+    """The numbers of a metric, or a dash when there are none."""
     return "-" if metric["mean"] is None else form.format(**metric)
 
 

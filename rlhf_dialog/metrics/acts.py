@@ -1,4 +1,4 @@
-"""What a classifier's classes say of the acts that were wanted."""
+"""Counts and F1 of a classifier's classes against the acts that were wanted."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ Array = NDArray[np.float64]
 
 
 def act_counts(predicted: Sequence[int], acts: Sequence[int]) -> Array:
-    """For each reply and act three numbers, (N, 12): it was wanted and found, it was found, it was wanted.
+    """Three numbers for each reply and act, (N, 12): whether it was wanted and found, found, and wanted.
 
     `predicted` are classes 0 to 3, `acts` DailyDialog's numbers 1 to 4 (class = act - 1).
     """

@@ -1,10 +1,10 @@
-"""What a vec-info is: a class that reads a finished rollout and returns numbers to log."""
+"""The base class of vec-infos, which read a finished rollout and return numbers to log."""
 
 from typing import Any
 
 
 class VecInfo:
-    """Metrics of one's own, computed once an iteration and logged beside the standard ones.
+    """Your own metrics, computed once per iteration and logged beside the standard ones.
 
     >>> @VecInfoFactory.register("QuestionShare")
     ... class QuestionShare(VecInfo):

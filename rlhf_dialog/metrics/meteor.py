@@ -38,8 +38,8 @@ def meteor_variant(wordnet: Any | None) -> str:
 def load_wordnet(meteor_wordnet: str | bool) -> Any | None:
     """nltk's WordNet reader, or None to go without; looks only in the folders of `nltk.data.path`.
 
-    Raises UserError for another setting than auto, require and off; when `require` finds none; and when the copy
-    that is there cannot be read.
+    Raises UserError for a setting other than auto, require and off; when `require` finds no WordNet; and when the copy
+    on this machine cannot be read.
     """
     if meteor_wordnet is False:  # how PyYAML reads an unquoted off
         meteor_wordnet = "off"

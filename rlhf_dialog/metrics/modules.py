@@ -1,11 +1,11 @@
-"""The metrics of replies as `evaluate.Metric` classes: `compute`, `add_batch` and `evaluate.combine` work as always.
+"""The metrics of replies as `evaluate.Metric` classes; `compute`, `add_batch` and `evaluate.combine` work as usual.
 
 >>> import evaluate
 >>> from rlhf_dialog.metrics.modules import Distinct, Rouge, SacreBleu
 >>> evaluate.combine([Rouge(), SacreBleu(), Distinct()]).compute(predictions=replies, references=references)
 
-A reference is a text, or a list of texts of which the best counts. Columns that a metric does not read are let pass.
-Everything is computed here by nltk, rouge-score and sacrebleu; nothing is fetched.
+A reference is a text, or a list of texts of which the best counts. Columns that a metric does not use are ignored.
+Everything is computed on this machine by nltk, rouge-score and sacrebleu; nothing is downloaded.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ class ReplyMetric(evaluate.Metric):
     def compute(self, **columns: Any) -> Any:
         """As `evaluate.Metric.compute`. Raises ValueError for columns without rows."""
         if any(column is not None and not len(column) for column in columns.values()):
-            raise ValueError("there are no predictions to compute a metric of")
+            raise ValueError("there are no predictions; give at least one")
         return super().compute(**columns)
 
     def _info(self) -> evaluate.MetricInfo:
@@ -72,8 +72,8 @@ class SacreBleu(ReplyMetric):
 class Meteor(ReplyMetric):
     """`meteor`, the same against another prompt's references, and the margin between the two, each 0 to 1.
 
-    `meteor_wordnet`: auto, require or off, as for the reward. `seed` draws which other prompt. Raises UserError when
-    WordNet is required and not there.
+    `meteor_wordnet`: auto, require or off, as for the reward. `seed` determines the other prompts. Raises UserError when
+    WordNet is required and not found.
     """
 
     def __init__(self, meteor_wordnet: str = "auto", seed: int = 0, **options: Any):
@@ -100,7 +100,7 @@ class Distinct(ReplyMetric):
 
 
 class Copied(ReplyMetric):
-    """`copied`: mean share of a reply's bigrams that stand in the last turn before it, 0 to 1."""
+    """`copied`: mean share of a reply's bigrams that also occur in the last turn before it, 0 to 1."""
 
     columns = ({"predictions": TEXT, "last_turns": TEXT},)
 
@@ -115,7 +115,7 @@ class Acts(ReplyMetric):
 
     def _compute(self, predictions: Column, references: Column, **_: Any) -> Result:
         if not (set(predictions) <= set(range(NUM_ACTS)) and set(references) <= set(range(1, NUM_ACTS + 1))):
-            raise ValueError("predictions must be classes from 0 to 3, references acts from 1 to 4")
+            raise ValueError("predictions must be classes from 0 to 3, and references acts from 1 to 4")
         hits = [found == act - 1 for found, act in zip(predictions, references, strict=True)]
         return {
             "intent_accuracy": mean(hits),

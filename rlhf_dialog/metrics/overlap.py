@@ -19,7 +19,7 @@ def rouge(references: Sequence[str], response: str) -> dict[str, float]:
 
 
 def bleu_counts(references: Sequence[str], response: str) -> list[int]:
-    """What BLEU sums over a corpus: 4 numbers of matched n-grams, 4 of all n-grams, length, closest reference length."""
+    """The counts that BLEU sums over a corpus: 4 of matched n-grams, 4 of all n-grams, length, closest reference length."""
     score = _bleu().sentence_score(response, list(references))
     return [*score.counts, *score.totals, score.sys_len, score.ref_len]
 

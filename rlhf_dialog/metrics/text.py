@@ -17,7 +17,7 @@ def distinct_n(texts: Iterable[str], n: int) -> float:
 
 
 def blocked_distinct_n(texts: Sequence[str], n: int, block: int = 100) -> list[float]:
-    """distinct-n of fixed blocks of texts: the measure falls with the number of texts, so only equal blocks compare.
+    """distinct-n of fixed blocks of texts: it falls with the number of texts, so only blocks of equal size are comparable.
 
     A last, smaller block is left out unless it is the only one.
     """
@@ -26,15 +26,15 @@ def blocked_distinct_n(texts: Sequence[str], n: int, block: int = 100) -> list[f
 
 
 def copied(last_turn: str, response: str) -> float:
-    """The share of the response's bigrams that stand in the last turn of its prompt; 0 without bigrams."""
+    """The share of the response's bigrams that also occur in the last turn of its prompt; 0 without bigrams."""
     found, there = ngrams(response, 2), set(ngrams(last_turn, 2))
     return sum(gram in there for gram in found) / len(found) if found else 0.0
 
 
 def others(count: int, seed: int, step: int = 1) -> list[int]:
-    """For each of `count` positions another one: `step` places on in a cycle through all that `seed` draws.
+    """For each of `count` positions another one: `step` places further in a random cycle, drawn by `seed`, through all.
 
-    One position alone has no other and gets itself; steps 1 and -1 differ for three positions and more.
+    A single position gets itself; steps 1 and -1 give different results from three positions on.
     """
     cycle = list(range(count))
     random.Random(seed).shuffle(cycle)

@@ -1,7 +1,7 @@
-"""Activation checkpointing: a layer keeps only its input and is computed again on the way back (arXiv 1604.06174).
+"""Activation checkpointing: a layer keeps only its input and is computed again in the backward pass (arXiv 1604.06174).
 
-transformers has a switch for it (`activation_checkpointing_enable`) that works only in training mode, and models here are always
-in eval mode, because dropout is off; so the layers are wrapped by us, with whatever keywords they are called with.
+The switch of transformers (`activation_checkpointing_enable`) works only in training mode, but models here are always in eval
+mode, because dropout is off; therefore the layers are wrapped here, with all keywords that they are called with.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -18,16 +18,18 @@ from rlhf_dialog.models.lora import lora_layers, selected, selection
 
 
 def recompute_layers(trunk: nn.Module) -> None:
-    """Let every layer of the trunk be computed again on the way back. Raises UserError when the model has no such layers."""
+    """Make every layer of the trunk recompute itself in the backward pass. Raises UserError when the model has no such layers."""
     layers = [module for module in trunk.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise UserError(f"activation_checkpointing: {type(trunk).__name__} has no layers that can be computed again")
+        raise UserError(
+            f"activation_checkpointing: {type(trunk).__name__} has no layers that can be recomputed; set it to false"
+        )
     for layer in layers:
         layer.forward = partial(_recomputed, layer)  # type: ignore[method-assign]
 
 
 def _recomputed(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The layer's own forward; without gradients, nothing is kept and nothing is computed twice."""
+    """The layer's own forward under checkpointing; without gradients, just the forward."""
     forward = partial(type(layer).forward, layer)
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
@@ -40,5 +42,5 @@ def _recomputed(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _contexts(
     layer: nn.Module, adapter: str | None
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """On the way back the layer has the adapter of its way forward, whichever is selected by then."""
+    """The contexts of forward and recomputation: the layer is recomputed with the adapter that was selected in its forward."""
     return nullcontext(), selected(layer, adapter)

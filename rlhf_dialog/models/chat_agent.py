@@ -1,4 +1,4 @@
-"""A policy that answers dialogues: load it, ask it. B dialogues, P prompt tokens."""
+"""Load a policy and let it answer dialogues. B dialogues, P prompt tokens."""
 
 import json
 from collections.abc import Sequence
@@ -28,16 +28,16 @@ class Reply:
     """
 
     text: str
-    ids: list[int]  # of the policy, its end token too
+    ids: list[int]  # of the policy, including its end token
     truncated: bool  # cut at `max_new_tokens`
 
 
 @dataclass(eq=False)
 class Speaker:
-    """A policy with all that it needs to answer: how turns become tokens and back, how they are drawn, when a reply ends.
+    """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
 
-    `rows_at_once` bounds the memory of the key-value cache, `microbatch_size` that of reading prompts; neither changes what
-    is drawn.
+    `rows_at_once` limits the memory of the key-value cache, `microbatch_size` that of reading prompts; neither changes the
+    sampled tokens.
     """
 
     policy: Policy
@@ -52,12 +52,12 @@ class Speaker:
         return self.batch([self.encoder.encode_prompt(some) for some in turns])
 
     def batch(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """The same of prompts that are ids already."""
+        """As `encode`, for prompts that are already ids."""
         prompt_ids, prompt_mask = collate(ids, self.encoder.pad_id)
         return prompt_ids.to(self.policy.lm.device), prompt_mask.to(self.policy.lm.device)
 
     def write(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Responses:
-        """One response to each prompt, drawn from torch's global random state."""
+        """One response to each prompt, sampled from torch's global random state."""
         sizes = (self.rows_at_once, self.microbatch_size)
         return respond(self.policy, prompt_ids, prompt_mask, self.sampling, self.stop, self.encoder.pad_id, *sizes)
 
@@ -67,7 +67,7 @@ class Speaker:
         return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask)
 
     def read(self, responses: Responses) -> list[Reply]:
-        """The responses as text; what their mask leaves out does not count."""
+        """The responses as text, without masked tokens."""
         found = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
         ends = responses.truncated.tolist()
         return [Reply(self.encoder.reply_text(ids), ids, end) for ids, end in zip(found, ends, strict=True)]
@@ -84,13 +84,13 @@ def num_positions(policy: Policy) -> int | None:
 
 
 class AgentSettings(DataKeys, SamplingKeys):
-    """What `rlhf_dialog.json` of an agent's folder says; a folder without it gets the defaults."""
+    """The settings in `rlhf_dialog.json` of an agent's folder; a folder without it gets the defaults."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets
 
 
 class ChatAgent(Speaker):
-    """A trained agent (or any causal LM folder) that answers.
+    """A trained agent (or any causal LM folder) that answers dialogues.
 
     >>> agent = ChatAgent.load("./ppo_agent")
     >>> agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
@@ -111,13 +111,15 @@ class ChatAgent(Speaker):
     ) -> "ChatAgent":
         """Load an agent; `tokenizer` names another tokenizer folder, `settings` replace those of the agent's folder.
 
-        Raises UserError when that cannot be done.
+        Raises UserError when model, tokenizer or settings cannot be loaded or do not fit together.
         """
         lm = load_causal_lm(str(folder), "--agent")
         settings = settings or read_settings(Path(folder))
         words = read_tokenizer(tokenizer or str(folder), "--agent")
         if len(words) > (rows := num_embeddings(lm)):
-            raise UserError(f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for {rows}")
+            raise UserError(
+                f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for only {rows}"
+            )
         policy = Policy(lm).to(device).eval()
         positions, room = num_positions(policy), settings.max_prompt_length
         if positions:
@@ -156,7 +158,7 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
         settings = json.loads(path.read_text(encoding="utf-8"))
         if (version := settings.pop("format_version", AGENT_FORMAT)) > AGENT_FORMAT:
             raise UserError(
-                f"{path}: has format version {version}, this program reads up to {AGENT_FORMAT}; update rlhf-dialog"
+                f"{path}: has format version {version}, but this program reads versions up to {AGENT_FORMAT}; update rlhf-dialog"
             )
         return AgentSettings(**settings)
     except (OSError, ValueError, AttributeError, TypeError, ValidationError) as error:

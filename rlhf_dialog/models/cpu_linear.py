@@ -1,7 +1,7 @@
-"""Linear layers by oneDNN, on processors where torch's own float32 matrix product is the slower one.
+"""Linear layers computed by oneDNN, on processors where torch's own float32 matrix product is slower.
 
-torch multiplies float32 matrices on a CPU by MKL, which leaves half the speed of other makers' processors unused; oneDNN, which
-torch brings along for bfloat16, does not. The arithmetic is float32 either way (docs/PERFORMANCE.md has the measurement).
+On a CPU, torch multiplies float32 matrices with MKL, which reaches only half the speed of processors not made by Intel; oneDNN,
+which torch includes for bfloat16, reaches all of it. The arithmetic is float32 either way (docs/PERFORMANCE.md has the numbers).
 
 M rows, I inputs, O outputs.
 """
@@ -41,7 +41,7 @@ class OneDNN(torch.autograd.Function):
 
 
 def fits(x: Tensor) -> bool:
-    """Whether oneDNN computes it: float32 on a CPU, not empty, and no autocast that would make it bfloat16."""
+    """Whether oneDNN is used for `x`: float32 on a CPU, not empty, and no autocast that would convert it to bfloat16."""
     return (
         x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
     )
@@ -69,7 +69,7 @@ FASTER = {nn.Linear: OneDNNLinear, Conv1D: OneDNNConv1D}
 
 
 def use_onednn(model: nn.Module, wanted: bool | None = None) -> bool:
-    """Let oneDNN compute the linear layers of the model; None: where it is the faster one. Returns whether it does."""
+    """Let oneDNN compute the linear layers of the model; None: if it is faster here. Returns whether it does."""
     if wanted is None:
         wanted = onednn_is_faster()
     for module in model.modules():
@@ -80,7 +80,7 @@ def use_onednn(model: nn.Module, wanted: bool | None = None) -> bool:
 
 @cache
 def onednn_is_faster() -> bool:
-    """True on x86 processors that are not Intel's, where this torch has the operation."""
+    """Whether this is an AMD processor and this torch has the operation."""
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
         return False
     cpu = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""One token after the other for many rows: what a policy remembers of each row, packed or in the library's own cache.
+"""Generate tokens for many rows, one per step, with a cache of each row: packed, or the library's own.
 
 b rows, P prompt tokens.
 """
@@ -18,7 +18,7 @@ def position_ids_of(mask: Tensor) -> Tensor:
 
 
 class Decoder(Protocol):
-    """Rows that grow by one token a step; `features` (b, .) and `values` (b,) are those of their newest tokens."""
+    """Rows that grow by one token per step; `features` (b, .) and `values` (b,) belong to their newest tokens."""
 
     policy: Policy
     features: Tensor
@@ -26,21 +26,21 @@ class Decoder(Protocol):
     can_drop_rows: bool
 
     def step(self, tokens: Tensor) -> None:
-        """Take one more token (b,) of each row."""
+        """Append one token (b,) to each row."""
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Forget the rows where `rows` (b,) is False."""
+        """Drop the rows where `rows` (b,) is False."""
 
 
 def new_decoder(policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that the policy's model is fit for, behind prompts (b, P) padded on the left."""
+    """The decoder that fits the policy's model, started from prompts (b, P) padded on the left."""
     if packs(policy.lm):
         return PackedDecoder(policy, prompt_ids, prompt_mask, num_new, prompts_at_once)
     return PaddedDecoder(policy, prompt_ids, prompt_mask)
 
 
 class PackedDecoder:
-    """Computes no padding, and writes keys and values in place."""
+    """For models that pack: computes no padding, and writes keys and values in place."""
 
     can_drop_rows = True
 
@@ -61,7 +61,7 @@ class PackedDecoder:
 
 
 class PaddedDecoder:
-    """For models that do not pack: rows padded on the left, and the cache that the model makes."""
+    """For models that do not pack: rows are padded on the left, and the model makes the cache."""
 
     can_drop_rows = False
 

@@ -1,9 +1,9 @@
-"""Two verbs: `respond` samples responses, `teacher_forced` gives the log-probabilities and values of responses that exist.
+"""`respond` samples responses; `teacher_forced` computes the log-probabilities and values of given responses.
 
 B episodes, P prompt tokens (padded left), T response tokens (padded right), V vocabulary, K kept tokens of a filter.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,7 +24,7 @@ from rlhf_dialog.models.policy import Policy, in_chunks
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn; `greedy` takes the most likely token."""
+    """How tokens are sampled; `greedy` takes the most likely token instead."""
 
     max_new_tokens: int = 20
     temperature: float = 1.0
@@ -38,7 +38,7 @@ class Sampling:
         return self.top_k > 0 or self.top_p < 1
 
     def filters(self) -> LogitsProcessorList:
-        """The library's own definition of the filters; they set what they leave out to -inf."""
+        """The library's own top-k and top-p filters; they set the logits of dropped tokens to -inf."""
         chain = LogitsProcessorList()
         if self.top_k > 0:
             chain.append(TopKLogitsWarper(self.top_k))
@@ -49,13 +49,13 @@ class Sampling:
 
 @dataclass
 class Responses:
-    """What `respond` wrote.
+    """The responses that `respond` generated.
 
-    `ids` (B, T) padded right; `mask` (B, T) True on every token of the response, its end token too; `support` (B, T, K) the
-    kept token ids of each position padded with -1, or None when nothing was filtered; `truncated` (B,) True where the length
-    limit ended the response. What the policy computed to write them, 0 behind the mask: `logprobs` and `entropy` (B, T) of
-    the distribution that was drawn from, `values` (B, T) or None without a value head, and for a filtered rollout `features`
-    (B, T, .), of which `policy.logits` makes the unfiltered logits.
+    `ids` (B, T) padded right; `mask` (B, T) True on every token of the response, including its end token; `support` (B, T, K)
+    the kept token ids of each position padded with -1, or None when nothing was filtered; `truncated` (B,) True where the
+    length limit ended the response. From the policy, 0 outside of the mask: `logprobs` and `entropy` (B, T) of the
+    distribution that was sampled from, `values` (B, T) or None without a value head, and for a filtered rollout `features`
+    (B, T, .), from which `policy.logits` computes the unfiltered logits.
     """
 
     ids: Tensor
@@ -69,9 +69,9 @@ class Responses:
 
 
 class StopRule:
-    """A response ends with an end-of-text token of model or tokenizer, or with the token that completes the separator.
+    """A response ends with an end-of-text token of the model or tokenizer, or with the token that completes the separator.
 
-    `separator` may be `chat_template`: then the template's end-of-turn token ends it.
+    If `separator` is `chat_template`, the template's end-of-turn token takes the place of the separator.
     """
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str):
@@ -80,7 +80,7 @@ class StopRule:
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
         self.separator_id = closing_id(tokenizer, separator)
         self.end_ids = sorted(i for i in ends | {self.separator_id} if i is not None)
-        self.tail = len(separator.encode()) + 4  # a token that is not special stands for at least one byte
+        self.tail = len(separator.encode()) + 4  # each token that is not special is at least one byte
 
     def ended(self, ids: Tensor) -> Tensor:
         """Whether the newest token of each row of `ids` (B, t) ends its response: bool (B,)."""
@@ -104,8 +104,8 @@ def respond(
 ) -> Responses:
     """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
 
-    `rows_at_once` bounds the memory of the cache, `prompts_at_once` that of reading the prompts; every token has a random
-    number of its own, so that neither changes what is drawn.
+    `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. Neither changes the sampled
+    tokens, because each token has its own random number.
     """
     uniform = torch.rand(len(prompt_ids), sampling.max_new_tokens, dtype=torch.float64, device=prompt_ids.device)
     written = []
@@ -118,7 +118,7 @@ def respond(
 
 
 def _write(decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, pad_id: int) -> Responses:
-    """The responses of the decoder's rows; those that have ended leave it when they are half of it."""
+    """The responses of the decoder's rows; rows that have ended are dropped when they are at least half of all."""
     batch, limit = uniform.shape
     rows = torch.arange(batch, device=uniform.device)
     alive = torch.ones_like(rows, dtype=torch.bool)
@@ -145,7 +145,7 @@ def _write(decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule
 
 
 def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool) -> dict[str, Tensor]:
-    """Log-probabilities, entropies and the rest of what was known when `tokens` (b,) were drawn from `scores` (b, V)."""
+    """Log-probabilities, entropies and the other columns of Responses for `tokens` (b,) drawn from `scores` (b, V)."""
     whole = scores.logsumexp(dim=-1)
     probabilities = (scores - whole.unsqueeze(1)).exp_()
     found = {
@@ -160,14 +160,15 @@ def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool
 
 
 def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
-    """One token id for each row of `scores` (b, V): (b,), the most likely one without random numbers `uniform` (b,) in [0, 1).
+    """One token id for each row of `scores` (b, V): (b,).
 
-    Where the cumulated probabilities pass the random number. Raises RunStopped when a row has no finite maximum.
+    It is the token at which the cumulative probability passes the random number `uniform` (b,) in [0, 1); with None, the most
+    likely token. Raises RunStopped when the maximum of a row is not finite.
     """
     if not scores.amax(dim=-1).isfinite().all():  # a NaN is its row's maximum
         raise RunStopped(
-            "the policy's predictions are not finite (NaN or inf), so it cannot write a token; its weights have gone bad: go "
-            "back to an earlier checkpoint, with a lower learning rate"
+            "the policy's predictions are not finite (NaN or inf), so no token can be sampled; its weights are not usable: "
+            "go back to an earlier checkpoint, with a lower learning rate"
         )
     if uniform is None:
         return scores.argmax(dim=-1)
@@ -176,7 +177,7 @@ def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
 
 
 def _put(columns: dict[str, Tensor], name: str, x: Tensor, shape: tuple[int, int], rows: Tensor, t: int) -> None:
-    """Write `x` (n, ...) at column `t` of the rows; a support that is wider than those before makes them wider."""
+    """Write `x` (n, ...) into column `t` of the rows; the column of supports is widened for a wider support."""
     empty = -1 if name == "support" else 0
     if name == "support":  # as wide as these rows need; those that have ended may keep more
         x = x[:, : int((x >= 0).sum(dim=1).max())]
@@ -200,7 +201,7 @@ def _kept(scores: Tensor) -> Tensor:
 
 
 def _joined(parts: list[Responses], pad_id: int) -> Responses:
-    """The rows of all parts below each other, as wide as the widest."""
+    """All parts as one, padded to the widest."""
     if len(parts) == 1:
         return parts[0]
     empty = {"ids": pad_id, "support": -1}
@@ -212,12 +213,17 @@ def _joined(parts: list[Responses], pad_id: int) -> Responses:
 
 
 def as_wide(tensors: list[Tensor], empty: int) -> list[Tensor]:
-    """The tensors, filled up to the same size in all dimensions but the first."""
-    sizes = [max(x.shape[d] for x in tensors) for d in range(1, tensors[0].dim())]
-    return [
-        pad(x, [n for d in reversed(range(len(sizes))) for n in (0, sizes[d] - x.shape[d + 1])], value=empty)
-        for x in tensors
-    ]
+    """The tensors, padded with `empty` to the same size in all dimensions but the first."""
+    widest = [max(sizes) for sizes in zip(*(x.shape for x in tensors), strict=True)]
+    return [pad(x, _padding(x.shape, widest), value=empty) for x in tensors]
+
+
+def _padding(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """The argument of `pad` that fills `shape` up to `wanted` in all dimensions but the first; the last dimension comes first."""
+    padding: list[int] = []
+    for size, wanted_size in list(zip(shape, wanted, strict=True))[:0:-1]:
+        padding += [0, wanted_size - size]
+    return padding
 
 
 @dataclass(frozen=True)
@@ -231,7 +237,7 @@ class Microbatch:
 
 @dataclass
 class TeacherForced:
-    """What `teacher_forced` found, each (B, T), 0 behind the mask; `entropy` where asked for, `values` with a value head."""
+    """The result of `teacher_forced`, each (B, T), 0 outside of the mask; None without entropy or without a value head."""
 
     logprobs: Tensor
     entropy: Tensor | None
@@ -251,7 +257,7 @@ def teacher_forced(
     """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
-    and position t of `values` is the value before that token. `policy` is a Policy, or what wraps one.
+    and position t of `values` is the value before that token. `policy` is a Policy, or a module that wraps one.
     """
     packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
     found = policy(packed, temperature, None if support is None else support[response_mask], with_entropy)
@@ -274,8 +280,8 @@ def unpacked(x: Tensor, response_mask: Tensor) -> Tensor:
 def compare_unfiltered(
     policy: Policy, features: Tensor, ref_policy: Policy, ref_features: Tensor, temperature: float, support: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What a KL on the support (K, S) cannot see, two tensors (K,): the exact KL divergence of the unfiltered policy from the
-    unfiltered reference at each position, and the probability that the reference gives to the support."""
+    """What a KL on the support (K, S) does not show, two tensors (K,): the exact KL divergence of the unfiltered policy from
+    the unfiltered reference at each position, and the probability that the reference gives to the support."""
 
     def part(features: Tensor, ref_features: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
         ours = at_least_float32(policy.logits(features)).div(temperature).log_softmax(-1)
@@ -286,7 +292,7 @@ def compare_unfiltered(
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int) -> Iterator[Microbatch]:
-    """Share out `rows` (N,) in microbatches of at most `size` episodes of similar length, without needless padding."""
+    """Divide `rows` (N,) into microbatches of at most `size` episodes of similar length, without needless padding."""
     lengths = prompt_mask[rows].sum(dim=1) + last_token(response_mask[rows]) + 1
     for part in rows[lengths.argsort(stable=True)].split(size):
         start = int(prompt_mask[part].any(dim=0).int().argmax())

@@ -1,6 +1,6 @@
-"""The trained policy, its critic, its frozen reference, and the tokenizer; dropout is off in all of them.
+"""Load the policy, its critic, its frozen reference, and the tokenizer; dropout is off in all models.
 
-Every model is tried when it is loaded: whether it computes packed rows, otherwise whether it may be padded on the left.
+Every model is tested when it is loaded: whether it computes packed rows, otherwise whether it may be padded on the left.
 """
 
 import copy
@@ -33,7 +33,7 @@ PROBE = "Hello , how are you ? I'd like 12 of them ."
 
 @dataclass
 class Models:
-    """What a run computes with. `critic` is the separate critic, None where the policy has the value head or none is trained."""
+    """The models of a run. `critic` is the separate critic; None where the policy has the value head or no critic is trained."""
 
     policy: Policy
     critic: Critic | None
@@ -44,9 +44,9 @@ class Models:
 def load_causal_lm(
     path: str, key: str, trust_remote_code: bool = False, allow_pickle_weights: bool = False, packing: bool = True
 ) -> PreTrainedModel:
-    """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` lets it.
+    """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` allows it.
 
-    Raises UserError when it cannot be loaded, or neither packed nor padded on the left.
+    Raises UserError when it cannot be loaded, or can be neither packed nor padded on the left.
     """
     lm = load_pretrained(
         AutoModelForCausalLM,
@@ -73,7 +73,7 @@ def fuse_gelu(lm: PreTrainedModel) -> None:
 
 
 def use_packing(lm: PreTrainedModel) -> bool:
-    """Let the model compute packed rows, if it can and then predicts what it predicts for each row alone; whether it does."""
+    """Let the model compute packed rows if its predictions are then those of each row alone; returns whether it does."""
     if not can_pack(lm) or lm.get_output_embeddings() is None:
         return False
     usual = lm.config._attn_implementation
@@ -84,14 +84,14 @@ def use_packing(lm: PreTrainedModel) -> bool:
         logger.debug("%s cannot compute packed rows: %r", type(lm).__name__, error)
         difference = math.inf
     if not difference < 1e-3:
-        logger.info("%s does not compute packed rows; it computes padding too", type(lm).__name__)
+        logger.info("%s does not support packed rows, so padding is computed too", type(lm).__name__)
         lm.set_attn_implementation(usual)
     return packs(lm)
 
 
 @torch.no_grad()
 def packing_error(lm: PreTrainedModel) -> float:
-    """The largest difference in nats between the predictions of packed rows and of each row alone, in reading and writing."""
+    """The largest difference in nats between the predictions of packed rows and of each row alone, for prompt and new tokens."""
     policy = Policy(lm)
     mask = torch.tensor([[True] * 8, [False] * 3 + [True] * 5])
     ids = torch.arange(2, 18).view(2, 8) % num_embeddings(lm)
@@ -110,17 +110,17 @@ def packing_error(lm: PreTrainedModel) -> float:
 
 
 def num_embeddings(lm: PreTrainedModel) -> int:
-    """Rows of the input embedding: token ids must be smaller."""
+    """The number of rows of the input embedding; token ids must be smaller."""
     embedding: Any = lm.get_input_embeddings()
     return int(embedding.weight.shape[0])
 
 
 @torch.no_grad()
 def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
-    """Neither padding on the left nor what follows may change what a model predicts. Raises UserError when it does."""
+    """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
     if lm.get_output_embeddings() is None:
         raise UserError(
-            f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is no causal LM that can be trained here"
+            f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is not a causal LM that can be trained here"
         )
     ids = torch.arange(2, 10).unsqueeze(0) % num_embeddings(lm)
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
@@ -134,23 +134,25 @@ def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
         )
     continued = lm(input_ids=torch.cat([ids, ids[:, :2]], dim=1)).logits[:, ids.shape[1] - 1]
     if not (plain.log_softmax(-1) - continued.log_softmax(-1)).abs().max().item() < 1e-2:
-        raise UserError(f"{key}: '{path}' ({type(lm).__name__}) looks at the tokens that follow, so it is no causal LM")
+        raise UserError(
+            f"{key}: '{path}' ({type(lm).__name__}) looks at the tokens that follow, so it is not a causal LM"
+        )
 
 
 def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or Hub name. Raises UserError when there is none, or an empty one.
+    """The tokenizer of a folder or Hub name. Raises UserError when there is none, or it is empty.
 
-    transformers makes an empty tokenizer for some model folders that hold none.
+    (For some model folders without a tokenizer, transformers makes an empty one.)
     """
     tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=trust_remote_code)
     if not set(tokenizer(PROBE, add_special_tokens=False)["input_ids"]) - {tokenizer.unk_token_id}:
         raise UserError(
-            f"{key}: '{path}' holds no tokenizer (a plain sentence gives no tokens); name a folder that does"
+            f"{key}: '{path}' holds no tokenizer (a plain sentence gives no tokens); give a folder with a tokenizer"
         )
     names = tokenizer.chat_template if isinstance(tokenizer.chat_template, dict) else ()
     if bad := [name for name in names if name != os.path.basename(name) or name == ".."]:  # they become file names
         raise UserError(
-            f"{key}: the tokenizer of '{path}' has a chat template named {bad[0]!r}, which leaves its folder"
+            f"{key}: the tokenizer of '{path}' has a chat template named {bad[0]!r}, which is a path out of its folder; rename it"
         )
     return tokenizer
 
@@ -163,7 +165,7 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
     if len(tokenizer) > rows:
         raise UserError(
             f"env.args.tokenizer_path: '{path}' has {len(tokenizer)} tokens, but the model '{config.model_path}' "
-            f"has embeddings for {rows}; use the model's own tokenizer"
+            f"has embeddings for only {rows}; use the model's own tokenizer"
         )
     if path != config.model_path:
         _compare_with_own(tokenizer, path, config)
@@ -174,7 +176,9 @@ def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Con
     try:
         own = read_tokenizer(config.model_path, "model_path", config.trust_remote_code)
     except UserError:
-        logger.info("the folder of the model has no tokenizer of its own; trusting env.args.tokenizer_path '%s'", path)
+        logger.info(
+            "the model folder has no tokenizer, so env.args.tokenizer_path '%s' is used without a comparison", path
+        )
         return
     if own(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
         raise UserError(
@@ -207,13 +211,13 @@ def load_models(config: Config, device: torch.device) -> Models:
 
 
 def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]) -> PreTrainedModel | None:
-    """The model of the reference; None where it is the policy without its adapter."""
+    """The model of the reference; None when it is the policy without its adapter."""
     if config.use_lora and config.ref_model in (None, config.model_path):
         return None
     ref_lm = load_causal_lm(config.ref_model, "ref_model", **options) if config.ref_model else copy.deepcopy(lm)
     if config.use_lora:
         logger.warning(
-            "ref_model: '%s' is not model_path, so a second model is held for the reference", config.ref_model
+            "ref_model: '%s' is not model_path, so a second model is kept in memory for the reference", config.ref_model
         )
     if ref_lm.get_output_embeddings().out_features != lm.get_output_embeddings().out_features:
         raise UserError(
@@ -224,7 +228,7 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
 
 
 def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> tuple[Policy, Critic | None]:
-    """The policy, and the separate critic if there is one: a copy of the trunk, or with LoRA an adapter on the same one."""
+    """The policy, and the separate critic if there is one: a copy of the trunk, or with LoRA an adapter on the same trunk."""
     uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
     critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
@@ -241,7 +245,7 @@ def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> t
 
 
 def amp_dtype(config: Config, device: torch.device) -> torch.dtype:
-    """What `use_amp` computes in. Raises UserError where this torch has no such autocast for the device."""
+    """The dtype of `use_amp`. Raises UserError when this torch has no such autocast for the device."""
     dtype = torch.float16 if config.amp_dtype == "fp16" else torch.bfloat16
     if config.use_amp:
         with warnings.catch_warnings():
@@ -250,7 +254,7 @@ def amp_dtype(config: Config, device: torch.device) -> torch.dtype:
                 works = torch.is_autocast_enabled(device.type)
         if not works:
             raise UserError(
-                f"amp_dtype: this torch has no {config.amp_dtype} on {device.type}; use bf16, or use_amp: false"
+                f"amp_dtype: this torch does not support {config.amp_dtype} on {device.type}; use bf16, or use_amp: false"
             )
     return dtype
 
@@ -267,5 +271,5 @@ def check_length(lm: PreTrainedModel, config: Config) -> None:
 
 
 def trained_parameters(models: Iterable[nn.Module]) -> int:
-    """The number of parameters that an optimizer moves."""
+    """The number of parameters that an optimizer updates."""
     return sum(p.numel() for model in models for p in trained(model).values())

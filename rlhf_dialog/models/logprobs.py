@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of tokens from logits, with one buffer where autograd would keep six.
+"""Log-probabilities and entropies of tokens from logits, with one buffer in place of the six that autograd would keep.
 
 K positions, V vocabulary, S kept tokens of a filter.
 """
@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """float64 as it is, anything else as float32."""
+    """A float64 tensor unchanged, any other as float32."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -41,10 +41,10 @@ def on_support(logits: Tensor, support: Tensor) -> Tensor:
 
 
 class TokenPredictions(torch.autograd.Function):
-    """Log-probability and entropy of a softmax with their derivatives written out.
+    """Log-probability and entropy of a softmax, with explicit derivatives.
 
     With p = softmax(z), z = logits / temperature and entropy H: d log p_i / d z_j = [i = j] - p_j, d H / d z_j =
-    -p_j (log p_j + H). Tokens of probability 0 add nothing to either, whatever their logits.
+    -p_j (log p_j + H). Tokens of probability 0 add nothing to either.
     """
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""LoRA: small trained adapters beside the frozen linear layers of a model; with none selected the model is its own reference.
+"""LoRA: small trained adapters beside the frozen linear layers of a model; without an adapter the model is its own reference.
 
 arXiv 2106.09685, section 4.1: a linear layer computes W x + B A x * alpha / r, where A (r, in) starts random and B (out, r) at
-zero, so that an adapter starts as no change. peft makes the layers, into the model itself, which stays a model of
-transformers. Several adapters can stand on one frozen base: that of the policy, which is selected whenever nobody says otherwise,
-and that of a separate critic.
+zero, so that an adapter changes nothing at first. peft inserts the layers into the model itself, which remains a transformers
+model. Several adapters can share one frozen base: that of the policy, which is selected by default, and that of a separate
+critic.
 """
 
 import re
@@ -28,9 +28,9 @@ def add_adapters(
 ) -> None:
     """Freeze the model and put adapters beside its linear layers; the first one is selected.
 
-    `targets` are the layers' names or the ends of them (`q_proj`); None: every linear layer of the trunk. The random halves are
-    those of the seed, the same in every process, and no other random number is drawn for them. Raises UserError without peft,
-    and for a name that no layer has.
+    `targets` are the layers' names or the ends of them (`q_proj`); None: every linear layer of the trunk. The random halves
+    depend only on the seed, are the same in every process, and do not advance the global random state. Raises UserError
+    without peft, and for a name that no layer has.
     """
     check_peft()
     from peft import LoraConfig, inject_adapter_in_model
@@ -54,15 +54,15 @@ def add_adapters(
 
 
 def check_peft() -> None:
-    """Raises UserError where peft is not installed."""
+    """Raises UserError when peft is not installed."""
     try:
         import peft  # noqa: F401
     except ImportError as error:
-        raise UserError("use_lora: needs peft: pip install 'rlhf-dialog[peft]', or pip install peft") from error
+        raise UserError("use_lora: needs peft: run pip install 'rlhf-dialog[peft]', or pip install peft") from error
 
 
 def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:
-    """The full names of the linear layers of the trunk that `targets` mean. Raises UserError when one of them means none."""
+    """The full names of the linear layers of the trunk that match `targets`. Raises UserError for a target without a match."""
     trunk = {id(module) for module in lm.base_model.modules()} - {id(lm.get_output_embeddings())}
     linear = [n for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and id(m) in trunk]
     if targets is None:
@@ -73,7 +73,7 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
         if not chosen:
             known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linear}))
             raise UserError(
-                f"lora_target_modules: '{target}' is no linear layer of the trunk of {type(lm).__name__}; it has {known}"
+                f"lora_target_modules: '{target}' is not a linear layer of the trunk of {type(lm).__name__}; use one of {known}"
             )
         found |= chosen
     return [name for name in linear if name in found]
@@ -81,25 +81,25 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
 
 @contextmanager
 def _peft_warnings_off() -> Iterator[None]:
-    """peft warns of a second adapter on the same model, which is what we want."""
+    """Silence peft's warning about a second adapter on the same model, which is intended here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Already found a `peft_config`")
         yield
 
 
 def lora_layers(module: nn.Module) -> list[Any]:
-    """The layers with adapters below a module; no peft is needed to find that there are none."""
+    """The layers with adapters below a module; works without peft."""
     return [child for child in module.modules() if hasattr(child, "lora_A")]
 
 
 def selection(layer: Any) -> str | None:
-    """The adapter that a layer computes with; None: with none."""
+    """The adapter that a layer computes with, or None."""
     return None if layer.disable_adapters else layer.active_adapters[0]
 
 
 @contextmanager
 def selected(module: nn.Module, adapter: str | None) -> Iterator[None]:
-    """In the block the layers below `module` compute with this adapter; None: as the frozen base."""
+    """Inside the block, the layers below `module` compute with this adapter; None: as the frozen base."""
     layers = lora_layers(module)
     before = [selection(layer) for layer in layers]
     if all(one == adapter for one in before):
@@ -113,8 +113,11 @@ def selected(module: nn.Module, adapter: str | None) -> Iterator[None]:
 
 
 def _select(layers: Iterable[Any], adapters: Iterable[str | None]) -> None:
-    """peft takes requires_grad away from what it does not select, and autograd drops a gradient that arrives at such a
-    parameter without a word; so all get it back."""
+    """Select an adapter (or None) in each layer.
+
+    peft turns requires_grad off in adapters that are not selected, and autograd silently drops a gradient that arrives at
+    such a parameter; so it is turned on again in all of them.
+    """
     for layer, adapter in zip(layers, adapters, strict=True):
         layer.enable_adapters(adapter is not None)
         if adapter is not None:
@@ -125,7 +128,7 @@ def _select(layers: Iterable[Any], adapters: Iterable[str | None]) -> None:
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that the module's own optimizer moves, by name: with LoRA (`module.adapter`) its adapter and its head."""
+    """The parameters that the module's own optimizer updates, by name: with LoRA (`module.adapter`) its adapter and its head."""
     adapter = getattr(module, "adapter", None)
     found = {}
     for name, parameter in module.named_parameters():
@@ -136,7 +139,7 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def base_parameters(lm: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the model as it was before it got adapters, with the names that they had."""
+    """The parameters of the model without its adapters, with the names that they had before."""
     for name, parameter in lm.named_parameters():
         if not OF_ADAPTER.search(name):
             yield _plain(name), parameter
@@ -148,7 +151,7 @@ def _plain(name: str) -> str:
 
 @torch.no_grad()
 def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
-    """The weights of the model with W + B A * alpha / r in the place of each W that has an adapter; the model stays as it is."""
+    """The weights of the model with W + B A * alpha / r in place of each W that has an adapter; the model is not changed."""
     state = {_plain(name): x for name, x in lm.state_dict().items() if not OF_ADAPTER.search(name)}
     for name, layer in lm.named_modules():
         if hasattr(layer, "lora_A"):

@@ -1,6 +1,6 @@
-"""What masks do to tensors, in any stage. B episodes, T tokens; a mask is True where a token counts.
+"""Operations on masked tensors, for all stages. B episodes, T tokens; a mask is True where a token counts.
 
-Where a function takes `total`, the episodes may be shared out over several processes: `total` adds a tensor up over all of them,
+Where a function takes `total`, the episodes may be divided among several processes: `total` sums a tensor over all processes,
 and the result is that of all episodes together.
 """
 
@@ -13,7 +13,7 @@ Total = Callable[[Tensor], Tensor]
 
 
 def alone(x: Tensor) -> Tensor:
-    """The `total` of a single process."""
+    """The `total` of a single process: returns `x`."""
     return x
 
 

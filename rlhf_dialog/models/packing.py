@@ -1,7 +1,7 @@
-"""Rows of different lengths in one sequence without padding: what a language model computes is computed on real tokens only.
+"""Rows of different lengths in one sequence without padding, so that a language model computes only real tokens.
 
-All linear layers, norms and embeddings see (1, N); only the attention, which transformers lets us supply, sees rows. It works
-for any model of transformers that takes its attention from the library's registry.
+All linear layers, norms and embeddings see (1, N); only the attention, which we register with transformers, sees rows. This
+works for any transformers model that takes its attention from the library's registry.
 
 B rows, N tokens of all rows, L tokens of the longest row, W columns of a cache, H heads, D width of a head.
 """
@@ -26,7 +26,7 @@ UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' att
 
 @dataclass
 class Packed:
-    """Prompts and responses, one behind the other; only tokens that some prediction needs.
+    """Prompts and responses in one sequence; only tokens that a prediction needs.
 
     `ids`, `positions` (N,); `place` (N,) = row * width + position: where a token lies when the rows are padded to `width`;
     `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row; `groups`: the rows whose
@@ -45,7 +45,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Rows:
-    """`count` neighbouring rows of a packed sequence, from row `first` on: its `tokens`, and their `place` as in `Packed`."""
+    """`count` neighbouring rows of a packed sequence, from row `first` on: their `tokens`, and the `place` as in `Packed`."""
 
     first: int
     count: int
@@ -83,9 +83,9 @@ def _packed(ids: Tensor, fed: Tensor, keep: Tensor, targets: Tensor) -> Packed:
 
 
 class KeyValues:
-    """The keys and values of B rows, each row from column 0 on; a new token is written into the column behind its row's last.
+    """The keys and values of B rows, each from column 0 on; a new token is written into the column after its row's last.
 
-    `lengths` (B,) says how many columns of each row hold a token.
+    `lengths` (B,) is the number of columns of each row that hold a token.
     """
 
     def __init__(self, lengths: Tensor, num_new: int):
@@ -93,7 +93,7 @@ class KeyValues:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def begin(self, layer: int, first_row: int, keys: Tensor, values: Tensor) -> None:
-        """Take keys and values (b, H, L, D) of the prompts of rows `first_row` to `first_row + b`."""
+        """Store keys and values (b, H, L, D) of the prompts of rows `first_row` to `first_row + b`."""
         if layer not in self.layers:
             shape = (len(self.lengths), keys.shape[1], self.width)
             self.layers[layer] = keys.new_zeros(*shape, keys.shape[3]), values.new_zeros(*shape, values.shape[3])
@@ -110,7 +110,7 @@ class KeyValues:
         return stored_keys[:, :, :end], stored_values[:, :, :end]
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Forget all rows but these."""
+        """Drop all rows but these."""
         self.lengths = self.lengths[rows]
         for layer, (keys, values) in self.layers.items():  # one at a time: never two whole caches
             self.layers[layer] = keys[rows], values[rows]
@@ -195,7 +195,7 @@ def packed_attention(
     packing: Prompting | Decoding | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls for each layer; without `packing` it is the library's own attention."""
+    """The attention that transformers calls for each layer; without `packing` it is the library's own."""
     if packing is None:
         options |= {"scaling": scaling, "sliding_window": sliding_window}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[return-value]
@@ -217,7 +217,7 @@ def run_packed(module: nn.Module, ids: Tensor, positions: Tensor, packing: Promp
         isinstance(packing, Prompting) and ids.device.type == "cpu"
     ):  # oneDNN keeps a plan in memory for every length it meets
         ids, positions = (pad(x, (0, -len(x) % ROUND_TO)) for x in (ids, positions))
-    mask = torch.empty((1, 1, 1, 1), device=ids.device)  # stands for a mask that is made already, so that none is made
+    mask = torch.empty((1, 1, 1, 1), device=ids.device)  # taken for a finished mask, so that the library makes none
     return module(
         input_ids=ids.unsqueeze(0),
         attention_mask=mask,
@@ -229,5 +229,5 @@ def run_packed(module: nn.Module, ids: Tensor, positions: Tensor, packing: Promp
 
 
 def can_pack(lm: PreTrainedModel) -> bool:
-    """Whether the model takes its attention from the registry; whether that is all it needs, only a probe can say."""
+    """Whether the model takes its attention from the registry; only a probe (`use_packing`) shows whether that is enough."""
     return bool(getattr(lm, "_supports_attention_backend", False) and getattr(lm, "_supports_sdpa", False))

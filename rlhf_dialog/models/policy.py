@@ -1,4 +1,4 @@
-"""The language model as PPO sees it: predictions of given tokens, and the next token's logits.
+"""The language model as PPO uses it: predictions of given tokens, and the next token's logits.
 
 N packed tokens, K of them predict a response token, V vocabulary, S kept tokens of a filter, H hidden width, b rows.
 """
@@ -19,7 +19,7 @@ from rlhf_dialog.models.lora import selected
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
 
 T = TypeVar("T")
-LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; what is more is computed in chunks, and again on the way back
+LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
 
 
 def accepted(module: nn.Module, **options: Any) -> dict[str, Any]:
@@ -46,11 +46,11 @@ class Policy(nn.Module):
     ):
         super().__init__()
         self.lm, self.use_amp, self.amp_dtype = lm, use_amp, amp_dtype
-        self.adapter = adapter  # of LoRA: what is trained; the model has it selected
+        self.adapter = adapter  # the LoRA adapter that is trained; it is selected in the model
         self.value_head = new_value_head(lm) if with_value_head else None
 
     def autocast(self, like: Tensor) -> torch.autocast:
-        """16 bit under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
+        """Autocast under `use_amp`, on the device of `like`; the outermost of nested contexts converts trained weights once."""
         return torch.autocast(like.device.type, self.amp_dtype, enabled=self.use_amp)
 
     def forward(
@@ -67,7 +67,7 @@ class Policy(nn.Module):
     def predict(
         self, features: Tensor, targets: Tensor, temperature: float, support: Tensor | None, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities and entropies (K,) from what `features` gave."""
+        """Log-probabilities and entropies (K,) from the result of `features`."""
 
         def part(features: Tensor, targets: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
             return predict(self.logits(features), targets, temperature, support, with_entropy)
@@ -77,14 +77,14 @@ class Policy(nn.Module):
     def features(
         self, packed: Packed, cache: KeyValues | None = None, first_row: int = 0
     ) -> tuple[Tensor, Tensor | None]:
-        """What `logits` makes logits of, (K, .), and the values (K,); packed rows can leave keys and values in a cache."""
+        """The input of `logits` (K, .), and the values (K,); packed rows can store keys and values in a cache."""
         index = packed.keep if packs(self.lm) else packed.place[packed.keep]
         with self.autocast(packed.ids):
             features, hidden = self._compute(lambda module: run_rows(module, packed, packs(self.lm), cache, first_row))
         return features.flatten(0, 1)[index], self.values(hidden.flatten(0, 1)[index])
 
     def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
-        """The same behind one more token (b,) of each row of the cache, which takes it in."""
+        """As `features`, after one more token (b,) for each row of the cache, which stores it."""
         with self.autocast(tokens):
             features, hidden = self._compute(
                 lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0]
@@ -93,7 +93,7 @@ class Policy(nn.Module):
         return features[0], self.values(hidden[0])
 
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
-        """Features and last hidden states; they are the same where the logits are a matrix product of them."""
+        """Features and last hidden states; with a plain head they are the same."""
         if self.has_plain_head:
             hidden = output(self.lm.base_model)
             return hidden, hidden
@@ -101,7 +101,7 @@ class Policy(nn.Module):
         return logits, logits if states is None else states
 
     def with_hidden_states(self, compute: Callable[[nn.Module], T]) -> tuple[T, Tensor | None]:
-        """What `compute` makes of the model, and the input of its output embedding, which the value head sees if there is one."""
+        """The result of `compute`, and, if there is a value head, the input of the output embedding, which the head needs."""
         if self.value_head is None:
             return compute(self.lm), None
         inputs: list[Tensor] = []
@@ -121,7 +121,7 @@ class Policy(nn.Module):
 
     @functools.cached_property
     def has_plain_head(self) -> bool:
-        """Whether the logits are the output embedding of the trunk's output, and nothing more; tried once."""
+        """Whether the logits are just the output embedding applied to the trunk's output; tried once."""
         if not packs(self.lm):
             return False
         ids = torch.arange(3, device=self.lm.device).unsqueeze(0)
@@ -136,7 +136,7 @@ class Policy(nn.Module):
 
 
 class DisabledAdapter(Policy):
-    """The reference of a policy with LoRA: the same modules without their adapter; what is left is frozen."""
+    """The reference of a policy with LoRA: the same modules with the adapter disabled, so that all weights in use are frozen."""
 
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
         with selected(self.lm, None):
@@ -187,7 +187,7 @@ def run_rows(
 def in_chunks(
     compute: Callable[..., tuple[Tensor, Tensor | None]], size: int, *inputs: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """`compute` of at most `size` rows of the inputs at a time; what it holds for the way back is one chunk."""
+    """Call `compute` on at most `size` rows of the inputs at a time; the backward pass holds only one chunk."""
     count = len(inputs[0]) if inputs[0] is not None else 0
     if count <= size:
         return compute(*inputs)
@@ -198,14 +198,14 @@ def in_chunks(
 
 
 class ValueHead(nn.Linear):
-    """Computes in the precision of its input, whatever its own weights have; they are read only in here, where ZeRO has them."""
+    """Computes in the precision of its input, not of its weights; they are read only here, where ZeRO has gathered them."""
 
     def forward(self, input: Tensor) -> Tensor:
         return nn.functional.linear(input, self.weight.to(input.dtype), self.bias.to(input.dtype))
 
 
 def new_value_head(lm: PreTrainedModel) -> nn.Linear:
-    """A linear layer from the last hidden state to one number; it starts at zero, so that the first values are 0."""
+    """A linear layer from the last hidden state to one number; its weights start at zero, so the first values are 0."""
     head = ValueHead(lm.get_output_embeddings().in_features, 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)

@@ -1,6 +1,7 @@
 """Load models and tokenizers from a folder or the Hugging Face Hub, with one clear error.
 
-A folder is data: no pickle is read and no code of it is run, unless the options say so; docs/SECURITY.md has the rules.
+A folder is treated as data: none of its pickles is read and none of its code is run, unless the options allow it;
+docs/SECURITY.md has the rules.
 """
 
 import logging
@@ -22,21 +23,21 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
-transformers_logging.disable_progress_bar()  # its bars count weight shards; ours count the run
+transformers_logging.disable_progress_bar()  # its bars count weight shards
 REFUSED = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError, EOFError, SafetensorError)
 
 
 def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any:
     """`auto_class.from_pretrained(path)`, from a local folder or the Hub.
 
-    `key` is the configuration key that named the path. Only safetensors are read and no code is run, unless the options say
-    `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when there is nothing to load or it cannot be read.
+    `key` is the configuration key that named the path. Only safetensors are read and no code is run, unless the options hold
+    `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when nothing is found, or it cannot be loaded.
     """
     source = str(Path(path).expanduser())
     options = {"trust_remote_code": False} | options
     if hub.is_local(path):
         if not Path(source).is_dir():
-            raise UserError(f"{key}: there is no folder '{path}'; give a model folder or a Hub name")
+            raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
     else:
         options["local_files_only"] = not hub.hub_reachable()
     try:
@@ -52,14 +53,14 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
 
 
 def warn_of_remote_code(paths: dict[str, str | None]) -> None:
-    """Say once which folders and Hub names may run code of their own; `paths`: configuration key -> folder or Hub name."""
+    """Warn which folders and Hub names may run their own code; `paths`: configuration key -> folder or Hub name."""
     named = ", ".join(f"{key} '{path}'" for key, path in paths.items() if path)
-    logger.warning("trust_remote_code: true, so code from these may run with all your rights: %s", named)
+    logger.warning("trust_remote_code: true, so code from these sources may run with all your permissions: %s", named)
 
 
 @contextmanager
 def _pickle_guard(path: str, key: str, allowed: bool) -> Iterator[None]:
-    """While the block runs `torch.load` reads tensors alone, or nothing: an index or a config.json can name any file."""
+    """Inside the block, `torch.load` reads only tensors, or nothing: an index or a config.json can name any file."""
     load = torch.load
 
     def guarded(*args: Any, **options: Any) -> Any:
@@ -79,18 +80,18 @@ def _or_allow(key: str) -> str:
 
 
 def _is_argument(key: str) -> bool:
-    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration that could allow anything."""
+    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration to allow pickles or code in."""
     return key.startswith("--")
 
 
 def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any]) -> None:
-    """What a model's folder can say to have something else loaded: UserError. Raises OSError without a config.json."""
+    """Raises UserError when a model's folder would load something from elsewhere, OSError without a config.json."""
     at = {"local_files_only": options.get("local_files_only", False)}
     if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, **at):
         raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
     if not options["trust_remote_code"] and (kernel := _kernel_of(PreTrainedConfig.get_config_dict(source, **at)[0])):
         raise UserError(
-            f"{key}: the config.json of '{path}' wants to run code from '{kernel}' on the Hub; remove that from it"
+            f"{key}: the config.json of '{path}' asks to run code from '{kernel}' on the Hub; remove that entry"
         )
 
 
@@ -117,11 +118,9 @@ def _kind(auto_class: Any) -> str:
 
 def _reason(path: str, key: str, error: Exception, options: dict[str, Any]) -> str:
     if isinstance(error, pickle.UnpicklingError):
-        return "Its pickled weights hold something else than tensors, or are damaged; nothing of them was run"
+        return "Its pickled weights hold something other than tensors, or are damaged; none of their code was run"
     if options.get("local_files_only"):
-        return (
-            "No such folder here, not among the downloaded models, and the Hub cannot be reached; give a local folder"
-        )
+        return "It is not a local folder or a downloaded model, and the Hub cannot be reached; give a local folder"
     text = " ".join(str(error).split())
     if "safetensors" in text and options.get("use_safetensors"):
         return f"It has no safetensors weights; convert them{_or_allow(key)}"
@@ -129,5 +128,5 @@ def _reason(path: str, key: str, error: Exception, options: dict[str, Any]) -> s
         how = (
             ", which this program never does" if _is_argument(key) else "; set trust_remote_code: true if you trust it"
         )
-        return f"It wants to run code of its own{how}"
+        return f"It asks to run its own code{how}"
     return text[:300]

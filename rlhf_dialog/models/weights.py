@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a module: all of it, or with LoRA only what is trained, its adapter and its head; never merged."""
+"""The weights of a module in a checkpoint: all, or with LoRA only the trained ones (adapter and head), never merged."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from rlhf_dialog.models.lora import OF_ADAPTER, trained
 
 
 def save_module(module: nn.Module, path: Path) -> None:
-    """Write a safetensors file."""
+    """Write the weights of the module into a safetensors file."""
     if getattr(module, "adapter", None) is None:
         save_model(module, str(path))
     else:
@@ -20,9 +20,9 @@ def save_module(module: nn.Module, path: Path) -> None:
 def load_module(
     module: nn.Module, path: Path, device: torch.device, strict: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Take the numbers of the file; returns the names that it lacks and those that it has too many of.
+    """Load the weights of the file; returns the names that the file lacks and the names that the module does not have.
 
-    Raises RuntimeError or ValueError when they differ in shape or, if it is `strict`, in any name.
+    Raises RuntimeError or ValueError when shapes differ or, if `strict`, when any name differs.
     """
     if getattr(module, "adapter", None) is None:
         missing, unexpected = load_model(module, str(path), strict=strict, device=str(device))
@@ -30,13 +30,17 @@ def load_module(
     saved, own = load_file(path, device=str(device)), trained(module)
     if not any(OF_ADAPTER.search(name) for name in saved):
         raise ValueError(
-            "it holds a whole model, and this run (use_lora) trains adapters; start from its agent/ instead"
+            "the file holds a whole model, but this run (use_lora) trains adapters; start from the agent/ of that run instead"
         )
     missing, unexpected = sorted(set(own) - set(saved)), sorted(set(saved) - set(own))
     if strict and (missing or unexpected):
-        raise ValueError(f"other adapters: {', '.join([*missing, *unexpected][:3])}")
+        raise ValueError(
+            f"the adapters of the file differ from those of this run: {', '.join([*missing, *unexpected][:3])}"
+        )
     for name in sorted(set(own) & set(saved)):
         if own[name].shape != saved[name].shape:
-            raise ValueError(f"{name} is {tuple(saved[name].shape)}, here {tuple(own[name].shape)}")
+            raise ValueError(
+                f"{name} has shape {tuple(saved[name].shape)} in the file, but {tuple(own[name].shape)} in this run"
+            )
         own[name].data.copy_(saved[name])
     return missing, unexpected

@@ -1,4 +1,4 @@
-"""What a reward is: a class that reads finished dialogues and returns one number each. Text only, no tensors."""
+"""The base class of rewards, which read finished dialogues and return one number for each. Text only, no tensors."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ R = TypeVar("R", bound="BaseReward")
 class BaseReward:
     """A reward on whole responses.
 
-    Subclass it, register it under a name, and name it in the YAML; `args` there become the arguments of `__init__`.
+    Subclass it, register it under a name, and use that name in the YAML; `args` there become the arguments of `__init__`.
 
     >>> @RewardFactory.register("Politeness")
     ... class Politeness(BaseReward):
@@ -25,14 +25,14 @@ class BaseReward:
     ...     def __call__(self, dialogues):
     ...         return [float(self.word in dialogue.response.lower()) for dialogue in dialogues]
 
-    `__call__` is all that most rewards define. What a reward is made of (`children`, `frozen_models`, `model_paths`) and its
-    life in a run (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`) are for those that hold models, other rewards, or
-    numbers that change while the policy learns. A reward with `children` that overrides one of the latter four calls
-    `super()` for them. docs/REWARDS.md shows an example of each.
+    Most rewards define only `__call__`. The methods for the parts of a reward (`children`, `frozen_models`, `model_paths`) and
+    for a run (`begin_scoring`, `metrics`, `state_dict`, `load_state_dict`) are for rewards that hold models, other rewards, or
+    numbers that change during training. A reward with `children` that overrides one of the latter four calls `super()`, so
+    that the children are called too. docs/REWARDS.md shows an example of each.
     """
 
-    needs: tuple[str, ...] = ()  # of "reference" and "act": what every prompt must carry; checked before training
-    uses_device: bool = False  # True: it keeps the GPU or all cores busy, so it waits for the models that need them too
+    needs: tuple[str, ...] = ()  # "reference", "act" or both: what every prompt must have; checked before training
+    uses_device: bool = False  # True: it keeps the GPU or all cores busy, so it does not run beside the models
     lifts_kl: bool = (
         False  # True: `ref_model` and `kl_*` among its arguments in the YAML are the run's keys of those names
     )
@@ -42,61 +42,62 @@ class BaseReward:
 
     @property
     def name(self) -> str:
-        """The name in logs and tables: `reward/<name>`."""
+        """The name of the reward in logs and tables: `reward/<name>`."""
         return type(self).__name__.lower()
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """What of these arguments opens a connection, reads an environment variable or a pickle, or runs other code.
+        """The arguments that open a connection, read an environment variable or a pickle, or run other code, each with a reason.
 
-        `{"args.url": "sends every dialogue to a server"}`; empty for none. A configuration that was found beside an agent may
-        build only a class that returns nothing here. It must define this itself: what it inherits is not about its own code.
+        For example `{"args.url": "sends every dialogue to a server"}`; empty for none. From a configuration that was found
+        beside an agent, only classes that return an empty dict here are built. Each class must define this method itself: an
+        inherited one does not describe its own code.
         """
-        return {"id": "is no built-in reward, and its code may do anything with its arguments"}
+        return {"id": "is not a built-in reward, and its code may do anything with its arguments"}
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """Return one finite number for each dialogue, in their order.
 
-        In a rollout the list holds the dialogues of this process alone, in the order of its prompts, with the responses to one
-        prompt side by side (`num_responses_per_prompt`); `meta["group"]` is the number of the prompt within the rollout,
-        the same for all responses to it, and `meta["dialogue"]` that of the dialogue in the data. It is called once for
-        each rollout, and a score that compares dialogues does so within a prompt: scores should not depend on how many
-        processes there are. A validation passes the replies to its prompts on rank 0 alone, before training also two
-        references. A part that leaves the device alone is called in a thread.
+        In a rollout, the list holds only the dialogues of this process, in the order of its prompts; the responses to one
+        prompt are neighbours (`num_responses_per_prompt`). `meta["group"]` is the number of the prompt within the rollout, the
+        same for all responses to it, and `meta["dialogue"]` the number of the dialogue in the data. The reward is called once
+        per rollout. A score that compares dialogues should do so only within a prompt, so that scores do not depend on the
+        number of processes. A validation passes the replies to its prompts on rank 0 only; before training it also passes two
+        references. A reward that does not use the device is called in a thread.
         """
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, dialogues) -> list[float]")
 
     def score_available(self, dialogues: list[Dialogue]) -> Sequence[float | None]:
-        """As `__call__`, but with None for a dialogue without a score; asked under `on_reward_error: skip`.
+        """As `__call__`, but with None for a dialogue without a score; called under `on_reward_error: skip`.
 
-        A reward that can fail for some dialogues and not for others (a server) overrides it; None and NaN from `__call__`
-        count as no score anyway.
+        Override it when the reward can fail for some dialogues and not for others (a server). None and NaN from `__call__`
+        also count as no score.
         """
         return self(dialogues)
 
-    # -- what it is made of
+    # -- its parts
 
     def weighted_parts(self) -> "dict[str, Part]":
-        """The rewards that this one is the weighted sum of, by the names in logs and tables; none unless it is such a sum."""
+        """For a weighted sum of rewards, its parts by their names in logs and tables; empty for any other reward."""
         return {}
 
     def children(self) -> "list[BaseReward]":
-        """The rewards inside of this one, of which it asks for scores; none by default, the parts of a weighted sum."""
+        """The rewards that this one calls for scores: by default the parts of a weighted sum, else none."""
         return [part.reward for part in self.weighted_parts().values()]
 
     def frozen_models(self) -> dict[str, Any]:
-        """The models (`torch.nn.Module`) that this reward holds and does not train, by names for messages; not its children's.
+        """The models (`torch.nn.Module`) that this reward holds and does not train, by name, without its children's.
 
-        They are moved to the device, counted in the identity of the run, and kept as `intent_ds_config` says. The
-        same objects at every call, and cheap: it is asked often.
+        They are moved to the device, are part of the identity of the run, and are placed as `intent_ds_config` says. Return the
+        same objects at every call, and quickly: the method is called often.
         """
         return {}
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """Folder or Hub name of each model that a reward with these arguments of the YAML will load, its parts' included.
+        """The folder or Hub name of each model that a reward with these YAML arguments will load, including its parts' models.
 
-        Asked before anything is loaded, for the memory forecast; `args` are not checked yet. The names are those of
+        Called before anything is loaded, for the memory forecast; `args` are not checked yet. The keys are the names in
         `frozen_models`.
         """
         return {}
@@ -109,23 +110,23 @@ class BaseReward:
             child.to(device)
         return self
 
-    # -- its life in a run
+    # -- during a run
 
     def begin_scoring(self, purpose: Purpose, iteration: int) -> None:
-        """Called in the main thread before each scoring, on all ranks for a rollout: what for, and the iteration, from 1.
+        """Called before each scoring, in the main thread, with purpose and iteration (from 1); on all ranks for a rollout.
 
-        A validation follows the rollout of its `iteration` (0: the check before training). An evaluation (`scripts/evaluate.py`)
-        knows no iteration: 0. By default it is passed on to the children.
+        A validation has the `iteration` of the rollout before it (0: the check before training). An evaluation
+        (`scripts/evaluate.py`) has iteration 0. By default the call is passed on to the children.
         """
         for name, child in self._inside().items():
             with named(name, type(child)):
                 child.begin_scoring(purpose, iteration)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of this reward beside its scores, asked after each rollout on all ranks, logged as `reward/<name>/<key>`.
+        """Further numbers of this reward, asked for after each rollout on all ranks and logged as `reward/<name>/<key>`.
 
-        With several processes the mean over their numbers, weighted by how many episodes each scored. By default those of the
-        children, `<child's name>/<key>`.
+        With several processes, the mean weighted by the number of episodes of each is logged. By default these are the numbers
+        of the children, as `<child's name>/<key>`.
         """
         found: dict[str, float] = {}
         for name, child in self._inside().items():
@@ -134,10 +135,10 @@ class BaseReward:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold for the reward to go on as if nothing had happened; JSON, with text as keys.
+        """The state that a checkpoint must hold so that the reward continues unchanged after a resume; JSON, with text as keys.
 
-        Asked on rank 0, and loaded on all ranks: a state that decides on scores must come to the same on each of them. By
-        default the states of the children, by their names.
+        It is taken from rank 0 and loaded on all ranks, so a state that affects scores must be the same on all of them. By
+        default it holds the states of the children, by their names.
         """
         found = {}
         for name, child in self._inside().items():
@@ -147,14 +148,14 @@ class BaseReward:
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; not called where a checkpoint has none."""
+        """Restore what `state_dict` returned; not called when the checkpoint has no state."""
         for name, child in self._inside().items():
             if name in state:
                 with named(name, type(child)):
                     child.load_state_dict(state[name])
 
     def _inside(self) -> "dict[str, BaseReward]":
-        """The children by names that differ."""
+        """The children by unique names."""
         found = {name: part.reward for name, part in self.weighted_parts().items()}
         for child in self.children():
             if all(child is not other for other in found.values()):
@@ -171,7 +172,7 @@ class Part:
 
 
 def walk(reward: BaseReward) -> Iterator[BaseReward]:
-    """The reward, its children, theirs and so on; each once."""
+    """The reward, its children, their children and so on; each once."""
     seen: set[int] = set()
     todo = [reward]
     while todo:
@@ -193,7 +194,7 @@ def models_inside(reward: BaseReward) -> dict[str, tuple[BaseReward, Any]]:
 
 
 def needs_device(reward: BaseReward) -> bool:
-    """Whether it, or a reward inside of it, keeps the device busy: says so, or holds a model."""
+    """Whether the reward, or one inside of it, uses the device: it sets `uses_device` or holds a model."""
     return any(one.uses_device or one.frozen_models() for one in walk(reward))
 
 

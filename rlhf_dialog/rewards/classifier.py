@@ -1,4 +1,4 @@
-"""How a sequence classifier reads many texts quickly: sorted by length, in bfloat16 where the processor has it."""
+"""How a sequence classifier is run quickly on many texts: sorted by length, in bfloat16 where the processor has it."""
 
 import functools
 from pathlib import Path
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PRECISIONS = ("auto", "fp32", "bf16")
-ROUND_TO = 8  # tokens: fewer different lengths, for each of which a plan is made
+ROUND_TO = 8  # tokens; oneDNN makes a plan for each length, so there should be few
 
 
 def class_logits(
     model: Any, tokenizer: Any, inputs: list[dict[str, Any]], batch_size: int | None, precision: str
 ) -> "Tensor":
-    """Logits (N, classes) in float32 for N tokenised texts without padding, `batch_size` of about one length at a time.
+    """Logits (N, classes) in float32 for N tokenised, unpadded texts, in batches of `batch_size` texts of similar length.
 
-    None: few on a CPU, where a smaller batch only means less padding, more on a GPU.
+    `batch_size` None: 8 on a CPU, where a small batch has less padding and is not slower, 64 on a GPU.
     """
     import torch
 
@@ -42,7 +42,7 @@ def _rounded(longest: dict[str, Any], tokenizer: Any) -> dict[str, int]:
 
 @functools.cache
 def bf16_is_faster(device: str) -> bool:
-    """Whether matrix products are several times faster in bfloat16: a GPU that has it, or a processor that multiplies it."""
+    """Whether matrix products are several times faster in bfloat16: on a GPU or CPU with hardware support for it."""
     import torch
 
     if device == "cuda":
@@ -53,7 +53,7 @@ def bf16_is_faster(device: str) -> bool:
 
 
 def check_precision(precision: str) -> str:
-    """The precision. Raises UserError for another word."""
+    """Return `precision`. Raises UserError when it is not one of PRECISIONS."""
     if precision not in PRECISIONS:
         raise UserError(f"reward_class.args.precision: {precision!r} is not one of {', '.join(PRECISIONS)}")
     return precision

@@ -1,4 +1,4 @@
-"""Rewards out of rewards: the weighted sum of several, as the YAML lists them, and how a reward is built."""
+"""The weighted sum of several rewards, as the YAML lists them, and how a reward is built."""
 
 import math
 from numbers import Real
@@ -20,7 +20,7 @@ class CompositeReward(BaseReward):
 
     >>> CompositeReward(parts=[{"id": "Meteor"}, {"id": "LengthMatch", "weight": 0.5, "args": {}}])
 
-    A part of weight 0 is computed and logged, but not paid. Two parts of the same name become `x` and `x_2`.
+    A part of weight 0 is computed and logged, but does not count. Two parts of the same name become `x` and `x_2`.
     Raises UserError that names every faulty `reward_class.args.parts[i]`.
     """
 
@@ -28,7 +28,7 @@ class CompositeReward(BaseReward):
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """What its parts do, and theirs."""
+        """What its parts, and theirs, reach out to."""
         parts = args.get("parts")
         usable = [] if not isinstance(parts, list) or any(map(_problems, parts)) else parts
         return {
@@ -46,7 +46,7 @@ class CompositeReward(BaseReward):
         self._set_parts([Part(float(part.get("weight", 1.0)), _build_part(i, part)) for i, part in enumerate(parts)])
 
     def _set_parts(self, parts: list[Part]) -> None:
-        """Take built rewards; a subclass calls this in the place of `super().__init__`."""
+        """Set rewards that are already built; a subclass calls this in place of `super().__init__`."""
         self.parts: dict[str, Part] = {}
         for part in parts:
             self.parts[free_name(part.reward.name, self.parts)] = part
@@ -67,7 +67,7 @@ class CompositeReward(BaseReward):
 
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
-        """What the parts will load, at every depth; two models of the same name become `x` and `x_2`."""
+        """The models that the parts will load, at every depth; two models of the same name become `x` and `x_2`."""
         parts = args.get("parts")
         found: dict[str, str] = {}
         for part in parts if isinstance(parts, list) else ():
@@ -93,9 +93,9 @@ def build_reward(name: str, args: dict[str, Any]) -> BaseReward:
 
 
 def reaches_out(name: str, args: dict[str, Any]) -> dict[str, str]:
-    """`BaseReward.reaches_out` of the class of this name, which must define it itself: a subclass may do more than its base.
+    """`BaseReward.reaches_out` of the class of this name; an inherited method is not used, as a subclass may do more.
 
-    Nothing for a name or arguments that `build_reward` refuses.
+    Empty for a name or arguments that `build_reward` refuses.
     """
     if RewardFactory.problem(name, args):
         return {}
@@ -104,9 +104,9 @@ def reaches_out(name: str, args: dict[str, Any]) -> dict[str, str]:
 
 
 def model_paths(name: str, args: Any) -> dict[str, str]:
-    """What the reward of `reward_class: {id: name, args: args}` will load, see `BaseReward.model_paths`; nothing is built.
+    """The models that `reward_class: {id: name, args: args}` will load, see `BaseReward.model_paths`; nothing is built.
 
-    None for an unknown name and for arguments that are no mapping: building the reward says what is wrong.
+    Empty for an unknown name and for arguments that are not a mapping: building the reward reports what is wrong.
     """
     cls = RewardFactory.classes.get(name)
     if not (isinstance(cls, type) and issubclass(cls, BaseReward) and isinstance(args, dict)):

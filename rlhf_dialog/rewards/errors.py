@@ -1,4 +1,4 @@
-"""The error of a reward that fails, with the line that its author can correct."""
+"""The error of a reward that fails, with the line that its author can fix."""
 
 import sys
 import traceback
@@ -15,7 +15,7 @@ class RewardError(UserError):
 
 @contextmanager
 def named(name: str, cls: type) -> Iterator[None]:
-    """Whatever the reward `name` of the class `cls` raises in the block becomes a RewardError that names both."""
+    """Turn exceptions of the reward `name` (class `cls`) in the block into a RewardError that names reward and line."""
     try:
         yield
     except (UserError, RunStopped):
@@ -25,7 +25,7 @@ def named(name: str, cls: type) -> Iterator[None]:
 
 
 def raised(name: str, cls: type, error: Exception) -> RewardError:
-    """The error that names the deepest frame in the file of the reward's class: the line that its author can mend."""
+    """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
     frames = traceback.extract_tb(error.__traceback__)
     own_file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     own = [frame for frame in frames if own_file and Path(frame.filename).resolve() == Path(own_file).resolve()]

@@ -1,4 +1,4 @@
-"""Intent: does a frozen classifier see in the response the act that the reference has?"""
+"""Intent: does a frozen classifier find the same act in the response as in the reference?"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ CLASSIFIER = "act classifier"  # its name among the frozen models of a reward
 class Intent(BaseReward):
     """1.0 when the classifier's class is the reference's act - 1, else 0.0.
 
-    `intent_model`: a folder or a Hub name of a sequence classifier with 4 classes; only safetensors are read unless
+    `intent_model`: the folder or Hub name of a sequence classifier with 4 classes; only safetensors are read unless
     `allow_pickle_weights`, and code from the model's folder is never run. `intent_input`: how the last turn of the
     prompt and the response become the classifier's input: `pair` = tokenizer(last_turn, response), `concat` =
-    last_turn + " " + response; by default what `rlhf_dialog_input` in its config.json says, else concat. What is too
-    long loses the left of last_turn. `precision`: `fp32`, `bf16`, or `auto`, which is bf16 where that is faster.
+    last_turn + " " + response; by default the value of `rlhf_dialog_input` in its config.json, else concat. Of an input
+    that is too long, the start of last_turn is cut off. `precision`: `fp32`, `bf16`, or `auto` (bf16 where it is faster).
     Raises UserError for a classifier that cannot be found, loaded or used.
     """
 
@@ -35,7 +35,7 @@ class Intent(BaseReward):
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """A classifier that is not on this machine, and pickled weights."""
+        """`intent_model` if it is not on this machine, and `allow_pickle_weights`."""
         from rlhf_dialog.data.hub import is_local
 
         found, path = {}, str(args.get("intent_model"))
@@ -100,7 +100,7 @@ class Intent(BaseReward):
         return [{key: column[i] for key, column in encoded.items()} for i in range(len(responses))]
 
     def _shortened(self, last_turn: str, response: str) -> dict[str, list[int]]:
-        """Cut from the left of last_turn; a response too long by itself is cut on its right and has no last_turn."""
+        """Cut last_turn from the left; a response that is too long by itself is cut on the right, without last_turn."""
         pair = self.input == "pair"
         tail = response if pair else f" {response}"
         response_ids = self.tokenizer(tail, add_special_tokens=False, verbose=False)["input_ids"]
@@ -161,17 +161,19 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
 
 
 def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any) -> None:
-    """Raises UserError when the model is no classifier of four acts, or its tokenizer is not its own."""
+    """Raises UserError when the model is not a classifier of four acts, or the tokenizer belongs to another model."""
     if (found := model.config.num_labels) != len(ACTS):
-        raise UserError(f"{KEY}: '{path}' has {found} classes; DailyDialog's acts are 4 ({', '.join(ACTS.values())})")
+        raise UserError(f"{KEY}: '{path}' has {found} classes; it needs 4, one per act ({', '.join(ACTS.values())})")
     if missing:
         raise UserError(
-            f"{KEY}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was never trained as a classifier"
+            f"{KEY}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was not trained as a classifier"
         )
     if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
         raise UserError(
             f"{KEY}: the tokenizer of '{path}' has {len(tokenizer)} tokens, but the classifier's embedding only {rows} "
-            "rows: it belongs to another model"
+            "rows: the tokenizer belongs to another model"
         )
     if tokenizer.pad_token is None:
-        raise UserError(f"{KEY}: the tokenizer of '{path}' has no pad token, so that responses cannot be batched")
+        raise UserError(
+            f"{KEY}: the tokenizer of '{path}' has no pad token, which is needed to batch responses; set one in its folder"
+        )

@@ -1,4 +1,4 @@
-"""A price on length: responses should be as long as a person's reply."""
+"""A penalty on length: responses should be as long as a person's reply."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from rlhf_dialog.rewards.needs import references
 class LengthMatch(BaseReward):
     """-|w - r| / max(w, r), with w and r the numbers of words (split at white space) of response and reference.
 
-    0 for equal lengths, -1 for an empty response. METEOR alone is raised by longer responses; this holds them.
+    0 for equal lengths, -1 for an empty response. METEOR alone rewards longer responses; this reward limits them.
     """
 
     needs = ("reference",)

@@ -16,8 +16,9 @@ logger = logging.getLogger(__name__)
 class Meteor(BaseReward):
     """METEOR in [0, 1] against the best of a prompt's references; an empty response gets 0.
 
-    `meteor_wordnet`: `auto` uses WordNet when nltk's copy is on this machine, `require` stops without it, `off` goes
-    without. Without WordNet there is no synonym stage: another metric, with its own name. Nothing is downloaded.
+    `meteor_wordnet`: `auto` uses WordNet when nltk's copy is on this machine, `require` raises an error without it, `off`
+    does not use it. Without WordNet there is no synonym stage: this is another metric, with its own name. Nothing is
+    downloaded.
     """
 
     needs = ("reference",)
@@ -45,6 +46,6 @@ class Meteor(BaseReward):
 
 
 def wordnet_of(reward: BaseReward | None) -> Any:
-    """The WordNet of the first Meteor in a reward, at any depth (None: it goes without); without one what this machine has."""
+    """The WordNet of the first Meteor in a reward, at any depth (None: not used); without a Meteor, that of this machine."""
     found = next((one for one in walk(reward) if isinstance(one, Meteor)), None) if reward else None
     return found.wordnet if found else load_wordnet("auto")

@@ -1,4 +1,4 @@
-"""What the built-in rewards ask of every dialogue, with the error of a dialogue that lacks it."""
+"""What the built-in rewards need in every dialogue, and the error for a dialogue that lacks it."""
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -45,6 +45,6 @@ def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") ->
 
 def _missing(what: str, lacks: list[bool], reward: str) -> UserError:
     return UserError(
-        f"reward '{reward}' needs {what} with every prompt; {sum(lacks)} of {len(lacks)} dialogues have none "
+        f"reward '{reward}' needs {what} for every prompt; {sum(lacks)} of {len(lacks)} dialogues have none "
         f"(the first is number {lacks.index(True)}). Use data that has it, or another reward."
     )

@@ -14,12 +14,12 @@ from rlhf_dialog.rewards.meteor import Meteor
 class NLPReward(CompositeReward):
     """intent_coef * Intent + meteor_coef * Meteor; a part of coefficient 0 is left out and loads nothing.
 
-    The KL to the reference model is no part of it: `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among
+    It does not contain the KL to the reference model: `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` among
     the YAML's arguments of NLPReward, also of one inside a composite, are moved to the top level by the config before the
     reward is built. `use_deepspeed`, `ref_ds_config` and `intent_ds_config` say where the frozen reference and the frozen
-    models of all rewards lie; the trainer reads them in the configuration (`deepspeed_config.frozen_settings`), and they have
-    no effect outside of a training run.
-    Raises UserError for a coefficient that is no finite number, two that are 0, and what Intent and Meteor raise.
+    models of all rewards are kept; the trainer reads them in the configuration (`deepspeed_config.frozen_settings`), and they
+    have no effect outside of a training run.
+    Raises UserError for a coefficient that is not a finite number, when both are 0, and what Intent and Meteor raise.
     """
 
     name = "nlp"
@@ -27,7 +27,7 @@ class NLPReward(CompositeReward):
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """What its classifier does; without one (`intent_coef: 0`) nothing."""
+        """What its classifier reaches out to; nothing without one (`intent_coef: 0`)."""
         coef = args.get("intent_coef", 0.5)
         without = not args.get("intent_model") or (is_finite(coef) and float(coef) == 0)
         return {} if without else Intent.reaches_out(args)
@@ -50,7 +50,9 @@ class NLPReward(CompositeReward):
                 raise UserError(f"reward_class.args.{key}: {value!r} must be a finite number")
         intent_coef, meteor_coef = float(intent_coef), float(meteor_coef)
         if intent_coef == meteor_coef == 0:
-            raise UserError("reward_class.args: intent_coef and meteor_coef are both 0: there is nothing to reward")
+            raise UserError(
+                "reward_class.args: intent_coef and meteor_coef are both 0, so there is nothing to reward; set one above 0"
+            )
         if intent_coef and not intent_model:
             raise UserError(
                 "reward_class.args.intent_model is missing: give the folder or Hub name of an act classifier, or set "

@@ -31,7 +31,7 @@ Scores = list[float | None]
 
 
 class Failed(Exception):
-    """A request without usable scores; `again`: whether another try may help."""
+    """A request that gave no usable scores; `again`: whether another attempt may help."""
 
     def __init__(self, what: str, again: bool):
         super().__init__(what)
@@ -40,16 +40,16 @@ class Failed(Exception):
 
 @RewardFactory.register("RemoteReward")
 class RemoteReward(BaseReward):
-    """What a server of yours says: POST {"dialogues": [...]} -> {"scores": [...]}, both JSON; docs/REWARDS.md shows them.
+    """Scores from your own server: POST {"dialogues": [...]} -> {"scores": [...]}, both JSON; docs/REWARDS.md shows them.
 
     >>> RemoteReward("http://127.0.0.1:8000/score", batch_size=32, timeout_s=5)
 
-    `timeout_s` is for a whole request, from the connection to the last byte. It is sent again, at most `retries` times, after
-    `backoff_s` seconds, twice as many the next time, at most 30: after a timeout, a broken connection, 408, 429, 5xx, and an
-    answer that is no JSON. Redirects are not followed. `token_env` names an environment variable whose text is sent as
-    `Authorization: Bearer <text>`; `headers_env` maps other headers to the variables that hold their values: secrets stand
-    in no configuration and no message. `num_workers` batches are under way at a time.
-    Raises UserError for arguments that cannot work; nothing is sent yet.
+    `timeout_s` covers a whole request, from the connection to the last byte. A request is sent again, at most `retries` times,
+    after a timeout, a broken connection, status 408, 429 or 5xx, and an answer that is not JSON; the waiting time before it is
+    `backoff_s` seconds, doubled each time, at most 30. Redirects are not followed. `token_env` names an environment variable
+    whose text is sent as `Authorization: Bearer <text>`; `headers_env` maps other headers to the variables that hold their
+    values, so that no secret is in a configuration or message. `num_workers` batches are sent at the same time.
+    Raises UserError for arguments that cannot work, before anything is sent.
     """
 
     name = "remote"
@@ -82,7 +82,7 @@ class RemoteReward(BaseReward):
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """One number for each dialogue. Raises RewardError at the first one that the server gave none."""
+        """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
         found: list[float] = []
         for batch in self._in_batches(dialogues, self._scores):
             if None in batch:
@@ -91,9 +91,9 @@ class RemoteReward(BaseReward):
         return found
 
     def score_available(self, dialogues: list[Dialogue]) -> Scores:
-        """One number for each dialogue, or None where the server gave none; the log says why.
+        """One number for each dialogue, or None where the server gave no score; the log says why.
 
-        After a batch that had no answer, every other batch of this call has one try only.
+        After a batch without an answer, every other batch of this call is tried only once.
         """
         retries = self.retries
 
@@ -113,19 +113,19 @@ class RemoteReward(BaseReward):
         return in_threads(score, batches, self.num_workers)
 
     def _scores(self, batch: list[Dialogue], retries: int | None = None) -> Scores:
-        """The server's scores of one batch. Raises RewardError when it has none after every retry."""
+        """The server's scores of one batch. Raises RewardError when there are none after the last retry."""
         body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
         tries = 1 + (self.retries if retries is None else retries)
         for attempt in range(1, tries + 1):
             try:
                 return _checked(within(self.timeout_s, lambda: self._post(body)), len(batch))
             except TimeLimit:
-                failed = Failed(f"gave no whole answer within {self.timeout_s:g} seconds", again=True)
+                failed = Failed(f"gave no complete answer within {self.timeout_s:g} seconds", again=True)
             except Failed as error:
                 failed = error
             if attempt == tries or not failed.again:
                 break
-            logger.info("reward 'remote': %s %s; try %d of %d follows", self.shown, failed, attempt + 1, tries)
+            logger.info("reward 'remote': %s %s; attempt %d of %d follows", self.shown, failed, attempt + 1, tries)
             time.sleep(min(self.backoff_s * 2 ** (attempt - 1), MAX_BACKOFF))
         raise self._error(str(failed), attempt)
 
@@ -142,24 +142,24 @@ class RemoteReward(BaseReward):
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             if isinstance(reason, TimeoutError):
                 raise TimeLimit from None
-            raise Failed(f"cannot be talked to ({type(reason).__name__}: {_own_words(reason)})", again=True) from None
+            raise Failed(f"cannot be reached ({type(reason).__name__}: {_own_words(reason)})", again=True) from None
 
     def _error(self, what: str, tries: int) -> RewardError:
         times = "once" if tries == 1 else f"{tries} times"
         return RewardError(
-            f"reward 'remote': {self.shown} {what} (tried {times}). Look into the server and its log; {KEY}.timeout_s and "
-            f"{KEY}.retries say how long to wait, and `on_reward_error: skip` trains without the dialogues that have no score"
+            f"reward 'remote': {self.shown} {what} (tried {times}). Check the server and its log; {KEY}.timeout_s and "
+            f"{KEY}.retries set how long to wait, and `on_reward_error: skip` trains without the dialogues that have no score"
         )
 
 
 def as_json(dialogue: Dialogue) -> dict[str, Any]:
-    """What the server sees of a dialogue."""
+    """The part of a dialogue that is sent to the server."""
     names = ("prompt_turns", "response", "reference", "act", "truncated")
     return {name: getattr(dialogue, name) for name in names}
 
 
 def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -> list[Any]:
-    """`work` of each item, in their order; with one thread the caller's own. Raises the first error, and begins no more then."""
+    """The results of `work` in the order of the items. Raises the first error and starts no more; one thread: the caller's."""
     if num_threads == 1 or len(items) < 2:
         return [work(item) for item in items]
     results: dict[int, Any] = {}
@@ -217,7 +217,7 @@ def _refused(status: int) -> Failed:
 
 
 def _own_words(reason: Any) -> str:
-    """The system's words for an OSError; what a broken server wrote may stand in the others."""
+    """The system's text for an OSError; other errors may quote the server, so their text is not shown."""
     return reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
 
 
@@ -226,7 +226,7 @@ def _checked(body: bytes, count: int) -> Scores:
     try:
         answer = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise Failed(f"answered with {len(body)} bytes that are no JSON", again=True) from None
+        raise Failed(f"answered with {len(body)} bytes that are not JSON", again=True) from None
     scores = answer.get("scores") if isinstance(answer, dict) else None
     if not isinstance(scores, list):
         raise Failed('answered without a list "scores"', again=False)
@@ -252,7 +252,7 @@ def _is_number(score: Any) -> bool:
 
 
 def _checked_url(url: Any) -> SplitResult:
-    """The parts of an http or https address. Raises UserError that does not show it, for it may hold a secret."""
+    """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
     problem = None
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
@@ -262,7 +262,7 @@ def _checked_url(url: Any) -> SplitResult:
     if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
         problem = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
     elif parts.username is not None or parts.password is not None:
-        problem = "holds a user or password; put the secret in an environment variable and name that in token_env"
+        problem = "holds a user or password; put the secret in an environment variable and give its name in token_env"
     if problem:
         raise UserError(f"{KEY}.url: {problem}")
     return parts
@@ -274,12 +274,12 @@ def _secret_headers(token_env: str | None, headers_env: dict[str, str]) -> dict[
         raise UserError(f"{KEY}.headers_env: must be a mapping of headers to names of environment variables")
     found = {str(header): _secret("headers_env", variable) for header, variable in headers_env.items()}
     if wrong := [header for header in found if not re.fullmatch(r"[A-Za-z0-9-]+", header)]:
-        raise UserError(f"{KEY}.headers_env: {wrong[0]!r} is no name of a header")
+        raise UserError(f"{KEY}.headers_env: {wrong[0]!r} is not a valid header name; use letters, digits and -")
     return found | ({"Authorization": f"Bearer {_secret('token_env', token_env)}"} if token_env is not None else {})
 
 
 def _secret(key: str, variable: Any) -> str:
-    """The text of an environment variable; its name is shown only where it looks like one, not like the secret itself."""
+    """The text of an environment variable; messages show its name only if it looks like a name, not like the secret itself."""
     shown = (
         repr(variable) if isinstance(variable, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]{0,60}", variable) else "given"
     )
@@ -289,7 +289,7 @@ def _secret(key: str, variable: Any) -> str:
             f"{KEY}.{key}: the environment variable {shown} is not set; give the name of one, not the secret"
         )
     if not re.fullmatch(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", value):
-        raise UserError(f"{KEY}.{key}: the environment variable {shown} holds more than one line of ASCII text")
+        raise UserError(f"{KEY}.{key}: the environment variable {shown} must hold one line of ASCII text")
     return value
 
 

@@ -1,4 +1,4 @@
-"""How any reward is asked: its weighted parts in turn or beside other work, and checks of what each of them returns."""
+"""How rewards are called: their weighted parts in turn or beside other work, with checks of what each of them returns."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ScoringRules:
-    """What becomes of a dialogue without a score, and of a reward without an end; by default the first stops the run."""
+    """What to do about a dialogue without a score, and a reward that takes too long; by default no score is an error."""
 
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
@@ -31,7 +31,7 @@ STOPPING = ScoringRules()
 
 @dataclass
 class PartScore:
-    """What one part of a reward says of N dialogues."""
+    """The scores of N dialogues by one part of a reward."""
 
     raw: list[float]  # N values; NaN where there is no score
     weighted: list[float]  # N values times the part's weight
@@ -40,7 +40,7 @@ class PartScore:
 
 @dataclass
 class Scores:
-    """What a reward says of N dialogues.
+    """The scores of N dialogues by a reward.
 
     >>> Scores(total=[0.6], parts={"intent": PartScore([1.0], [0.5], 0.02), "meteor": PartScore([0.2], [0.1], 0.001)})
     """
@@ -49,7 +49,7 @@ class Scores:
     parts: dict[str, PartScore]
 
     def of(self, rows: list[int]) -> "Scores":
-        """The scores of the dialogues with these numbers alone."""
+        """The scores of only those dialogues that have these numbers."""
         parts = {
             name: PartScore([part.raw[i] for i in rows], [part.weighted[i] for i in rows], part.seconds)
             for name, part in self.parts.items()
@@ -58,10 +58,11 @@ class Scores:
 
 
 def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING) -> Scores:
-    """The scores of any reward with their parts; a reward that is no composite is one part of weight 1.
+    """The scores of any reward with their parts; a reward that is not a sum is a single part of weight 1.
 
-    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (where the rules
-    skip: one number or None, and the scores hold NaN for what is not finite), and RewardTimeout after `rules.timeout_s`.
+    Raises RewardError when the reward raises, or returns anything but one finite number for each dialogue (under
+    `rules.skip_unscored`: one number or None; the scores then hold NaN for what is not finite), and RewardTimeout after
+    `rules.timeout_s`.
     """
     return _total(_part_scores(_parts_of(reward), dialogues, rules), len(dialogues))
 
@@ -69,10 +70,10 @@ def scored(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = 
 def scored_beside(
     reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules = STOPPING
 ) -> Callable[[], Scores]:
-    """Begin to score, as `scored` does, while the caller computes something else; the function gives the scores, or raises.
+    """Start scoring, as `scored` does, while the caller computes something else; call the result to get the scores.
 
-    Parts that leave the device alone (METEOR, a server, most rewards in Python) begin at once in a thread; the others
-    (`uses_device`, or frozen models) run when the scores are asked for. With a time limit all of them do.
+    Parts that do not use the device (METEOR, a server, most rewards in Python) start at once in a thread; the others
+    (`uses_device`, or frozen models) run when the result is called. With a time limit, all parts run then.
     """
     parts = _parts_of(reward)
     aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
@@ -90,14 +91,14 @@ def scored_beside(
 
 @dataclass
 class Scorer:
-    """How a run asks its reward. `truncation_penalty` is what a rollout takes off the score of a truncated response."""
+    """How a run calls its reward. A rollout subtracts `truncation_penalty` from the score of a truncated response."""
 
     reward: BaseReward
     rules: ScoringRules = STOPPING
     truncation_penalty: float = 0.0
 
     def begin(self, dialogues: list[Dialogue]) -> Callable[[], Scores]:
-        """Begin to score while the caller computes something else, see `scored_beside`."""
+        """Start scoring while the caller computes something else, see `scored_beside`."""
         return scored_beside(self.reward, dialogues, self.rules)
 
     def score(self, dialogues: list[Dialogue]) -> Scores:
@@ -106,20 +107,22 @@ class Scorer:
 
 
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:
-    """Say to a reward what it will score next, see `BaseReward.begin_scoring`. Raises RewardError when it raises."""
+    """Call `BaseReward.begin_scoring`, which announces what is scored next. Raises RewardError when it raises."""
     with named(reward.name, type(reward)):
         reward.begin_scoring(purpose, iteration)
 
 
 def metrics_of(reward: BaseReward) -> dict[str, float]:
-    """`<reward's name>/<key>` for each number of a reward beside its scores; a part of a sum has its own name, not the sum's.
+    """The metrics of a reward as `<reward's name>/<key>`; those of a part of a sum have the part's name, not the sum's.
 
-    Raises RewardError when the reward raises, or gives what is not a number.
+    Raises RewardError when the reward raises, or returns something that is not a number.
     """
     with named(reward.name, type(reward)):
         found = {str(key): value for key, value in reward.metrics().items()}
     if wrong := [key for key, value in found.items() if not isinstance(value, Real)]:
-        raise RewardError(f"reward '{reward.name}': metrics() has {found[wrong[0]]!r} as {wrong[0]!r}; give a number")
+        raise RewardError(
+            f"reward '{reward.name}': metrics() returned {found[wrong[0]]!r} for {wrong[0]!r}; return a number"
+        )
     of_part = reward.weighted_parts() if found else {}
     return {
         key if "/" in key and key.partition("/")[0] in of_part else f"{reward.name}/{key}": float(value)
@@ -177,7 +180,7 @@ def _sum(values: list[float]) -> float:
 
 
 def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> list[float]:
-    """One number for each dialogue; NaN for no score where the rules skip it."""
+    """One number for each dialogue; NaN for a missing score if the rules allow it."""
     if reward.weighted_parts():
         return scored(reward, dialogues, rules).total
     call = reward.score_available if rules.skip_unscored else reward
@@ -207,12 +210,12 @@ def _as_list(returned: Any) -> Any:
 
 
 def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
-    """The values with NaN in the place of None and of what is not finite; the log says how many."""
+    """The values with NaN in place of None and of numbers that are not finite; logs how many."""
     missing = [value is None or (isinstance(value, Real) and not math.isfinite(value)) for value in values]
     if any(missing):
         first = missing.index(True)
         logger.warning(
-            "reward '%s' gave no score to %d of %d dialogues (the first is number %d: %r); they are left out",
+            "reward '%s' gave no score for %d of %d dialogues (the first is number %d: %r); they are left out",
             name,
             sum(missing),
             len(values),

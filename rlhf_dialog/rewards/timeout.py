@@ -1,4 +1,4 @@
-"""A time limit on work that nothing can interrupt: it runs beside the caller, who leaves it behind when the time is up."""
+"""A time limit on work that cannot be interrupted: it runs in a thread, which the caller abandons when the time is up."""
 
 import contextlib
 import faulthandler
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from rlhf_dialog.errors import RunStopped
 
 T = TypeVar("T")
-GRACE = 10.0  # seconds after the limit in which the caller must have woken up; else the process ends itself
+GRACE = 10.0  # seconds after the limit within which the caller must react; else the process ends itself
 
 
 class RewardTimeout(RunStopped):
@@ -19,19 +19,19 @@ class RewardTimeout(RunStopped):
 
 
 class Stacks(Exception):
-    """Where every thread stood, as text."""
+    """The stacks of all threads, as text."""
 
 
 def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
-    """What `work` returns or raises; None for `seconds`: without a limit, in the caller's own thread.
+    """Return or raise what `work` does. With `seconds` None there is no limit, and it runs in the caller's own thread.
 
-    Raises RewardTimeout that names the reward after `seconds`, with the stacks of all threads on stderr. The work cannot be
-    ended, so it stays behind in a thread that does not keep the process alive. Work that blocks every other thread (a C
-    function, or a regular expression, that keeps the interpreter's lock) is met by faulthandler: stacks, then exit code 1.
+    After `seconds`, raises RewardTimeout, which names the reward, and writes the stacks of all threads to stderr. The work
+    cannot be stopped, so its thread goes on, but does not keep the process alive. If the work blocks every other thread (a C
+    function, or a regular expression, that holds the interpreter's lock), faulthandler ends the process: stacks, exit code 1.
     """
     if seconds is None:
         return work()
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a stderr that is no file, as in a notebook
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is not a file, as in a notebook
         faulthandler.dump_traceback_later(max(seconds, 0.0) + GRACE, exit=True, file=sys.__stderr__)  # type: ignore[arg-type]
     try:
         return within(seconds, work)
@@ -39,44 +39,46 @@ def stop_after(seconds: float | None, name: str, work: Callable[[], T]) -> T:
         stacks = all_stacks()
         sys.stderr.write(stacks)
         raise RewardTimeout(
-            f"reward '{name}' was not done within {round(seconds, 1):g} seconds (what reward_timeout_s left it); "
-            "the stacks of all threads show where it hangs; the last checkpoint stands"
+            f"reward '{name}' did not finish within {round(seconds, 1):g} seconds (what was left of reward_timeout_s); "
+            "the stacks of all threads show where it hangs; the last checkpoint is kept"
         ) from Stacks(stacks)
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
 class TimeLimit(Exception):
-    """The work of `within` was not done in time."""
+    """The work of `within` did not finish in time."""
 
 
 class Aside(Generic[T]):
     """Work in a thread of its own that does not keep the process alive."""
 
     def __init__(self, work: Callable[[], T]):
-        self._results: list[T] = []
-        self._errors: list[BaseException] = []
+        self._value: T
+        self._error: BaseException | None = None
+        self._has_value = False
         self._thread = threading.Thread(target=self._run, args=(work,), name="rlhf_dialog aside", daemon=True)
         self._thread.start()
 
     def _run(self, work: Callable[[], T]) -> None:
         try:
-            self._results.append(work())
-        except BaseException as error:  # handed on to the caller, whatever it is
-            self._errors.append(error)
+            self._value = work()
+            self._has_value = True
+        except BaseException as error:  # of any kind: `result` raises it in the caller
+            self._error = error
 
     def result(self, seconds: float | None = None) -> T:
-        """What the work returns or raises. Raises TimeLimit after `seconds` and leaves the thread behind."""
+        """Return or raise what the work does. Raises TimeLimit after `seconds`; the thread goes on."""
         self._thread.join(None if seconds is None else max(seconds, 0.0))
-        if self._errors:
-            raise self._errors[0]
-        if not self._results:
+        if self._error is not None:
+            raise self._error
+        if not self._has_value:
             raise TimeLimit
-        return self._results[0]
+        return self._value
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns or raises in a thread of its own. Raises TimeLimit after `seconds` and leaves the thread behind."""
+    """Return or raise what `work` does in its own thread. Raises TimeLimit after `seconds`; the thread goes on."""
     return Aside(work).result(seconds)
 
 

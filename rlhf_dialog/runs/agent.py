@@ -20,7 +20,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.memory import forecast
-from rlhf_dialog.distributed.placement import check_sharing, deepspeed_setting
+from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -115,7 +115,7 @@ class PPOAgent:
         start = time.perf_counter()
         self.world = launch.start(self.config)
         self.world.on_main(self._check_folder)
-        check_sharing(self.config, self.world.device)  # with the numbers of the run itself
+        check_placement(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
             folder = self.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
             small = PPOAgent(_two_prompts(self.config, folder, self.world.size))
@@ -207,7 +207,7 @@ class PPOAgent:
         if self.trainer is None:
             raise UserError("there is nothing to save yet; call train() first")
         models = self.trainer.models
-        with self.trainer.sharing.whole_weights():
+        with self.trainer.placement.whole_weights():
             self.world.on_main(lambda: save_agent(Path(folder), models.policy, models.tokenizer, self.config))
 
     def _answer_once(self) -> None:
@@ -273,8 +273,8 @@ class PPOAgent:
         config, device = self.config, self.world.device
         seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
-        check_sharing(config, device)
-        forecast.tell_forecast(
+        check_placement(config, device)
+        forecast.report_forecast(
             config, device, deepspeed_setting(config, self.world)
         )  # before the reward loads its classifier
         with self.world.fail_together():

@@ -15,7 +15,7 @@ from rlhf_dialog.distributed.zero_checkpoint import (
     describe,
     forget_staging,
     read_partitions,
-    refuse_another_sharing,
+    refuse_another_partitioning,
     write_partitions,
 )
 from rlhf_dialog.errors import UserError
@@ -87,7 +87,7 @@ class RunState:
         with world.fail_together():
             _, state = read_state(self.checkpoints, source)
             self._compare(source, state)
-            refuse_another_sharing(source, state, trainer.engines, world)
+            refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
         world.on_main(partial(leave_later, self.run_folder, source, state))
         trainer.starts_from_reference = False
@@ -98,19 +98,19 @@ class RunState:
                 "continues, but not exactly as it would have",
                 *(source, saved_by, world.size),
             )
-        with trainer.sharing.whole_weights():
+        with trainer.placement.whole_weights():
             world.on_main(self._align_with_checkpoint)
         if best := world.on_main(self._best_without_agent):
-            with world.fail_together(), trainer.sharing.writable_weights():
+            with world.fail_together(), trainer.placement.writable_weights():
                 load_weights(best, self._modules(), world.device)
-            with trainer.sharing.whole_weights():
+            with trainer.placement.whole_weights():
                 world.on_main(self._save_best)
             self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
 
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
-        with world.fail_together(), trainer.sharing.writable_weights():
+        with world.fail_together(), trainer.placement.writable_weights():
             load_checkpoint(
                 *(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source)
             )
@@ -153,7 +153,7 @@ class RunState:
             source, state = read_state(run / "checkpoints")
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
-        with self.world.fail_together(), self.trainer.sharing.writable_weights():
+        with self.world.fail_together(), self.trainer.placement.writable_weights():
             missing = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
         fresh = ["the optimizer", "the counters", "the position in the data", "the KL controller", *missing]
@@ -173,7 +173,7 @@ class RunState:
         """Write the checkpoint of this iteration, and its agent if it is the `best` so far. All ranks must call it."""
         random_of_ranks = self.world.gather(random_states())
         staged = write_partitions(self.checkpoints, self.trainer.engines, self.world)
-        with self.trainer.sharing.whole_weights():
+        with self.trainer.placement.whole_weights():
             self.world.on_main(partial(self._write, best, random_of_ranks, staged))
 
     def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes."""
+"""How long each stage of an iteration takes."""
 
 import time
 from collections import defaultdict
@@ -9,7 +9,7 @@ import torch
 
 
 class Clock:
-    """Adds up seconds by name; work that was given to a GPU counts where it was given."""
+    """Adds up seconds by name; GPU work is counted in the block that started it."""
 
     def __init__(self, device: torch.device):
         self.device = device

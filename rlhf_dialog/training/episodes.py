@@ -1,6 +1,6 @@
 """Dialogues of the policy with its environments, turn by turn, as text and as tokens.
 
-B episodes, P prompt tokens, T tokens behind the prompt, of both speakers.
+B episodes, P prompt tokens, T tokens after the prompt, of both speakers.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from rlhf_dialog.models.generation import Responses, as_wide
 
 @dataclass
 class Episodes:
-    """B dialogues that have come to their ends.
+    """B finished dialogues.
 
     `responses.mask` is True on what the policy wrote: between two of its replies it has a hole, where `responses.ids` holds the
     user's turn. `responses.truncated`: a reply reached the length limit, or the dialogue was broken off.
@@ -28,14 +28,12 @@ class Episodes:
     prompt_ids: Tensor  # (B, P), padded left
     prompt_mask: Tensor  # (B, P)
     responses: Responses
-    turn_rewards: (
-        Tensor | None
-    )  # (B, T), what a step paid on the last token of its reply; None where no step paid anything
+    turn_rewards: Tensor | None  # (B, T), the reward of each step on the last token of its reply; None if all are 0
 
 
 @dataclass(frozen=True)
 class _Round:
-    """One reply in each of the episodes `rows`, written behind `starts` tokens that follow their prompts."""
+    """One reply in each of the episodes `rows`; `starts` is the number of tokens between its prompt and the reply."""
 
     rows: list[int]
     starts: list[int]
@@ -43,10 +41,10 @@ class _Round:
 
 
 def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[int] | None = None) -> Episodes:
-    """One episode of each environment; those that go on are answered together, until none does.
+    """Play one episode of each environment; in each round, all dialogues that continue are answered in one batch.
 
-    A dialogue without room for one more reply among the model's positions is truncated. Without `seeds`, one for each
-    environment, those draw as they like. Raises UserError when an environment gives something else than `Environment` says.
+    A dialogue is truncated when the model's positions have no room for another reply. `seeds` holds one seed for each
+    environment; without them the environments choose. Raises UserError when an environment does not follow `Environment`.
     """
     opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
     dialogues = [opened(environment, seed) for environment, seed in opening]
@@ -64,7 +62,8 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
             heard = [] if terminated or cut else speaker.encoder.encode_heard(reply.ids, text)
             full = bool(heard) and not _has_room(speaker, len(prompts[row] + behind[row] + heard))
             dialogues[row] = dialogues[row].said(reply.text, reply.truncated or cut or full)
-            dialogues[row] = dialogues[row].heard(text) if heard or text else dialogues[row]
+            if heard or text:
+                dialogues[row] = dialogues[row].heard(text)
             if heard and not full:
                 behind[row] += heard
                 live.append(row)
@@ -75,13 +74,13 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
 
 
 def _has_room(speaker: Speaker, num_tokens: int) -> bool:
-    """Whether the model can see one more reply behind so many tokens."""
+    """Whether the model's positions have room for one more reply after `num_tokens` tokens."""
     positions = num_positions(speaker.policy)
     return positions is None or num_tokens + speaker.sampling.max_new_tokens <= positions
 
 
 def _on_tokens(paid: list[tuple[int, int, float]], responses: Responses) -> Tensor | None:
-    """(B, T) of `paid` rewards, each with its row and column; None where all are 0."""
+    """The rewards `paid` (row, column, reward) as a tensor (B, T); None when all are 0."""
     if not any(reward for *_, reward in paid):
         return None
     rows, columns, rewards = zip(*paid, strict=True)
@@ -112,7 +111,7 @@ def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Respo
 
 
 def _places(part: _Round) -> tuple[Tensor, Tensor]:
-    """Rows and columns, each (n,), that the n tokens of a round have in the whole."""
+    """Rows and columns, each (n,), of the n tokens of a round within the joined responses."""
     mask = part.responses.mask
     rows, starts = (torch.tensor(x, device=mask.device).unsqueeze(1) for x in (part.rows, part.starts))
     return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]

@@ -1,4 +1,4 @@
-"""What one iteration's line says of its rollout: numbers of the episodes of all ranks together. B episodes, T response tokens."""
+"""The metrics of one iteration's rollout, over the episodes of all ranks. B episodes, T response tokens."""
 
 import math
 import traceback
@@ -36,7 +36,7 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
 
 
 def filter_metrics(rollout: Rollout, world: World) -> Metrics:
-    """What top-k and top-p hide from the KL; nothing for an unfiltered rollout."""
+    """Metrics of what the KL cannot see under top-k and top-p; empty for an unfiltered rollout."""
     if rollout.kl_full is None or rollout.ref_support_mass is None:
         return {}
     found = {"objective/kl_full": rollout.kl_full, "objective/ref_support_mass": rollout.ref_support_mass}
@@ -44,9 +44,9 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
-    """What the vec-info class returns; with several ranks the mean of what it says of each one's episodes, by their number.
+    """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank.
 
-    Raises UserError with the line that failed when it raises, on whichever rank.
+    Raises UserError with the line that failed when the class raises on any rank.
     """
     with world.fail_together():
         found = _asked(vec_info, rollout) if len(rollout) else {}
@@ -54,9 +54,9 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
-    """`reward/<name>/<key>`: what a reward says of itself; with several ranks the mean of theirs, by their episodes.
+    """`reward/<name>/<key>`: a reward's own metrics; with several ranks their mean, weighted by the episodes of each rank.
 
-    Raises RewardError when it raises, or gives what is not a number, on whichever rank.
+    Raises RewardError when the reward raises or returns something that is not a number, on any rank.
     """
     with world.fail_together():
         found = {f"reward/{name}": value for name, value in metrics_of(reward).items()}
@@ -66,8 +66,10 @@ def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metric
 def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
     if world.size == 1:
         return found
-    told = world.gather({name: (float(value), episodes) for name, value in found.items()})
-    pairs = {name: [one[name] for one in told if name in one] for one in told for name in one}
+    pairs: dict[str, list[tuple[float, int]]] = {}
+    for metrics_of_rank in world.gather({name: (float(value), episodes) for name, value in found.items()}):
+        for name, pair in metrics_of_rank.items():
+            pairs.setdefault(name, []).append(pair)
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Which responses each optimizer step sees on each rank, so that all ranks make the same steps. B episodes, T response tokens."""
+"""Which responses each optimizer step uses on each rank, so that all ranks make the same steps. B episodes, T response tokens."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from rlhf_dialog.training.rollout import Rollout
 
 
 def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:
-    """How many of each rank's responses go into each minibatch: one list for each rank.
+    """The number of responses of each rank in each minibatch: one list per rank.
 
-    The responses of all ranks are dealt out one by one, so that neither the minibatches nor any rank's parts of them differ
-    by more than one response. One rank alone has the sizes of `Tensor.tensor_split`.
+    The responses of all ranks are dealt out one by one, so that the sizes of the minibatches, and those of each rank's parts,
+    differ by at most one response. For a single rank these are the sizes of `Tensor.tensor_split`.
 
     >>> minibatch_sizes([3, 2], 4)
     [[1, 1, 1, 0], [1, 0, 0, 1]]
@@ -31,7 +31,7 @@ def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[
 
 
 def parts_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[tuple[Rollout, Microbatch]]:
-    """The microbatches of the rows, and as many blank ones as the rank with the most rows (`num_rows`) has more."""
+    """The microbatches of the rows, filled up with blank ones to the number on the rank with the most rows (`num_rows`)."""
     parts = [(rollout, part) for part in _microbatches(rollout, rows, size)]
     missing = math.ceil(num_rows / size) - len(parts)
     if missing > 0:
@@ -44,7 +44,7 @@ def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]
 
 
 def blank_part(rollout: Rollout) -> tuple[Rollout, Microbatch]:
-    """A microbatch of one episode that counts nowhere."""
+    """A microbatch of one blank episode, which adds nothing to any loss or statistic."""
     episode = blank(rollout)
     return episode, Microbatch(
         torch.zeros(1, dtype=torch.long, device=episode.response_ids.device), slice(0, 1), slice(0, 1)
@@ -52,7 +52,7 @@ def blank_part(rollout: Rollout) -> tuple[Rollout, Microbatch]:
 
 
 def blank(rollout: Rollout) -> Rollout:
-    """One episode of a prompt token and a response token that counts nowhere: every loss of it is 0, and so is its gradient."""
+    """One episode with one prompt token and one masked response token: all its losses and gradients are 0."""
     zeros, ids = rollout.logprobs.new_zeros(1, 1), rollout.response_ids.new_zeros(1, 1)
     false = torch.zeros_like(ids, dtype=torch.bool)
     return replace(

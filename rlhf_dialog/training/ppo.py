@@ -1,12 +1,12 @@
 """The mathematics of PPO on responses: pure tensors in, tensors out. B episodes, T response tokens.
 
 Every `response_mask` is True on tokens that the policy wrote and may have holes (user turns inside an episode): a hole
-behaves as if its tokens were deleted. Values behind the mask may be inf or nan, so they are selected away, never multiplied.
+behaves as if its tokens were deleted. Masked values may be inf or nan, so they are replaced by `torch.where`, never multiplied.
 
 Departures from the papers: advantages are whitened once over the whole rollout, and every estimator carries the KL penalty
 in the token rewards (GRPO puts a k3 estimate into the loss instead).
 
-Where a formula takes `total`, the episodes may be shared out over several processes: `total` adds a tensor up over all of them,
+Where a formula takes `total`, the episodes may be divided among several processes: `total` sums a tensor over all processes,
 and the result is that of all episodes together.
 """
 
@@ -20,7 +20,7 @@ from rlhf_dialog.models.masks import Total, alone, last_token, masked, masked_me
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
-    """The share of the variance of the returns that the values explain, a scalar: 1 is all, 0 what a constant does."""
+    """The share of the variance of the returns that the values explain, a scalar: 1 is all; a constant explains 0."""
     errors, wanted = (_variance(x, mask, total) for x in (returns - values, returns))
     return 1 - errors / wanted
 
@@ -40,7 +40,7 @@ def token_rewards(
 ) -> Tensor:
     """Rewards (B, T): -kl_coef * (logprob - ref_logprob) on every response token, plus the score (B,) on the last one.
 
-    `turn_rewards` (B, T), what an environment paid on the last token of each turn, is added.
+    `turn_rewards` (B, T), the rewards of an environment on the last token of each turn, are added.
     The log ratio of the sampled token is the k1 estimate of the KL divergence (Ziegler et al. 2019, arXiv 1909.08593).
     """
     rewards = masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
@@ -80,11 +80,11 @@ def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> 
 
 @dataclass(frozen=True)
 class Credit:
-    """How far an estimator looks, and what it compares."""
+    """The settings of an estimator: its horizon, and the size of the groups that it compares."""
 
     gamma: float
     gae_lambda: float = 1.0
-    num_responses_per_prompt: int = 1  # they stand side by side in the batch
+    num_responses_per_prompt: int = 1  # the responses to one prompt are neighbours in the batch
 
 
 def gae_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
@@ -121,13 +121,13 @@ def rloo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, cred
 
 
 def _in_groups(rewards: Tensor, response_mask: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """How far each episode's sum of rewards lies from the mean of its group (B / n, n), and the group's deviation (B / n, 1)."""
+    """Each episode's sum of rewards minus the mean of its group (B / n, n), and the group's standard deviation (B / n, 1)."""
     totals = masked(rewards, response_mask).sum(dim=1).view(-1, n)
     return totals - totals.mean(dim=1, keepdim=True), totals.std(dim=1, keepdim=True)
 
 
 def _spread(of_episodes: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
-    """The advantage of each episode on all of its tokens (B, T), and the discounted returns (B, T)."""
+    """The advantage of each episode, repeated on all of its tokens (B, T), and the discounted returns (B, T)."""
     advantages = masked(of_episodes.view(-1, 1).expand_as(rewards), response_mask)
     return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
@@ -193,7 +193,7 @@ def _error(difference: Tensor, huber_delta: float | None) -> Tensor:
 
 
 class AdaptiveKLController:
-    """Steers the KL coefficient to a target KL per token (Ziegler et al. 2019, section 2.2)."""
+    """Adapts the KL coefficient to keep the KL per token near a target (Ziegler et al. 2019, section 2.2)."""
 
     def __init__(self, kl_coef: float = 0.2, kl_target: float = 0.05, kl_rate: float = 0.1, kl_clip: float = 0.2):
         self.kl_coef, self.kl_target, self.kl_rate, self.kl_clip = kl_coef, kl_target, kl_rate, kl_clip

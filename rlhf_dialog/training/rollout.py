@@ -20,7 +20,7 @@ from rlhf_dialog.training.episodes import Episodes, play
 
 @dataclass
 class Rollout:
-    """The episodes collected with one policy: text, tokens, and what the models and rewards say of them.
+    """The episodes collected with one policy: text, tokens, and the results of the models and rewards.
 
     >>> rollout.logprobs.shape == rollout.values.shape == rollout.response_mask.shape  # (B, T)
     True
@@ -40,11 +40,11 @@ class Rollout:
     kl_full: Tensor | None  # (B, T), only for a filtered rollout
     ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
     reward_scores: Scores  # every part's raw and weighted values and its time
-    scores: Tensor  # (B,), after the price of truncation
-    turn_rewards: Tensor | None  # (B, T), what the environment paid, on the last token of each reply; None for nothing
+    scores: Tensor  # (B,), less the truncation penalty
+    turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
-    num_generated: int  # response tokens that were sampled, those of dropped episodes too
-    num_dropped: int = 0  # episodes that are no part of it, because a reward gave no score
+    num_generated: int  # response tokens that were sampled, including those of dropped episodes
+    num_dropped: int = 0  # episodes that were left out, because a reward gave no score
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
@@ -58,7 +58,7 @@ class Rollout:
         return int(self.response_mask.sum())
 
     def of(self, rows: list[int]) -> "Rollout":
-        """The rollout of these episodes alone, as if there had been no others; only the two counts remember them."""
+        """The rollout reduced to these episodes; only `num_generated` and `num_dropped` still count the others."""
         at = torch.tensor(rows, dtype=torch.long, device=self.response_ids.device)
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         tensors: dict[str, Any] = {
@@ -74,14 +74,14 @@ class Rollout:
 
 
 def without_unscored(rollout: Rollout, group_size: int) -> Rollout:
-    """The rollout without the groups of `group_size` neighbours in which a score is missing; the only place that drops any."""
+    """The rollout without the groups of `group_size` neighbouring episodes in which a score is missing."""
     scored_rows = rollout.scores.isfinite().view(-1, group_size)
     whole = scored_rows.all(dim=1, keepdim=True).expand_as(scored_rows).flatten()
     return rollout if whole.all() else rollout.of(whole.nonzero().flatten().tolist())
 
 
 def prompt_names(dialogues: Sequence[Dialogue], at_most: int = 16) -> str:
-    """`train 3, train 7 and 2 more`: split and index of the prompts, each once."""
+    """The split and index of each prompt, without repeats: `train 3, train 7 and 2 more`."""
     names = [f"{d.meta.get('split', 'prompt')} {d.meta.get('index', '?')}" for d in dialogues]
     names = list(dict.fromkeys(names))
     more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
@@ -95,11 +95,11 @@ def collect(
     models: Models,
     seeds: Sequence[int] | None = None,
 ) -> Rollout:
-    """Play an episode of each environment, score the dialogues, and evaluate what was said with critic and reference.
+    """Play an episode of each environment, score the dialogues, and compute critic and reference on the responses.
 
-    Where the scorer's rules skip, the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
-    RewardTimeout when it does not end, UserError when an environment is wrong, and RunStopped when the policy has no finite
-    predictions.
+    Under `rules.skip_unscored` the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
+    RewardTimeout when it takes too long, UserError when an environment returns something wrong, and RunStopped when the
+    policy's predictions are not finite.
     """
     clock = Clock(models.policy.lm.device)
     with clock.measured("rollout"):
@@ -137,7 +137,8 @@ def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None
     if scores.isinf().any() or (scores.isnan().any() and not scorer.rules.skip_unscored):
         row = int((~scores.isfinite()).nonzero()[0])
         raise RewardError(
-            f"reward '{scorer.reward.name}': the sum {reward_scores.total[row]!r} for dialogue {row} is no finite 32-bit number"
+            f"reward '{scorer.reward.name}': the score {reward_scores.total[row]!r} of dialogue {row} is not a finite 32-bit "
+            "number; return smaller values, or lower the weights of the parts"
         )
 
 

@@ -14,7 +14,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptSampler
-from rlhf_dialog.distributed.placement import Sharing
+from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import whole_optimizers
 from rlhf_dialog.environments.single_turn import SingleTurn
@@ -27,7 +27,7 @@ from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import STANDS, check_numbers, check_start
+from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
@@ -47,8 +47,8 @@ class PPOTrainer:
     """Trains `models.policy` (and its critic) on the prompts with the reward.
 
     `step()` runs one iteration and returns its metrics; `rollout` is the newest rollout. All state that a checkpoint needs is
-    in `state_dict()`, the modules and the optimizers. In a world of several ranks every rank has a trainer and a part of each
-    rollout; all of them take the same steps, and every number that is no time is that of all episodes.
+    in `state_dict()`, the modules and the optimizers. With several ranks, every rank has a trainer and a part of each rollout;
+    all of them make the same steps, and every metric except times covers the episodes of all ranks.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class PPOTrainer:
         self.sampler = PromptSampler(len(prompts), config.seed)
         self.kl = ppo.AdaptiveKLController(config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip)
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
-        self.sharing = Sharing(config, models, reward, self.world, self.plan)
-        self.engines = self.sharing.engines
-        self.update = PPOUpdate(config, self.sharing, self.world, self.plan.num_minibatches)
+        self.placement = Placement(config, models, reward, self.world, self.plan)
+        self.engines = self.placement.engines
+        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches)
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
@@ -92,15 +92,15 @@ class PPOTrainer:
     def step(self) -> Metrics:
         """One iteration: collect a rollout, turn scores into advantages, update, adapt the KL coefficient.
 
-        Raises RunStopped when a check that every run makes fails or `max_skipped_steps` optimizer steps in a row had no finite
-        numbers, RewardError when the reward fails.
+        Raises RunStopped when one of the checks of every run fails, or when `max_skipped_steps` optimizer steps in a row are
+        skipped because a number was not finite; RewardError when the reward fails.
         """
         start = time.perf_counter()
         self.clock = Clock(self.models.policy.lm.device)
         rollout = self.rollout = self._collect(self._next_prompts())
         kl = masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
-            check_start(kl, self.sharing.reduced_precision)
+            check_start(kl, self.placement.reduced_precision)
         kl_coef = self.kl.kl_coef
         rollout.rewards = ppo.token_rewards(
             rollout.scores,
@@ -142,7 +142,7 @@ class PPOTrainer:
         return min(self.time_steps / self.config.total_time_steps, 1.0)
 
     def _next_prompts(self) -> list[Dialogue]:
-        """This rank's prompts of one iteration; the responses to one prompt lie side by side, and are one `group` in `meta`."""
+        """This rank's prompts of one iteration; the responses to one prompt are neighbours with the same `group` in `meta`."""
         numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
         prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
         return [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
@@ -150,12 +150,12 @@ class PPOTrainer:
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
         """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
 
-        Where a rank fails, all ranks raise; how long this one waited for the others is `time/wait`.
+        When one rank fails, all ranks raise. `time/wait` is how long this rank waited for the others.
         """
         in_groups = self.config.estimator.needs_groups
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
-        with self.world.fail_together(), self.sharing.rollout():
+        with self.world.fail_together(), self.placement.rollout():
             rollout = self._collect_own(prompts)
             rollout = without_unscored(rollout, self.config.num_responses_per_prompt if in_groups else 1)
             collected = time.perf_counter()
@@ -164,8 +164,8 @@ class PPOTrainer:
         left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
         if not left:
             raise RunStopped(
-                f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, since the reward "
-                f"'{self.scorer.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {STANDS}"
+                f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
+                f"'{self.scorer.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {KEPT_CHECKPOINT}"
             )
         return rollout
 
@@ -190,7 +190,7 @@ class PPOTrainer:
         return {"ppo/explained_variance": ppo.explained_variance(values, rollout.returns, mask, total).item()}
 
     def _set_targets(self, rollout: Rollout) -> None:
-        """What the critic learns: the returns, in the units of `value_norm` where values are normalised."""
+        """Set the targets of the critic: the returns, normalised where `value_norm` is used."""
         rollout.targets = rollout.returns
         if self.value_norm is not None and self.config.estimator.needs_critic:
             self.value_norm.update(rollout.returns, rollout.response_mask, self.world.sum)
@@ -219,22 +219,22 @@ class PPOTrainer:
         return metrics | vec_info_metrics(self.vec_info, rollout, self.world)
 
     def _watch_support(self, mass: float | None) -> None:
-        """Warn when the probability that the reference gives to the tokens of the filter falls by half."""
+        """Warn when the reference's probability of the tokens that the filter keeps falls below half of its first value."""
         if mass is None:
             return
         if self.first_support_mass is None:
             self.first_support_mass = mass
         if mass < 0.5 * self.first_support_mass:
             logger.warning(
-                "iteration %d: the reference gives only %.2f of its probability to the tokens that the policy keeps (%.2f at the "
-                "start); objective/kl cannot see this, objective/kl_full can",
+                "iteration %d: the reference gives only %.2f of its probability to the tokens that top-k and top-p keep (%.2f at "
+                "the start); objective/kl does not show this, see objective/kl_full",
                 self.iteration,
                 mass,
                 self.first_support_mass,
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but modules, optimizers and random states; JSON."""
+        """The state of the trainer without modules, optimizers and random states; JSON."""
         return {
             "iteration": self.iteration,
             "time_steps": self.time_steps,
@@ -249,9 +249,11 @@ class PPOTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a stored state. Raises UserError when only one of the two runs normalises its values."""
+        """Restore a stored state. Raises UserError when only one of the two runs normalises its values."""
         if (state["value_normalizer"] is None) != (self.value_norm is None):
-            raise UserError("use_valuenorm: the checkpoint was made with the other setting; resume with the same")
+            raise UserError(
+                "use_valuenorm: the checkpoint was saved with the other setting; resume with the setting of the checkpoint"
+            )
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
         self.first_support_mass = state["first_support_mass"]
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.placement import Sharing
+from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import all_finite, check_ratio, tell_skipped
+from rlhf_dialog.training.checks import all_finite, check_ratio, report_skipped
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.minibatches import blank_part, minibatch_sizes, parts_of
@@ -24,22 +24,23 @@ logger = logging.getLogger(__name__)
 
 
 class PPOUpdate:
-    """Moves the engines along the losses of a rollout; every rank of a run has one, and all take the same steps.
+    """Makes the optimizer steps of a rollout; every rank of a run has one, and all make the same steps.
 
-    `skipped_in_a_row` counts the optimizer steps that were not made, across rollouts, and belongs into a checkpoint.
+    `skipped_in_a_row` counts the optimizer steps skipped in a row, across rollouts, and is part of a checkpoint.
     """
 
-    def __init__(self, config: Config, sharing: Sharing, world: World, num_minibatches: int):
-        self.config, self.sharing, self.world, self.num_minibatches = config, sharing, world, num_minibatches
-        self.engines = sharing.engines
+    def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int):
+        self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
+        self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, clock: Clock) -> Metrics:
-        """ppo_epoch passes over the rollout in minibatches of responses; the mean of each statistic over the good minibatches.
+        """Make ppo_epoch passes over the rollout in minibatches of responses.
 
-        A minibatch is the rows that every rank takes of its own part, in an order of its own. `iteration` is the number that
-        messages name, `clock` counts the time. Raises RunStopped as `optimizer_step` does.
+        Returns the mean of each statistic over the minibatches whose step was made. Every rank adds rows of its own part, in
+        its own order, to each minibatch. `iteration` is the number for messages, `clock` measures the time. Raises RunStopped
+        as `optimizer_step` does.
         """
         self.iteration, self.clock, self.overflows = iteration, clock, 0
         self._set_learning_rates(lr_scale)
@@ -51,8 +52,10 @@ class PPOUpdate:
         for _ in range(self.config.ppo_epoch):
             order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
             for rows in order.split(sizes):
-                steps.append(self.optimizer_step(rollout, rows, is_first=not good))
-                good += steps[-1:] if all_finite(steps[-1]) else []
+                step = self.optimizer_step(rollout, rows, is_first=not good)
+                steps.append(step)
+                if all_finite(step):
+                    good.append(step)
         means = {name: sum(step[name] for step in good) / len(good) if good else math.nan for name in steps[0]}
         overflows = {"ppo/overflow_steps": self.overflows} if self.config.uses_fp16 else {}
         return means | {"ppo/skipped_steps": len(steps) - len(good), **overflows}
@@ -63,7 +66,7 @@ class PPOUpdate:
                 self.engines[name].set_lr(lr * scale)
 
     def warm_up_ddp(self, rollout: Rollout) -> None:
-        """Once in the life of the process: the first microbatch of several ranks, which changes nothing (see `Engine`)."""
+        """Run, once per process with several ranks, a first microbatch that changes nothing (see `Engine`)."""
         if self.world.size > 1 and not self.is_warm:
             no_tokens = rollout.response_mask.new_ones((), dtype=torch.long)
             self.forward_backward(*blank_part(rollout), no_tokens, is_first=False, is_last=True)
@@ -75,11 +78,11 @@ class PPOUpdate:
             engine.zero_grad()
 
     def optimizer_step(self, rollout: Rollout, rows: Tensor, is_first: bool) -> Metrics:
-        """One minibatch; its microbatches add up to the same gradient whatever their size, and whichever ranks they lie on.
+        """Make the step of one minibatch; the gradient does not depend on the sizes of the microbatches or on their ranks.
 
-        No step is made when one of the returned statistics is not finite; that counts for `max_skipped_steps`, unless only the
-        scale of fp16's losses was too large, as it is at the start. Raises RunStopped when `max_skipped_steps` were skipped in
-        a row, and, on the first minibatch of a rollout, when the ratio is not 1.
+        The step is skipped when one of the returned statistics is not finite. A skipped step counts for `max_skipped_steps`,
+        unless only the scale of fp16's losses was too large, as it is at the start. Raises RunStopped when `max_skipped_steps`
+        were skipped in a row, and, on the first minibatch of a rollout, when the ratio is not 1.
         """
         totals, suspects = self._add_gradients(rollout, rows, is_first)
         losses_are_finite = all_finite(totals)
@@ -97,13 +100,13 @@ class PPOUpdate:
         if is_made:
             self.skipped_in_a_row = 0
         if lowered:
-            logger.info("iteration %d: a step is skipped: %s", self.iteration, "; ".join(lowered))
+            logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
     def _add_gradients(self, rollout: Rollout, rows: Tensor, is_first: bool) -> tuple[Metrics, list[int]]:
-        """Forward and backward of all microbatches: the statistics over all ranks, and this rank's rows with a bad number."""
+        """Forward and backward of all microbatches; returns statistics over all ranks, and this rank's rows with a bad number."""
         num_tokens = self.world.sum(rollout.response_mask[rows].sum())
         totals: Metrics = {}
         suspects: list[int] = []
@@ -111,7 +114,8 @@ class PPOUpdate:
         for number, (episodes, part) in enumerate(parts, 1):
             statistics = self.forward_backward(episodes, part, num_tokens, is_first, is_last=number == len(parts))
             found = {name: value.item() for name, value in statistics.items()}
-            suspects += part.rows.tolist() if episodes is rollout and not all_finite(found) else []
+            if episodes is rollout and not all_finite(found):
+                suspects += part.rows.tolist()
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
         return dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True)), suspects
@@ -131,25 +135,25 @@ class PPOUpdate:
         return statistics
 
     def _report_skipped(self, rollout: Rollout, totals: Metrics, rows: list[int], suspects: list[int]) -> None:
-        """Report a step that was not made, with the prompts of the microbatches on any rank that show the bad number."""
+        """Report a skipped step with the prompts of those microbatches, on any rank, that have the bad number."""
         of_ranks = self.world.gather(([rollout.dialogues[i] for i in suspects], [rollout.dialogues[i] for i in rows]))
         guilty = [dialogue for own, _ in of_ranks for dialogue in own]
         whole_minibatch = [dialogue for _, own in of_ranks for dialogue in own]
         self.skipped_in_a_row += 1
         limits = (self.iteration, self.skipped_in_a_row, self.config.max_skipped_steps)
-        tell_skipped(totals, guilty or whole_minibatch, bool(guilty), *limits)
+        report_skipped(totals, guilty or whole_minibatch, bool(guilty), *limits)
 
     def losses(
         self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, is_first: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """For each engine the loss of a microbatch as its share of the minibatch, and the statistics to add up; all scalars."""
+        """The loss of a microbatch for each engine, as its share of the minibatch, and the statistics to add up; all scalars."""
         config, at = self.config, (part.rows, part.response)
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
         new, values = self._teacher_forced(rollout, part)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         if is_first:
             with self.world.fail_together():
-                check_ratio(log_ratio.detach(), mask, self.iteration, self.sharing.reduced_precision)
+                check_ratio(log_ratio.detach(), mask, self.iteration, self.placement.reduced_precision)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens

@@ -117,7 +117,9 @@ def test_a_damaged_settings_file_is_the_users_error(tmp_path, text):
 
 def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
     save(tmp_path, {"format_version": 2, "a_key_of_tomorrow": 1})
-    with pytest.raises(UserError, match=f"{AGENT_FILE}: has format version 2, this program reads up to 1; update"):
+    with pytest.raises(
+        UserError, match=f"{AGENT_FILE}: has format version 2, but this program reads versions up to 1; update"
+    ):
         ChatAgent.load(tmp_path)
 
 

@@ -661,7 +661,7 @@ def test_a_reward_without_an_end_stops_an_evaluation():
             time.sleep(10)
 
     config = Config(model_path="m", env={"args": {"data_path": "d"}}, reward_class={"id": "x"}, reward_timeout_s=0.2)
-    with pytest.raises(RewardTimeout, match=r"reward 'stuck' was not done within 0\.2 seconds"):
+    with pytest.raises(RewardTimeout, match=r"reward 'stuck' did not finish within 0\.2 seconds"):
         Validation(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()
 
 

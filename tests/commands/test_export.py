@@ -218,7 +218,7 @@ def test_code_of_a_model_is_run_for_a_trusted_configuration_alone(run, capsys):
     folder = run()
     change(folder / "checkpoints/iter_000002/config.yaml", trust_remote_code=True)
     assert exported(folder, "out") == 2
-    refused(capsys, "config.yaml: trust_remote_code ignored; use --trust_config to allow it", "code of its own")
+    refused(capsys, "config.yaml: trust_remote_code ignored; use --trust_config to allow it", "its own code")
     assert not Path("ran").exists()
     assert exported(folder, "out", "--trust_config") == 2
     refused(capsys, "code from these may run")

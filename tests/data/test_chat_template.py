@@ -232,7 +232,7 @@ BROKEN = {
     "out of service": "{{ raise_exception('out of service') }}",
     "UndefinedError": "{{ messages[0].nothing.at_all }}",
     "TypeError": "{{ 1 + 'a' }}",
-    "leaves the assistant's words out": "{{ messages[0].content }}",
+    "leaves out the assistant's text": "{{ messages[0].content }}",
 }
 
 
@@ -252,7 +252,7 @@ def test_a_template_that_does_not_work_is_one_error_of_the_user(words):
 def test_no_end_at_all_is_an_error():
     tokenizer = chat_tokenizer(UNMARKED)
     tokenizer.eos_token = None
-    with pytest.raises(UserError, match=r"turn_separator.*no special token.*eos_token"):
+    with pytest.raises(UserError, match=r"turn_separator.*with a special token.*eos_token"):
         end_of_turn(tokenizer)
 
 

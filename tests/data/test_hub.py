@@ -104,14 +104,14 @@ def test_a_hub_name_without_network_fails_at_once_with_its_key():
 @pytest.mark.parametrize("path", ["./absent", "/absent/model", "a/b/c"])
 def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(online, monkeypatch, path):
     asked = answer(monkeypatch, AssertionError("asked"))
-    with pytest.raises(UserError, match=f"ref_model: there is no folder '{path}'"):
+    with pytest.raises(UserError, match=f"ref_model: no such folder: '{path}'"):
         pretrained.load_pretrained(AutoModelForCausalLM, path, "ref_model")
     assert asked == []
 
 
 def test_a_file_is_no_model_folder(tmp_path):
     (tmp_path / "model.bin").touch()
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="no such folder"):
         pretrained.load_pretrained(AutoModelForCausalLM, str(tmp_path / "model.bin"), "model_path")
 
 

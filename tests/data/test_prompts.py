@@ -63,7 +63,7 @@ def test_prompts_only_give_one_prompt_a_row(tmp_path):
     assert load_prompts(str(path), "train", context_size=2) == expected
     longer = load_prompts(str(path), "train", min_context_size=2)
     assert [len(prompt.prompt_turns) for prompt in longer] == [3, 2]
-    with pytest.raises(UserError, match="longest has 3 turns while min_context_size 4 needs 4"):
+    with pytest.raises(UserError, match="longest has 3 turns, but min_context_size 4 needs 4"):
         load_prompts(str(path), "train", min_context_size=4)
 
 
@@ -101,7 +101,7 @@ def test_prompts_of_the_tiny_data(tmp_path):
 
 def test_no_prompts_is_an_error_that_says_why(tmp_path):
     path = write_jsonl(tmp_path / "train.jsonl", "abc", "ab")
-    with pytest.raises(UserError, match=r"no prompts; 2 dialogues .* 3 turns while min_context_size 3 needs 4"):
+    with pytest.raises(UserError, match=r"no prompts; 2 dialogues .* 3 turns, but min_context_size 3 needs 4"):
         load_prompts(path, "train", min_context_size=3)
 
 

@@ -24,9 +24,9 @@ from rlhf_dialog.distributed.deepspeed_config import (
 )
 from rlhf_dialog.distributed.deepspeed_engine import load_deepspeed
 from rlhf_dialog.distributed.lockstep import Lockstep, Unit
-from rlhf_dialog.distributed.placement import check_sharing
+from rlhf_dialog.distributed.placement import check_placement
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.distributed.zero_checkpoint import refuse_another_sharing
+from rlhf_dialog.distributed.zero_checkpoint import refuse_another_partitioning
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
 
@@ -108,12 +108,12 @@ def test_the_default_is_stage_2():
 @pytest.mark.parametrize(
     ("document", "keys", "words"),
     [
-        ("{", {}, "mine.json is no JSON"),
+        ("{", {}, "mine.json is not valid JSON"),
         ("[1]", {}, "must hold a JSON object"),
         ({"zero_optimization": 2}, {}, "zero_optimization must be a block"),
         ({"zero_optimization": {"stage": 4}}, {}, "stage is 4; it must be 0, 1, 2 or 3"),
         ({"zero_optimization": {"stage": True}}, {}, "stage is True"),
-        ({}, {"use_offload": True}, "needs a ZeRO stage of 1 to 3"),
+        ({}, {"use_offload": True}, "needs ZeRO stage 1, 2 or 3"),
         ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, "needs ZeRO stage 3, not 2"),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, {}, "nvme is not supported"),
         ({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}, {"use_fp16": True}, "fp16 and bf16"),
@@ -157,7 +157,7 @@ def test_sizes_are_counted_in_responses(settings, world_size, rows, caplog):
     assert document["train_batch_size"] == micro * rounds * world_size
     assert micro <= rows
     assert micro * rounds * world_size >= 8
-    assert caplog.text.count("replaced, since we count responses") == 1
+    assert caplog.text.count("replaced, because batch sizes are counted in responses") == 1
 
 
 def test_the_identity_of_the_document_is_checked_in_tokens(settings):
@@ -182,7 +182,7 @@ def test_frozen_models(tmp_path, key):
     assert (frozen({"train_batch_size": 32}).stage, frozen({"fp16": {}}).offload) == (0, False)
     assert frozen({"zero_optimization": {"stage": 3}}).stage == 3
     for stage in (1, 2):
-        with pytest.raises(UserError, match=f"{key}: .*ZeRO stage {stage}, which shares out the state of an optimizer"):
+        with pytest.raises(UserError, match=f"{key}: .*ZeRO stage {stage}, which partitions the state of an optimizer"):
             frozen({"zero_optimization": {"stage": stage}})
     with pytest.raises(UserError, match="it must be 0 or 3"):
         frozen({"zero_optimization": {"stage": "two"}})
@@ -231,7 +231,7 @@ def test_use_deepspeed_of_a_reward_is_true_or_false():
 
 def test_fp16_weights_need_a_gpu():
     with pytest.raises(UserError, match="fp16 weights need a GPU"):
-        check_sharing(config(use_fp16=True), torch.device("cpu"))
+        check_placement(config(use_fp16=True), torch.device("cpu"))
 
 
 def test_without_deepspeed_the_extra_is_named(monkeypatch):
@@ -247,9 +247,9 @@ def test_without_deepspeed_the_extra_is_named(monkeypatch):
 
 def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
     zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
-    refuse_another_sharing(tmp_path, {}, {}, World())
-    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, this run has no ZeRO"):
-        refuse_another_sharing(tmp_path, {"zero": zero}, {}, World())
+    refuse_another_partitioning(tmp_path, {}, {}, World())
+    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, but this run has no ZeRO"):
+        refuse_another_partitioning(tmp_path, {"zero": zero}, {}, World())
 
 
 class Three(World):

@@ -164,7 +164,7 @@ def test_resume_is_exact_with_the_scale(path, tmp_path, share):
 
 def test_where_there_is_no_such_autocast(path, monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
-    with pytest.raises(UserError, match="amp_dtype: this torch has no fp16 on cpu"):
+    with pytest.raises(UserError, match="amp_dtype: this torch does not support fp16 on cpu"):
         load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16"), CPU)
     assert amp_dtype(settings(model_path=path, amp_dtype="fp16"), CPU) == torch.float16  # not asked without use_amp
 

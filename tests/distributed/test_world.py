@@ -198,7 +198,7 @@ def speak(rank: int, errors: dict, after: float = 0) -> int:
 
 @pytest.mark.multiprocess
 def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
-    for wait in ("HEARING", "TELLING"):
+    for wait in ("NOTICE_TIMEOUT", "REPORT_TIMEOUT"):
         monkeypatch.setattr(launch, wait, 3600)  # nobody waits in vain
     for rank in (0, 1):
         (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
@@ -221,6 +221,6 @@ def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
 
 @pytest.mark.multiprocess
 def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "TELLING", 0.5)
+    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.5)
     _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
     assert (second[0], second[2]) == (3, "rank 1: error: only here\n")

@@ -229,7 +229,7 @@ def test_pickled_weights_only_where_they_are_allowed(tmp_path):
 
 
 def test_folders_that_hold_no_causal_lm(tmp_path):
-    with pytest.raises(UserError, match="model_path: there is no folder"):
+    with pytest.raises(UserError, match="model_path: no such folder:"):
         load_models(settings(str(tmp_path / "nothing")), CPU)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"model_path: .*cannot be loaded as a causal LM"):
@@ -239,7 +239,7 @@ def test_folders_that_hold_no_causal_lm(tmp_path):
     byte_tokenizer().save_pretrained(tmp_path / "lm")
     with pytest.raises(UserError, match=r"model_path: .*cannot be loaded as a causal LM"):
         load_models(settings(path), CPU)
-    with pytest.raises(UserError, match="ref_model: there is no folder"):
+    with pytest.raises(UserError, match="ref_model: no such folder:"):
         load_models(settings(save(tmp_path / "whole"), ref_model=str(tmp_path / "nothing")), CPU)
 
 
@@ -272,5 +272,5 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
     tokenizer = byte_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=16, initializer_range=0.3)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="no causal LM"):
+    with pytest.raises(UserError, match="not a causal LM"):
         load_causal_lm(str(tmp_path), "model_path")

@@ -247,7 +247,7 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     with pytest.raises(UserError, match="does not fit"):
         load_weights(source, {"policy": whole.policy}, CPU)
     save_checkpoint(tmp_path / "whole", first.config, first.state_dict(), {"policy": whole.policy}, {})
-    with pytest.raises(UserError, match=r"holds a whole model, and this run .use_lora. trains adapters"):
+    with pytest.raises(UserError, match=r"holds a whole model, but this run .use_lora. trains adapters"):
         load_weights(newest_checkpoint(tmp_path / "whole"), modules_of(second), CPU)
 
 
@@ -278,7 +278,7 @@ def test_adapters_start_from_the_seed_and_draw_nothing_else(paths):
 def test_another_reference_is_a_second_model_and_is_told(paths, caplog):
     with caplog.at_level(logging.WARNING):
         models = load_models(config_of(paths["gpt2"], ref_model=paths["other"]), CPU)
-    assert "a second model is held for the reference" in caplog.text
+    assert "a second model is kept in memory for the reference" in caplog.text
     assert models.ref_policy.lm is not models.policy.lm
     assert not any(p.requires_grad for p in models.ref_policy.parameters())
     assert all(p.requires_grad for p in trained(models.policy).values())
@@ -294,7 +294,7 @@ def test_targets(paths):
     assert not [name for name in target_names(lm, None) if "lm_head" in name]
     for wrong in ("lm_head", "proj", "embed_tokens"):
         with pytest.raises(
-            UserError, match=f"lora_target_modules: '{wrong}' is no linear layer .* has down_proj, gate"
+            UserError, match=f"lora_target_modules: '{wrong}' is not a linear layer .* use one of down_proj, gate"
         ):
             add_adapters(lm, ["policy"], 2, 2.0, ["q_proj", wrong], 0)
 
@@ -315,7 +315,7 @@ def test_without_peft_the_command_that_installs_it(paths, monkeypatch):
         return real(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(UserError, match="use_lora: needs peft: pip install"):
+    with pytest.raises(UserError, match="use_lora: needs peft: run pip install"):
         load_models(config_of(paths["gpt2"]), CPU)
     load_models(settings(model_path=paths["gpt2"]), CPU)
 

@@ -80,7 +80,7 @@ def test_a_poisoned_weight_file_is_refused_and_not_run(folder, went_off, write, 
     with pytest.raises(UserError) as error:
         load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
     assert not went_off.exists()
-    wanted = "something else than tensors" if allow else "set allow_pickle_weights: true"
+    wanted = "something other than tensors" if allow else "set allow_pickle_weights: true"
     assert str(error.value).startswith(f"model_path: '{folder}'")
     assert wanted in str(error.value)
 
@@ -189,7 +189,7 @@ def with_code(folder: Path, went_off: Path) -> None:
 def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, went_off):
     with_code(folder, went_off)
     for load in (load_causal_lm, read_tokenizer):
-        with pytest.raises(UserError, match=r"code of its own; set trust_remote_code: true"):
+        with pytest.raises(UserError, match=r"its own code; set trust_remote_code: true"):
             load(str(folder), "model_path")
     with pytest.raises(UserError, match="which this program never does"):
         ChatAgent.load(folder)
@@ -213,7 +213,7 @@ def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, we
 )
 def test_a_config_cannot_fetch_compiled_code(folder, values):
     edit(folder / "config.json", **values)
-    with pytest.raises(UserError, match=r"wants to run code from '.*someone/kernel"):
+    with pytest.raises(UserError, match=r"asks to run code from '.*someone/kernel"):
         load_causal_lm(str(folder), "model_path")
 
 

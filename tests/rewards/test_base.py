@@ -15,7 +15,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.deepspeed_config import FrozenSettings
 from rlhf_dialog.distributed.memory import forecast
-from rlhf_dialog.distributed.placement import Sharing
+from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward, scored
@@ -147,7 +147,7 @@ def test_a_model_whose_size_cannot_be_read_is_left_out_of_the_forecast(judges, t
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         found = forecast.read_sizes(CONFIG.model_copy(update=config_of(**keys)))
     assert set(found[2]) == {"judge_2", "judge_3"}
-    assert "the memory forecast leaves out the reward's judge" in caplog.text
+    assert "the memory forecast does not include the reward's judge" in caplog.text
     assert str(tmp_path / "gone") in caplog.text
 
 
@@ -217,7 +217,7 @@ def test_a_frozen_model_waits_on_the_cpu_and_comes_for_each_scoring(depth, monke
         return [1.0] * len(dialogues)
 
     reward = inside(depth, summed(Halved(judges[0]), judges[1]))
-    sharing = Sharing.__new__(Sharing)
+    sharing = Placement.__new__(Placement)
     sharing.world, sharing.waiting, sharing.frozen = World(device=torch.device("meta")), [], []
     sharing.config = CONFIG.model_copy(update={"intent_ds_config": "default"})
     sharing._place_frozen(reward)
@@ -240,7 +240,7 @@ def test_a_frozen_model_is_shared_out(depth, monkeypatch):
         "rlhf_dialog.distributed.placement.frozen_settings", lambda _, key: wanted if key.startswith("int") else None
     )
     judge = Judge()
-    sharing = Sharing.__new__(Sharing)
+    sharing = Placement.__new__(Placement)
     sharing.world, sharing.waiting, sharing.frozen, sharing.config = World(), [], [], CONFIG
     sharing._place_frozen(inside(depth, Halved(judge)))
     assert made == [(judge.model, {"stage": 3})]

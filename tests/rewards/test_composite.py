@@ -253,7 +253,7 @@ def test_nlp_reward_without_intent(caplog):
         ({"intent_coef": 0, "meteor_coef": 0}, r"both 0"),
         ({"intent_coef": "high"}, r"reward_class\.args\.intent_coef: 'high' must be a finite number"),
         ({"intent_coef": 0, "meteor_coef": float("nan")}, r"reward_class\.args\.meteor_coef: nan"),
-        ({"intent_model": "./nothing"}, r"reward_class\.args\.intent_model: there is no folder './nothing'"),
+        ({"intent_model": "./nothing"}, r"reward_class\.args\.intent_model: no such folder: './nothing'"),
         ({"intent_coef": 0, "meteor_wordnet": "on"}, r"reward_class\.args\.meteor_wordnet"),
     ],
 )
@@ -279,8 +279,8 @@ def test_skip_makes_none_and_what_is_not_finite_a_nan(caplog):
     assert [str(value) for value in scores.total] == ["nan", "nan", "3.0"]
     assert [str(value) for value in scores.parts["given"].raw] == ["nan", "nan", "2.0"]
     assert [str(value) for value in scores.parts["composite"].raw] == ["1.0", "nan", "3.0"]
-    assert caplog.text.count("reward 'given' gave no score to 2 of 3 dialogues (the first is number 0: None)") == 1
-    assert caplog.text.count("reward 'given' gave no score to 1 of 3 dialogues (the first is number 1: -inf)") == 1
+    assert caplog.text.count("reward 'given' gave no score for 2 of 3 dialogues (the first is number 0: None)") == 1
+    assert caplog.text.count("reward 'given' gave no score for 1 of 3 dialogues (the first is number 1: -inf)") == 1
     kept = scores.of([2])
     assert (kept.total, kept.parts["given"].weighted, kept.parts["composite"].raw) == ([3.0], [0.0], [3.0])
 
@@ -343,7 +343,7 @@ def test_a_reward_that_does_not_end_is_left_behind_with_its_stack(how, capsys):
     reward = CompositeReward([quick, quick])
     slow = Slow(how)
     reward.parts["slow"] = type(reward.parts["given"])(1.0, slow)
-    with pytest.raises(RewardTimeout, match=r"reward 'slow' was not done within 0\.\d+ seconds") as caught:
+    with pytest.raises(RewardTimeout, match=r"reward 'slow' did not finish within 0\.\d+ seconds") as caught:
         limited(reward)
     slow.how = "quick"
     assert isinstance(caught.value, RunStopped)

@@ -213,7 +213,7 @@ def test_wrong_classifiers(tmp_path):
         assert str(caught.value).startswith("reward_class.args.intent_model: ")
         return str(caught.value)
 
-    assert "has 3 classes; DailyDialog's acts are 4" in refused(save_classifier(tmp_path / "three", num_labels=3))
+    assert "has 3 classes; it needs 4, one per act" in refused(save_classifier(tmp_path / "three", num_labels=3))
     assert "rlhf_dialog_input 'both'" in refused(save_classifier(tmp_path / "both", rlhf_dialog_input="both"))
     assert "24 tokens, but the classifier's embedding only 20" in refused(
         save_classifier(tmp_path / "b", vocab_size=20)
@@ -246,7 +246,7 @@ def test_a_path_is_never_asked_of_the_hub(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr(hub, "hub_reachable", lambda: pytest.fail("asked the Hub"))
-    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: there is no folder"):
+    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model: no such folder:"):
         Intent(path)
 
 

@@ -301,7 +301,7 @@ def test_a_sum_that_is_no_32_bit_number_names_the_dialogue():
     models, encoder = world()
     for skip in (False, True):
         with pytest.raises(
-            RewardError, match=r"reward 'huge': the sum 1e\+39 for dialogue 1 is no finite 32-bit number"
+            RewardError, match=r"reward 'huge': the score 1e\+39 of dialogue 1 is not a finite 32-bit number"
         ):
             roll(models, encoder, reward=Huge(), rules=ScoringRules(skip))
 

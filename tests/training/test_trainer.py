@@ -191,7 +191,7 @@ def test_ratio_check_ignores_padding(monkeypatch):
 
 
 def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
-    with pytest.raises(RunStopped, match=r"starts as its own reference, yet their KL is"):
+    with pytest.raises(RunStopped, match=r"starts as its own reference, but their KL is"):
         make_trainer(ref_seed=1).step()
     with pytest.raises(RunStopped, match=r"starts as its own reference"):
         make_trainer(ref_seed=1, ref_model="tiny").step()  # named, and the same as model_path
@@ -387,7 +387,7 @@ def test_skipped_steps_in_a_row_stop_the_run_across_iterations(monkeypatch):
     state = json.loads(json.dumps(trainer.state_dict()))
     assert state["skipped_in_a_row"] == 2
     with pytest.raises(
-        RunStopped, match=r"iteration 3: .*policy_loss nan.*prompt \d+.* 3 in a row.*last checkpoint stands"
+        RunStopped, match=r"iteration 3: .*policy_loss nan.*prompt \d+.* 3 in a row.*last checkpoint is kept"
     ):
         trainer.step()
     assert same(frozen_state(trainer), before)
@@ -512,7 +512,7 @@ def test_an_episode_without_a_score_stops_or_is_skipped(value, caplog):
     assert metrics["objective/score"] == metrics["reward/holes"] == pytest.approx(-0.25)
     assert metrics["response/unscored"] == 2
     assert rollout.reward_scores.total == rollout.reward_scores.parts["holes"].raw == [-1.5, 2.5, -0.5, -1.5]
-    assert "reward 'holes' gave no score to 2 of 6 dialogues" in caplog.text
+    assert "reward 'holes' gave no score for 2 of 6 dialogues" in caplog.text
     lengths = {name: len(x) for name, x in vars(rollout).items() if isinstance(x, (list, torch.Tensor))}
     assert set(lengths.values()) == {4}, lengths
     assert make_trainer().step()["response/unscored"] == 0
@@ -559,7 +559,7 @@ def test_an_iteration_without_any_score_stops_the_run(estimator, places):
     trainer = make_trainer(Holes(places), **keys)
     before = parameters(trainer.models.policy)
     with pytest.raises(
-        RunStopped, match=r"iteration 1: all 6 episodes are dropped, since the reward 'holes' gave .* no score"
+        RunStopped, match=r"iteration 1: all 6 episodes are dropped, because the reward 'holes' gave .* no score"
     ):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
@@ -629,7 +629,7 @@ def test_a_reward_without_an_end_stops_the_run(monkeypatch, capsys):
             time.sleep(600)
 
     trainer = make_trainer(Stuck(), reward_timeout_s=0.2)
-    with pytest.raises(RunStopped, match=r"reward 'stuck' was not done within 0\.2 seconds"):
+    with pytest.raises(RunStopped, match=r"reward 'stuck' did not finish within 0\.2 seconds"):
         trainer.step()
     assert "time.sleep(600)" in capsys.readouterr().err
 

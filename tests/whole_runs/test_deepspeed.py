@@ -65,7 +65,7 @@ def learner(rollout: Rollout | None, rows, ranks: World, **keys):
 def whole(trainer) -> dict:
     """All weights of the trained modules, on every rank."""
     found = {}
-    with trainer.sharing.writable_weights():
+    with trainer.placement.writable_weights():
         for name, engine in trainer.engines.items():
             found |= {f"{name}.{key}": p.clone() for key, p in parameters(engine.module).items()}
     return found
@@ -343,7 +343,7 @@ def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, monkeypatch):  # no
         Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": name, "max_iterations": 2}))
         ended = ppo(2, *more, "--eval_interval", "1", "--eval_episodes", "3", seconds=150)
         assert codes(ended) == [0, 0], ended[0][2]
-        assert ended[0][2].count("the judge is shared out over 2 processes (ZeRO stage 3)") == len(more) / 2
+        assert ended[0][2].count("the judge is partitioned over 2 processes (ZeRO stage 3)") == len(more) / 2
         found.append(numbers(lines(Path("run_results") / name)))
     assert found[0] == found[1]
     assert "eval/judge" in found[0][1]

@@ -275,7 +275,7 @@ def test_too_few_prompts_are_refused_with_the_table_and_numbers_that_fit(ppo):
 
 
 def test_what_only_rank_0_may_see_refuses_all(ppo, monkeypatch):
-    monkeypatch.setattr(launch, "TELLING", 1.0)  # no launcher ends the other one
+    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 1.0)  # no launcher ends the other one
     assert {code for code, *_ in ppo(2, "--max_iterations", "1")} == {0}
     first, second = ppo(2)
     assert (first[0], second[0], second[2]) == (2, 2, "")

@@ -981,7 +981,7 @@ def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
 def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_only_when_rank_0_is_silent(
     run, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(launch, "TELLING", 0.2)
+    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.2)
     monkeypatch.setenv("WORLD_SIZE", "2")  # without the place to meet that a launcher gives
     said = []
     for rank in ("0", "1"):

@@ -1,1 +1,1 @@
-"""Made-up dialogues: the data of the offline quickstart, and the grammar that they come from."""
+"""Made-up dialogues: the data of the offline quickstart, and the grammar that generates them."""

@@ -35,7 +35,7 @@ _SENTENCE_START = re.compile(r"(?:^|[.?!] )[a-z]")
 
 @dataclass(frozen=True)
 class Line:
-    """One way of saying a move: `asks` is the tag of what it asks, `answers` the tags of what it answers."""
+    """One way to say a move: `asks` is the tag of the question it asks, `answers` the tags of the questions it answers."""
 
     text: str
     asks: str | None
@@ -99,7 +99,7 @@ def _line(text: str) -> Line:
 
 @dataclass
 class Teller:
-    """Turns the lines of one dialogue into text; a slot keeps its word until the dialogue ends."""
+    """Turns the lines of one dialogue into text; a slot keeps its word for the whole dialogue."""
 
     rng: random.Random
     grammar: Grammar
@@ -144,7 +144,7 @@ class Teller:
 def generate_dialogue(rng: random.Random, scene_names: Sequence[str] = ()) -> tuple[list[str], list[int]]:
     """One dialogue of 4 to 9 turns as (turns, acts), acts 1 inform, 2 question, 3 directive, 4 commissive.
 
-    It plays in one of the named scenes, in any when none is named.
+    It uses one of the named scenes, or any scene when none is named.
     """
     grammar = load_grammar()
     scenes = [grammar.scenes[name] for name in scene_names or grammar.scenes]
@@ -156,7 +156,7 @@ def generate_dialogue(rng: random.Random, scene_names: Sequence[str] = ()) -> tu
 
 
 def _walk(rng: random.Random, scene: dict[str, Move]) -> list[tuple[int, Line]]:
-    """A random way through the scene to an end as (act, line), no move made twice; empty when it has no end."""
+    """A random path through the scene to an end, as (act, line), without repeated moves; empty when it reaches no end."""
     steps: list[tuple[int, Line]] = []
     name, asked, visited = "start", None, {"start"}
     while True:
@@ -179,11 +179,11 @@ def _walk(rng: random.Random, scene: dict[str, Move]) -> list[tuple[int, Line]]:
 def write_dialogues(output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> dict[str, int]:
     """Write `num_dialogues` different dialogues into the new folder `output`; returns the number in each split.
 
-    Same arguments, same bytes. Raises UserError when `output` holds something or the number cannot be met.
+    The same arguments give the same bytes. Raises UserError when `output` is not empty or the number cannot be reached.
     """
     output = output.resolve()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"the output exists and is not an empty folder; {output}; give a new --output or delete it")
+        raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
     splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
     temporary = output.with_name(f".{output.name}.unfinished")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -198,9 +198,9 @@ def write_dialogues(output: Path, num_dialogues: int, seed: int, scene_names: Se
 def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) -> list[Dialogue]:
     known = load_grammar().scenes
     if unknown := [name for name in scene_names if name not in known]:
-        raise UserError(f"--scenes: there is no scene '{unknown[0]}'; choose from {', '.join(known)}")
+        raise UserError(f"--scenes: unknown scene '{unknown[0]}'; choose from {', '.join(known)}")
     if num_dialogues < MIN_DIALOGUES:
-        raise UserError(f"too few dialogues to split; --num_dialogues {num_dialogues}; give {MIN_DIALOGUES} or more")
+        raise UserError(f"--num_dialogues {num_dialogues} is too few to split; give {MIN_DIALOGUES} or more")
     rng = random.Random(seed)
     found: dict[tuple[str, ...], Dialogue] = {}
     for _ in range(ATTEMPTS_PER_DIALOGUE * num_dialogues):
@@ -208,7 +208,9 @@ def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) 
         found.setdefault(tuple(turns), (turns, acts))
         if len(found) == num_dialogues:
             return list(found.values())
-    raise UserError(f"the grammar has too few dialogues; --num_dialogues {num_dialogues}; give {len(found)} or fewer")
+    raise UserError(
+        f"--num_dialogues {num_dialogues} is more than the grammar can generate; give {len(found)} or fewer"
+    )
 
 
 def _split_dialogues(dialogues: list[Dialogue]) -> dict[str, list[Dialogue]]:

@@ -1,4 +1,4 @@
-"""Dialogues with their acts from files, folders, archives or the Hugging Face Hub: reading and checking, nothing else.
+"""Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
 `load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `tables`, `original`,
 `from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
@@ -31,11 +31,11 @@ def load_records(data_path: str, split: str) -> list[DialogueRecord]:
     """The dialogues of one split ("train", "validation" or "test"), in the order of the data.
 
     `data_path` is a folder, a zip archive, a data file (all of it is "train"), or else the name of a Hub data set.
-    Nothing is written. Raises MissingSplit when the data has no such split, and UserError with file and line or row
-    for whatever cannot be read.
+    Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
+    or row that cannot be read.
     """
     if split not in SPLITS:
-        raise UserError(f"split '{split}': wanted one of {', '.join(SPLITS)}")
+        raise UserError(f"split '{split}' is unknown; use one of {', '.join(SPLITS)}")
     path = Path(os.path.expanduser(data_path))
     if os.path.isdir(path):
         return read_split(Folder(path), split)
@@ -43,11 +43,11 @@ def load_records(data_path: str, split: str) -> list[DialogueRecord]:
         return _read_file(path, split)
     if is_hub_name(data_path):
         return load_from_hub(data_path, split, LAYOUTS)
-    raise UserError(f"data path '{data_path}': there is no such file or folder; give {LAYOUTS}")
+    raise UserError(f"data path '{data_path}': no such file or folder; give {LAYOUTS}")
 
 
 def is_hub_name(data_path: str) -> bool:
-    """Whether `load_records` looks for the data on the Hub: it is not here, and not written like a place on this machine."""
+    """Whether `load_records` looks for the data on the Hub: nothing is at that path, and it is not written like a path."""
     path = Path(os.path.expanduser(data_path))
     return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
 
@@ -58,10 +58,12 @@ def _read_file(path: Path, split: str) -> list[DialogueRecord]:
         return read_split(Archive(read_bytes(path), str(path)), split)
     if suffix not in KINDS:
         known = ", ".join([*KINDS, ".zip"])
-        raise UserError(f"{path}: only these files are read one by one: {known}; give one of them, or {LAYOUTS}")
+        raise UserError(
+            f"{path}: unknown file type; a single data file must be one of {known}; give one of them, or {LAYOUTS}"
+        )
     if split != "train":
         raise MissingSplit(
-            f"{path}: one file is the train split, it has no {split} split; give a folder with "
+            f"{path}: a single file is the train split and has no {split} split; give a folder with "
             f"train{suffix}, validation{suffix} and test{suffix}"
         )
     return records_of(read_rows(path.name, read_bytes(path), str(path)), str(path))

@@ -1,4 +1,4 @@
-"""Lists in the cells of a CSV file: JSON, or the way Python writes them."""
+"""Lists in the cells of a CSV file, written as JSON or in Python notation."""
 
 import ast
 import io
@@ -13,7 +13,7 @@ from rlhf_dialog.errors import UserError
 
 
 def parse_lists(rows: Iterator[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
-    """The rows with lists where a cell holds one. Only columns that may hold lists are looked at.
+    """The rows, with lists in place of cells that hold one. Only columns that may hold lists are parsed.
 
     Raises UserError for a cell that is written like a list but cannot be read as one.
     """
@@ -36,13 +36,13 @@ def _parsed(cell: str | None, key: str, where: str) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, tokenize.TokenError):
         pass
     raise UserError(
-        f"{where}: '{key}' holds {text:.60}, which is no JSON list and no Python list (numpy writes lists without commas, "
+        f"{where}: '{key}' holds {text:.60}, which is neither a JSON nor a Python list (numpy writes lists without commas, "
         "which cannot be read back); save the lists with json.dumps, or save the data as JSONL or parquet"
     )
 
 
 def _has_adjacent_strings(text: str) -> bool:
-    """Whether two strings stand side by side: numpy's ['a' 'b'], which Python takes for ['ab']."""
+    """Whether two strings follow each other without a comma: numpy's ['a' 'b'], which Python reads as ['ab']."""
     skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT)
     kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in skipped]
     return any(a == b == tokenize.STRING for a, b in itertools.pairwise(kinds))

@@ -1,4 +1,4 @@
-"""The bytes of one data file -> rows, by the ending of its name; text is checked here, tables in `tables`."""
+"""The bytes of one data file -> rows, by its file extension; text is checked here, tables in `tables`."""
 
 import codecs
 import csv
@@ -18,12 +18,12 @@ Numbered = Iterator[tuple[str, Row]]
 
 
 def read_rows(name: str, data: bytes, where: str) -> Numbered:
-    """The rows of the file `name`, each with its place. Raises UserError for data that is not what the name says."""
+    """The rows of the file `name`, each with its place. Raises UserError when the data does not match the extension."""
     return KINDS[PurePosixPath(name).suffix.lower()](data, where)
 
 
 def decoded(data: bytes, where: str) -> str:
-    """UTF-8 text without its byte order mark. Raises UserError with line and column of the first byte that is not."""
+    """UTF-8 text without its byte order mark. Raises UserError with line and column of the first byte that is not UTF-8."""
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode("utf-8")
@@ -39,10 +39,10 @@ def text_lines(data: bytes, where: str) -> list[str]:
     if not lines[-1].strip():
         lines.pop()
     if not lines:
-        raise UserError(f"{where}: is empty; it needs one dialogue per line")
+        raise UserError(f"{where}: the file is empty; it needs one dialogue per line")
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            raise UserError(f"{where}, line {number}: is blank; every line must hold one dialogue, remove it")
+            raise UserError(f"{where}, line {number}: the line is blank; every line must hold one dialogue, remove it")
     return [line.strip() for line in lines]
 
 
@@ -55,11 +55,13 @@ def _read_jsonl(data: bytes, where: str) -> Numbered:
 def _read_json(data: bytes, where: str) -> Numbered:
     text = decoded(data, where)
     if not text.strip():
-        raise UserError(f"{where}: is empty; it needs a list of objects")
-    rows = _parsed(text, where, "a .json file is one list of objects; with one object a line, name it .jsonl")
+        raise UserError(f"{where}: the file is empty; it needs a list of objects")
+    rows = _parsed(
+        text, where, "a .json file must be one list of objects; if it has one object per line, name it .jsonl"
+    )
     if not isinstance(rows, list):
         raise UserError(
-            f"{where}: holds {kind(rows)}, wanted a list of objects; with one object a line, name it .jsonl"
+            f"{where}: holds {kind(rows)}, wanted a list of objects; if it has one object per line, name it .jsonl"
         )
     for number, row in enumerate(rows, 1):
         at = f"{where}, row {number}"
@@ -84,7 +86,7 @@ def _read_csv(data: bytes, where: str, delimiter: str = ",") -> Numbered:
 
 
 def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
-    """Cells as they are, None for an empty one. A column without a name, as pandas writes its index, is left out."""
+    """Cells as text, None for an empty one. A column without a name, such as the index that pandas writes, is left out."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header, start = None, 0
     try:
@@ -93,21 +95,23 @@ def _csv_rows(text: str, where: str, delimiter: str) -> Numbered:
             if header is None:
                 header = _header(cells, where, delimiter)
             elif len(cells) not in (0, len(header)):
-                raise UserError(f"{at}: has {len(cells)} cells, but the first line names {len(header)} columns")
+                raise UserError(
+                    f"{at}: the line has {len(cells)} cells, but the first line names {len(header)} columns"
+                )
             elif cells:
                 yield at, {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
     except csv.Error as error:
-        raise UserError(f"{where}, line {start + 1}: {error}; is a quotation mark not closed?") from None
+        raise UserError(f"{where}, line {start + 1}: {error}; check for a quotation mark that is not closed") from None
 
 
 def _header(cells: list[str], where: str, delimiter: str) -> list[str]:
     names = [cell.strip() for cell in cells]
     if len(names) < 2 and any(mark in cell for mark in ",;\t" for cell in names):
         wanted = "tabs" if delimiter == "\t" else "commas"
-        raise UserError(f"{where}, line 1: has one column, '{names[0]:.60}'; the cells must be separated by {wanted}")
+        raise UserError(f"{where}, line 1: there is only one column, '{names[0]:.60}'; separate the cells by {wanted}")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice:
-        raise UserError(f"{where}, line 1: names the column '{twice}' twice; rename or remove one")
+        raise UserError(f"{where}, line 1: the column '{twice}' is named twice; rename or remove one")
     return names
 
 

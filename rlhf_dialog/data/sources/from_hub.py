@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, from the net or from the local cache of an earlier download."""
+"""Data sets of the Hugging Face Hub, downloaded or from the local cache of an earlier download."""
 
 import logging
 from collections.abc import Iterator
@@ -25,7 +25,9 @@ HUB_SOURCES: dict[str, tuple[tuple[str, str | None], ...]] = {
 
 
 def load_from_hub(name: str, split: str, layouts: str) -> list[DialogueRecord]:
-    """The first source of `name` that loads. Raises MissingSplit when it has other splits, UserError when none loads."""
+    """The records of the first source of `name` that loads. Raises MissingSplit when it has only other splits, UserError when
+    none loads.
+    """
     reasons = []
     with _cache_only_when_unreachable() as reachable:
         for source, revision in HUB_SOURCES.get(name, ((name, None),)):
@@ -49,10 +51,12 @@ def _load(source: str, revision: str | None, split: str) -> list[DialogueRecord]
 
 def _not_loaded(name: str, split: str, reasons: list[str], reachable: bool, layouts: str) -> UserError:
     if all("Unknown split" in reason for reason in reasons):
-        return MissingSplit("\n".join([f"data path '{name}': has no {split} split on the Hub:", *reasons]))
+        return MissingSplit("\n".join([f"data path '{name}': there is no {split} split on the Hub:", *reasons]))
     known = () if name in HUB_SOURCES else HUB_SOURCES
-    cache = "" if reachable else " (the Hub cannot be reached, only its local cache was tried)"
-    tried = "\n".join([f"data path '{name}': no such file or folder, and not loaded from the Hub{cache}:", *reasons])
+    cache = "" if reachable else " (the Hub cannot be reached, so only its local cache was tried)"
+    tried = "\n".join(
+        [f"data path '{name}': no such file or folder, and it cannot be loaded from the Hub{cache}:", *reasons]
+    )
     return UserError(f"{tried}\nGive {layouts}; or check the name{nearest(name.lower(), known)}")
 
 

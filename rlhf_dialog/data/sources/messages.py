@@ -18,7 +18,7 @@ TOOL_ROLES = ("tool", "function")
 
 
 def split_messages(items: list[Any], where: str) -> tuple[list[Any], dict[str, Any]]:
-    """The turns, not checked yet, and {"system": text} where there are system messages, which are no turns.
+    """The turns, not checked yet, and {"system": text} where there are system messages, which are not turns.
 
     Raises UserError for a tool message, a content that is not text, or an object without a text.
     """
@@ -34,13 +34,13 @@ def split_messages(items: list[Any], where: str) -> tuple[list[Any], dict[str, A
 
 
 def role_of(item: Any) -> str | None:
-    """The role of a message; None when the item is none."""
+    """The role of a message; None when the item is not a message with a role."""
     role = filled(ROLE_KEYS, item) if isinstance(item, dict) else None
     return item[role] if role and isinstance(item[role], str) else None
 
 
 def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
-    """What the turns, as objects, hold under one of `keys`, None for a turn without it; None when no turn has it."""
+    """For turns that are objects, the value of each under one of `keys`, or None; None when no turn has a value."""
     turns = [item for item in items if role_of(item) not in SYSTEM_ROLES]
     named = [(item, filled(keys, item) if isinstance(item, dict) else None) for item in turns]
     found = [item[key] if key else None for item, key in named]
@@ -48,7 +48,7 @@ def said_by_turns(items: list[Any], keys: Iterable[str]) -> list[Any] | None:
 
 
 def filled(keys: Iterable[str], row: dict[str, Any]) -> str | None:
-    """The first of `keys` that has a value in `row`; else the first that is there at all; else None."""
+    """The first of `keys` that has a value in `row`; else the first that is present (as null); else None."""
     there = [key for key in keys if key in row]
     return next((key for key in there if row[key] is not None), there[0] if there else None)
 
@@ -57,27 +57,27 @@ def _text(item: Any, number: int, where: str) -> Any:
     if not isinstance(item, dict):
         return item
     if role_of(item) in TOOL_ROLES:
-        raise UserError(f"{where}: turn {number} has the role '{role_of(item)}'; take tool messages out of the data")
+        raise UserError(f"{where}: turn {number} has the role '{role_of(item)}'; remove tool messages from the data")
     key = filled(TEXT_KEYS, item)
     if key is None:
         wanted = " or ".join(f"'{name}'" for name in TEXT_KEYS)
         found = ", ".join(f"'{name}'" for name in list(item)[:9]) or "nothing"
-        raise UserError(f"{where}: turn {number} is an object without its text; wanted {wanted}, found {found}")
+        raise UserError(f"{where}: turn {number} is an object without a text; wanted {wanted}, found {found}")
     return _joined(item[key], number, where) if isinstance(item[key], list) else item[key]
 
 
 def _joined(parts: list[Any], number: int, where: str) -> str:
-    """The parts of an OpenAI content with spaces between them."""
+    """The parts of a message content (OpenAI format), joined by spaces."""
     for part in parts:
         if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
             found = f"type {reprlib.repr(part.get('type'))}" if isinstance(part, dict) else kind(part)
             raise UserError(
                 f"{where}: turn {number} has a part with {found}; only {{'type': 'text', 'text': '...'}} can be read, "
-                "take images and other parts out of the data"
+                "remove images and other parts from the data"
             )
     return " ".join(part["text"].strip() for part in parts)
 
 
-@functools.cache  # once a process is enough
+@functools.cache  # warn once per process
 def _say_that_system_is_not_shown() -> None:
     logger.warning("the data has system messages: they are kept in meta['system'], but the model does not see them")

@@ -1,4 +1,4 @@
-"""The original DailyDialog layout: one line a dialogue, __eou__ behind every turn, the acts in a file beside it."""
+"""The original DailyDialog layout: one dialogue per line, __eou__ after every turn, the acts in a file beside it."""
 
 from rlhf_dialog.data.sources.files import text_lines
 from rlhf_dialog.data.sources.record import DialogueRecord, checked
@@ -15,7 +15,7 @@ def read_original(tree: Tree, name: str) -> list[DialogueRecord]:
     if act_lines is not None and len(act_lines) != len(lines):
         raise UserError(
             f"{acts_where}: {len(act_lines)} lines, but {where} has {len(lines)}; both need one line per dialogue "
-            "(or remove the acts to go without them)"
+            "(or remove the file of acts to use the data without them)"
         )
     return [
         checked(

@@ -1,4 +1,4 @@
-"""One dialogue as the data has it, and the checks that all formats share."""
+"""One dialogue as read from the data, and the checks that all formats share."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ ACTS = {"inform": 1, "question": 2, "directive": 3, "commissive": 4}
 
 @dataclass
 class DialogueRecord:
-    """One dialogue as the data has it, or one prompt of a data set that consists of prompts.
+    """One dialogue as read from the data, or one prompt of a data set that consists of prompts.
 
     >>> DialogueRecord(turns=["Is it far ?", "Two streets ."], acts=[2, 1])
     >>> DialogueRecord(turns=["Is it far ?"], acts=[1], references=[["Two streets .", "No ."]], is_prompt=True)
@@ -34,7 +34,7 @@ def checked(
     acts_where: str | None = None,
     meta: dict[str, Any] | None = None,
 ) -> DialogueRecord:
-    """A record with clean turns and acts. Raises UserError that names `where` and what is wrong there."""
+    """A record with checked turns and acts. Raises UserError that names `where` and what is wrong there."""
     texts = [checked_text(turn, f"turn {number} of {len(turns)}", where) for number, turn in enumerate(turns, 1)]
     if not texts:
         raise UserError(f"{where}: the dialogue has no turns; remove it")
@@ -48,28 +48,28 @@ def _checked_acts(acts: list[Any] | None, num_turns: int, where: str, acts_where
     if len(numbers) != num_turns:
         raise UserError(
             f"{where}: {num_turns} turns but {len(numbers)} acts{f' in {acts_where}' if acts_where else ''}; "
-            "every turn needs one act: mend the line, or leave the acts out of the whole data set"
+            "every turn needs one act: fix the line, or leave the acts out of the whole data set"
         )
     return numbers
 
 
 def checked_text(text: Any, what: str, where: str) -> str:
-    """`text` stripped. Raises UserError when it is no string, empty, or cannot be written as UTF-8."""
+    """`text` stripped. Raises UserError when it is not a string, is empty, or cannot be written as UTF-8."""
     if not isinstance(text, str):
-        raise UserError(f"{where}: {what} holds {kind(text)}, wanted a string; write it, or remove it with its act")
+        raise UserError(f"{where}: {what} holds {kind(text)}, wanted a string; correct it, or remove it with its act")
     if not text.strip():
-        raise UserError(f"{where}: {what} is empty; remove it with its act, or write it")
+        raise UserError(f"{where}: {what} is empty; fill it in, or remove it with its act")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{where}: {what} holds half a character, {text[error.start]!r}; write the whole character"
+            f"{where}: {what} holds half a character (a lone surrogate), {text[error.start]!r}; write the whole character"
         ) from None
     return text.strip()
 
 
 def act_number(act: Any, what: str, where: str) -> int:
-    """1 to 4 from a number, 2.0 as pandas writes it, digits or a name. Raises UserError for anything else."""
+    """The act, 1 to 4, from a number (also 2.0, as pandas writes it), digits or a name. Raises UserError for anything else."""
     number = ACTS.get(act.strip().lower(), act) if isinstance(act, str) else act
     if isinstance(number, str):
         with contextlib.suppress(ValueError):
@@ -94,7 +94,7 @@ def is_null(value: Any) -> bool:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in the words of JSON."""
+    """The kind of a value in JSON terms, for messages."""
     if is_null(value):
         return "null"
     names = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "an object"}

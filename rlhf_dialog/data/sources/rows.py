@@ -1,4 +1,4 @@
-"""Rows of any table or JSON file -> dialogues. The first row says which of four forms the data has."""
+"""Rows of any table or JSON file -> dialogues. The first row decides which of four forms the data has."""
 
 import itertools
 import reprlib
@@ -10,7 +10,7 @@ from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked,
 from rlhf_dialog.errors import UserError, nearest
 
 Row = dict[str, Any]
-Rows = Iterable[tuple[str, Row]]  # where the row stands, for messages, and the row
+Rows = Iterable[tuple[str, Row]]  # the place of the row, for messages, and the row
 
 TURN_KEYS = ("dialog", "dialogue", "utterances", "turns", "messages", "conversation", "conversations")
 ACT_KEYS = ("act", "acts", "act_label_text", "act_label")
@@ -24,7 +24,7 @@ def records_of(rows: Rows, where: str) -> list[DialogueRecord]:
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
-        raise UserError(f"{where}: has no rows; it needs at least one dialogue")
+        raise UserError(f"{where}: there are no rows; give at least one dialogue")
     form = _form(*first)
     return list(form(itertools.chain([first], rows)))
 
@@ -79,15 +79,15 @@ def _prompts(rows: Rows) -> Iterator[DialogueRecord]:
 
 
 def _utterances(rows: Rows) -> Iterator[DialogueRecord]:
-    """Every row holds one turn; rows of one id that follow each other are one dialogue."""
+    """Every row holds one turn; consecutive rows with the same id are one dialogue."""
     seen: set[Any] = set()
     for ident, group in itertools.groupby(rows, key=_ident):
         members = list(group)
         where = members[0][0]
         if ident in seen:
             raise UserError(
-                f"{where}: dialogue {reprlib.repr(ident)} goes on after rows of another dialogue; sort the rows "
-                "so that all of one dialogue stand together, or give every dialogue its own id"
+                f"{where}: dialogue {reprlib.repr(ident)} continues after rows of another dialogue; sort the rows "
+                "so that those of one dialogue follow each other, or give every dialogue its own id"
             )
         seen.add(ident)
         yield _gathered(members, f"{where} (dialogue {reprlib.repr(ident)})")
@@ -141,14 +141,13 @@ def _turns_so_far(where: str, row: Row) -> tuple[list[str], Any]:
     turns = split_messages(_listed(row, key, where, "with the turns so far"), where)[0]
     if not turns:
         raise _does_not_grow(where)
-    return [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(turns, 1)], row[
-        act
-    ] if act else None
+    texts = [checked_text(turn, f"turn {number}", where) for number, turn in enumerate(turns, 1)]
+    return texts, row[act] if act else None
 
 
 def _does_not_grow(where: str) -> UserError:
     return UserError(
-        f"{where}: does not continue the dialogue of the row before; the data holds one act a row, so row k of a dialogue "
+        f"{where}: does not continue the dialogue of the previous row; the data has one act per row, so row k of a dialogue "
         "must hold its first k turns; for whole dialogues give a list with one act per turn"
     )
 
@@ -165,7 +164,7 @@ def _versions(value: Any, num_turns: int, where: str) -> list[list[str]] | None:
 
 
 def _texts(value: Any, what: str, where: str) -> list[str]:
-    """A string or a list of strings as a list; nothing for null."""
+    """A string or a list of strings as a list; empty for null."""
     if is_null(value):
         return []
     return [checked_text(text, what, where) for text in (value if isinstance(value, list) else [value])]
@@ -188,6 +187,6 @@ def _no_turns(where: str, row: Row) -> UserError:
     hint = next((hint for key in row if (hint := nearest(str(key).lower(), known))), "")
     found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
     return UserError(
-        f"{where}: no turns; wanted a list of turns under one of {wanted}, or one utterance a row with a dialogue id "
+        f"{where}: no turns; wanted a list of turns under one of {wanted}, or one utterance per row with a dialogue id "
         f"('dialog_id'); found {found}{hint}"
     )

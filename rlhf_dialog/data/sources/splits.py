@@ -36,7 +36,7 @@ def read_split(tree: Tree, split: str, inner: bool = False) -> list[DialogueReco
     if files := _data_files(tree, split):
         rows = (row for name in files for row in read_rows(name, tree.read(name), tree.place(name)))
         return records_of(rows, tree.place(files[0]))
-    raise MissingSplit(f"{tree.where}: has no {split} split{_found(tree)}; give {LAYOUTS}")
+    raise MissingSplit(f"{tree.where}: there is no {split} split{_found(tree)}; give {LAYOUTS}")
 
 
 def _highest(tree: Tree, pattern: str) -> list[re.Match[str]]:
@@ -54,7 +54,7 @@ def _only_one(tree: Tree, pattern: str, split: str) -> str | None:
 
 
 def _data_files(tree: Tree, split: str) -> list[str]:
-    """train.csv; or the shards train-00000-of-00002.parquet and so on, in order; or train/0000.parquet and so on."""
+    """The files of a split: train.csv, or in order the shards train-00000-of-00002.parquet ... or train/0000.parquet ..."""
     kinds = "|".join(kind[1:] for kind in KINDS)
     names = "|".join(SPLIT_NAMES[split])
     shard = r"[-_](\d{1,9})(?:-of-(\d{1,9})(?:-[0-9a-f]+)?)?"
@@ -80,12 +80,12 @@ def _check_shards(tree: Tree, found: list[re.Match[str]]) -> None:
     if numbers != list(range(start, start + len(found))) or (total and int(total) != len(found)):
         shown = ", ".join(match[0] for match in found[:6])
         raise UserError(
-            f"{tree.where}: {len(found)} parts, {shown}, with a gap or twice the same; give every part once"
+            f"{tree.where}: of the {len(found)} parts, {shown}, one is missing or there twice; give every part once"
         )
 
 
 def _twice(tree: Tree, split: str, names: list[str]) -> UserError:
-    return UserError(f"{tree.where}: holds the {split} split more than once: {', '.join(names)}; keep one of them")
+    return UserError(f"{tree.where}: the {split} split is there more than once: {', '.join(names)}; keep one of them")
 
 
 def _found(tree: Tree) -> str:

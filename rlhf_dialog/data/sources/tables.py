@@ -1,4 +1,4 @@
-"""Parquet files, and the folders that `save_to_disk` of the datasets library writes: read in memory, nothing written."""
+"""Parquet files, and folders written by `save_to_disk` of the datasets library, read in memory without writing anything."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def read_saved(tree: Tree, state: str) -> Iterator[tuple[str, Row]]:
     for name in _arrow_files(tree, state):
         path = str(PurePosixPath(state).parent / name)
         if path not in tree.names:
-            raise UserError(f"{tree.place(path)}: is missing; save the data set again with save_to_disk")
+            raise UserError(f"{tree.place(path)}: the file is missing; save the data set again with save_to_disk")
         data = tree.read(path)
         yield from _rows(lambda data=data: _open_arrow(data).read_all(), tree.place(path), "an Arrow file")  # type: ignore[misc]
 
@@ -36,11 +36,11 @@ def _arrow_files(tree: Tree, state: str) -> list[str]:
         reordered = known.get("_indices_data_files") or known.get("_indices_files")
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise UserError(
-            f"{where}: is not the state.json of a saved data set; save it again with save_to_disk"
+            f"{where}: this is not the state.json of a saved data set; save the data set again with save_to_disk"
         ) from None
     if not names or reordered:
         raise UserError(
-            f"{where}: {'has an order of its own' if names else 'names no files'}; save it again with save_to_disk"
+            f"{where}: {'the rows have been reordered' if names else 'names no files'}; save the data set again with save_to_disk"
         )
     return names
 
@@ -58,8 +58,8 @@ def _rows(read: Callable[[], pa.Table], where: str, wanted: str) -> Iterator[tup
     except Exception as error:  # pyarrow has a dozen kinds for damaged files, among them TypeError and MemoryError
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(
-            f"{where}: cannot be read as {wanted} ({reason}); it is damaged, get or write it again"
+            f"{where}: cannot be read as {wanted} ({reason}); the file is damaged, download or write it again"
         ) from None
     if len(set(names)) < len(names):
-        raise UserError(f"{where}: has two columns of one name; its columns are {', '.join(names)}")
+        raise UserError(f"{where}: two columns have the same name; rename one of {', '.join(names)}")
     yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, 1))

@@ -1,4 +1,4 @@
-"""Folders and zip archives as one thing: names of files, and the bytes of each. Nothing is extracted to disk."""
+"""One interface to folders and zip archives: the file names, and the bytes of each. Nothing is extracted to disk."""
 
 import codecs
 import io
@@ -10,7 +10,7 @@ from typing import Protocol
 from rlhf_dialog.errors import UserError
 
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are looked into
+ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
 MAX_BYTES = 2 << 30  # of one decompressed member
 
@@ -22,14 +22,14 @@ class Tree(Protocol):
     names: list[str]
 
     def place(self, name: str) -> str:
-        """How messages call the file."""
+        """The name of the file in messages."""
 
     def read(self, name: str) -> bytes:
         """The bytes of one of `names`. Raises UserError when they cannot be read."""
 
 
 class Folder:
-    """A folder on disk; only subfolders that data sets are known to have are looked into."""
+    """A folder on disk; of its subfolders, only those that data sets are known to have are searched."""
 
     def __init__(self, path: Path):
         self.where, self.path = str(path), path
@@ -75,9 +75,13 @@ class Archive:
     def read(self, name: str) -> bytes:
         where, info = self.place(name), self.members[name]
         if info.flag_bits & 1:
-            raise UserError(f"{where}: is encrypted; unpack the archive with its password, and give the folder")
+            raise UserError(
+                f"{where}: the file is encrypted; unpack the archive with its password, and give the folder"
+            )
         if info.file_size > MAX_BYTES:
-            raise UserError(f"{where}: would have {info.file_size} bytes, more than the {MAX_BYTES} that are read")
+            raise UserError(
+                f"{where}: unpacked, it has {info.file_size} bytes, but the limit is {MAX_BYTES}; unpack it and give the folder"
+            )
         try:
             data = self.archive.read(info)
         except Exception as error:
@@ -86,9 +90,11 @@ class Archive:
 
 
 def _damaged(where: str, error: Exception) -> UserError:
-    """zipfile has a dozen kinds of exceptions for damaged archives; each means the same to the user."""
+    """The error for a damaged archive; zipfile raises many kinds of exceptions that mean the same to the user."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return UserError(f"{where}: cannot be read from a zip archive ({reason}); it is damaged, get it again")
+    return UserError(
+        f"{where}: cannot be read from a zip archive ({reason}); the archive is damaged, download it again"
+    )
 
 
 def _is_of_macos(name: str) -> bool:
@@ -100,14 +106,14 @@ def read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; wanted a file with read permission") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror}; give a file with read permission") from None
     return without_html(data, str(path))
 
 
 def without_html(data: bytes, where: str) -> bytes:
-    """`data` as it is. Raises UserError for a web page, which some servers send with a good status in place of a file."""
+    """Return `data` unchanged. Raises UserError for a web page, which some servers send with status 200 in place of a file."""
     if data[:1000].removeprefix(codecs.BOM_UTF8).lstrip().lower().startswith(HTML):
         raise UserError(
-            f"{where}: is an HTML page, not a data file; the download went wrong: delete it, and get the data again"
+            f"{where}: this is an HTML page, not a data file; the download failed: delete it, and download the data again"
         )
     return data

@@ -1,4 +1,4 @@
-"""How the C library and oneDNN keep memory, for processes that do nothing but train or evaluate."""
+"""Settings of the C library and oneDNN for keeping memory, for processes that only train or evaluate."""
 
 import contextlib
 import ctypes
@@ -6,13 +6,13 @@ import os
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
-PLANS = "64"  # matrix products of different shapes whose plans oneDNN keeps
+PLANS = "64"  # number of matrix products of different shapes for which oneDNN keeps a plan
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for the next tensor, instead of having the kernel clear new memory for it.
+    """Let the C library keep freed memory for the next tensor, instead of asking the kernel for new, cleared memory.
 
-    Linux with glibc only; call it before the first tensor. What the environment says already stays.
+    Linux with glibc only; call it before the first tensor is created. Environment variables that are set are kept.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, PLANS)

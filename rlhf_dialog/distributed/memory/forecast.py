@@ -42,7 +42,7 @@ CriticKind = Literal["none", "shared", "separate"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What of a run decides on the memory of one process; `dataclasses.replace` makes variants."""
+    """The properties of a run that determine the memory of one process; `dataclasses.replace` makes variants."""
 
     rows: int  # responses of one iteration, of this process
     microbatch: int  # responses of a pass of scoring or update, and prompts that are read at once before writing
@@ -61,9 +61,9 @@ class Setting:
     zero_stage: Literal[0, 1, 2, 3] = 0
     offload_optimizer: bool = False  # with stage 1 to 3
     offload_param: bool = False  # with stage 3
-    gather_for_generation: bool = False  # with stage 3: the whole policy stands on the device during the rollout
+    gather_for_generation: bool = False  # with stage 3: the whole policy is on the device during the rollout
     frozen_stage: Literal[0, 3] = 0  # of the reference
-    frozen_offload: bool = False  # it waits in host memory and comes to the device for scoring
+    frozen_offload: bool = False  # it is kept in host memory and moved to the device for scoring
     judge_stage: Literal[0, 3] = 0  # the same for the models of the reward
     judge_offload: bool = False
     lora_rank: int = 0  # 0: every parameter is trained
@@ -77,17 +77,17 @@ class Setting:
 
     @property
     def float_bytes(self) -> int:
-        """Of what linear layers take and give."""
+        """Bytes of one number in the inputs and outputs of linear layers."""
         return 4 if self.precision == "fp32" else 2
 
     @property
     def holds_reference(self) -> bool:
-        """With LoRA the reference is the policy without its adapter."""
+        """Whether the reference has its own weights; with LoRA it is the policy without its adapter."""
         return self.own_reference or not self.lora_rank
 
 
 def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Setting:
-    """The setting of a configuration; the responses of an iteration are shared out over the processes."""
+    """The setting of a configuration; the responses of an iteration are divided among the processes."""
     batch = _find(config.reward_class.args, "batch_size")
     critic: CriticKind = "shared" if config.use_share_model else "separate"
     return Setting(
@@ -112,7 +112,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
 
 
 def _find(node: Any, key: str) -> Any:
-    """The first value of `key` in the arguments of a reward or of one of its parts; None without."""
+    """The first value of `key` in the arguments of a reward or of one of its parts; None when it is not there."""
     if isinstance(node, dict) and node.get(key):
         return node[key]
     below = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
@@ -121,7 +121,7 @@ def _find(node: Any, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes that one thing takes; no `phases`: always."""
+    """The bytes of one item of memory; without `phases` it is there all the time."""
 
     name: str
     bytes: int
@@ -135,21 +135,21 @@ class Forecast:
 
     parts: tuple[Part, ...]
 
-    def standing(self, phase: str, on_host: bool = False) -> list[Part]:
-        """The parts that stand in a phase."""
+    def parts_in(self, phase: str, on_host: bool = False) -> list[Part]:
+        """The parts that are in memory during a phase."""
         return [part for part in self.parts if part.on_host == on_host and (not part.phases or phase in part.phases)]
 
     def of(self, phase: str, on_host: bool = False) -> int:
-        return sum(part.bytes for part in self.standing(phase, on_host))
+        return sum(part.bytes for part in self.parts_in(phase, on_host))
 
     @property
     def peak(self) -> str:
-        """The phase that needs most of the device."""
+        """The phase that needs the most memory on the device."""
         return max(PHASES, key=self.of)
 
     @property
     def total(self) -> int:
-        """On the device at the peak: what stands always, and the largest of the phases."""
+        """Bytes on the device at the peak: the permanent parts and those of the largest phase."""
         return self.of(self.peak)
 
     @property
@@ -159,26 +159,28 @@ class Forecast:
     @property
     def largest(self) -> Part:
         """The largest part at the peak."""
-        return max(self.standing(self.peak), key=lambda part: part.bytes)
+        return max(self.parts_in(self.peak), key=lambda part: part.bytes)
 
     def table(self) -> str:
-        """A line for the total, one for what stands always, and one for each phase with what it adds."""
+        """One line for the total, one for the permanent parts, and one for the parts that each phase adds."""
         host = f", and {human(self.host_total)} of host memory" if self.host_total else ""
         lines = [f"memory forecast per process, without libraries: {human(self.total)} (in the {self.peak}){host}"]
-        always = [part for part in self.parts if not part.phases]
-        for title, parts in (("always", always), *((p, [x for x in self.parts if p in x.phases]) for p in PHASES)):
+        groups = {"always": [part for part in self.parts if not part.phases]}
+        for phase in PHASES:
+            groups[phase] = [part for part in self.parts if phase in part.phases]
+        for title, parts in groups.items():
             if parts:
                 on_device = sum(part.bytes for part in parts if not part.on_host)
-                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_told, parts))}")
+                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_described, parts))}")
         return "\n".join(lines)
 
 
-def _told(part: Part) -> str:
+def _described(part: Part) -> str:
     return f"{part.name} {human(part.bytes)}{' of host memory' if part.on_host else ''}"
 
 
 def human(num_bytes: float) -> str:
-    """`1.50 GiB`, `12.0 MiB`."""
+    """A number of bytes as text: `1.50 GiB`, `12.0 MiB`."""
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"
 
 
@@ -205,14 +207,14 @@ def forecast(policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes]
 
 
 def trained_count(sizes: Sizes, weights: int, setting: Setting) -> int:
-    """Parameters that get a gradient, of a model with so many weights."""
+    """The number of parameters that get a gradient, of a model with `weights` parameters."""
     return lora_parameters(sizes, setting.lora_rank, setting.lora_targets) if setting.lora_rank else weights
 
 
 def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[Part]:
     """Weights, gradients and Adam's state: 4 + 4 + 8 bytes for each trained parameter in fp32.
 
-    ZeRO (arXiv 1910.02054, section 5 and figure 1) shares the state of the optimizer out over the processes in stage 1, also the
+    ZeRO (arXiv 1910.02054, section 5 and figure 1) partitions the optimizer state over the processes in stage 1, also the
     gradients in stage 2, also the parameters in stage 3; in 16 bit it has 2 + 2 + 12 bytes. From stage 1 on DeepSpeed keeps an
     fp32 copy of the weights beside the moments in every precision. Gradients that are offloaded (from stage 2 on) wait in fp32.
     """
@@ -255,7 +257,7 @@ def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -
 
 
 def _rollout(sizes: Sizes, setting: Setting) -> list[Part]:
-    """Keys and values of every layer for the rows that are written at once, the pass over their prompts, logits to draw from."""
+    """Keys and values of every layer for the rows generated at once, the pass over their prompts, and logits to sample from."""
     rows, length = min(setting.rows, setting.rows_at_once), setting.prompt + setting.response
     cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
     prompts = live_bytes(sizes, min(rows, setting.microbatch) * setting.prompt, setting.prompt, setting.float_bytes)
@@ -284,10 +286,10 @@ def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Part]:
 
 
 def _update(sizes: Sizes, setting: Setting) -> list[Part]:
-    """Passes over microbatches with gradients, and what the optimizer needs for its step.
+    """Passes over microbatches with gradients, and the temporary memory of the optimizer step.
 
-    torch's AdamW makes the root of all second moments at once on a GPU, and two buffers for one parameter after the other on a
-    CPU. A backward pass makes a second gradient where one is there already: of one parameter at a time.
+    On a GPU, torch's AdamW takes the root of all second moments at once; on a CPU, it uses two buffers of one parameter at a
+    time. A backward pass that adds to an existing gradient holds a second gradient, of one parameter at a time.
     """
     length, trunks = setting.prompt + setting.response, 2 if setting.critic == "separate" else 1
     tokens = min(setting.microbatch, setting.rows) * length
@@ -315,15 +317,15 @@ def _logits(sizes: Sizes, setting: Setting) -> int:
 
 
 def _bf16_copies(sizes: Sizes, setting: Setting) -> int:
-    """Autocast casts the weights of each linear layer once per forward and keeps them until its end, or its backward's."""
+    """Autocast converts the weights of each linear layer once per forward and keeps the copies until the pass has ended."""
     linears = sum(inputs * outputs for _, inputs, outputs in sizes.linears) + sizes.vocab * sizes.hidden
     return 2 * linears if setting.precision == "amp" else 0
 
 
-def tell_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
-    """Log the forecast of this process, with a warning where it exceeds what is free; None where there is none.
+def report_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
+    """Log the forecast of this process, with a warning where it exceeds the free memory; None when no forecast is possible.
 
-    Several processes of one machine share its memory, but have a GPU each.
+    Several processes on one machine share its memory, but have one GPU each.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     setting = setting or setting_of(config, world_size, on_cuda=device.type == "cuda")
@@ -343,22 +345,22 @@ def tell_forecast(config: Config, device: torch.device, setting: Setting | None 
         ),
     ):
         if free is not None and needed > free:
-            helps = "; ".join(remedies(sizes, setting)) or "take a smaller model"
+            helps = "; ".join(remedies(sizes, setting)) or "use a smaller model"
             logger.warning(
-                "this run may not fit: it needs about %s (in the %s), but %s are free on %s; the largest part: %s. What lowers "
-                "it: %s",
+                "this run may not fit in memory: it needs about %s (in the %s), but %s are free on %s; the largest part is %s. "
+                "To lower it: %s",
                 human(needed),
                 found.peak,
                 human(free),
                 where,
-                _told(found.largest),
+                _described(found.largest),
                 helps,
             )
     return found
 
 
 def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], setting: Setting) -> list[str]:
-    """`use_share_model: true (to 1.20 GiB)`: each single change of a key that lowers the forecast, the best one first."""
+    """Each change of a single key that lowers the forecast, the best one first: `use_share_model: true (to 1.20 GiB)`."""
     variants = {
         "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
         "use_amp: true": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
@@ -375,10 +377,10 @@ def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], sett
 
 
 def read_sizes(config: Config) -> tuple[Sizes, Sizes | None, dict[str, Sizes]] | None:
-    """Sizes of policy, of a reference of its own and of the models of the reward, by name.
+    """The sizes of the policy, of a separate reference (or None), and of the models of the reward, by name.
 
-    None where a config.json of the first two cannot be read, and a model of the reward is left out: what loads it says why. No
-    code of a model is run for a forecast, whatever trust_remote_code says: its warning comes later.
+    None when the config.json of one of the first two cannot be read; a model of the reward that cannot be read is left out.
+    Loading the model reports why. A forecast never runs a model's own code, even with trust_remote_code.
     """
     try:
         policy = _read(config.model_path, AutoModelForCausalLM)
@@ -395,7 +397,9 @@ def _read_judges(config: Config) -> dict[str, Sizes]:
         try:
             found[name] = _read(path, AutoModelForSequenceClassification)
         except Exception as error:  # of any kind, see above; or no classifier of transformers
-            logger.info("the memory forecast leaves out the reward's %s: no sizes can be read from '%s'", name, path)
+            logger.info(
+                "the memory forecast does not include the reward's %s: its sizes cannot be read from '%s'", name, path
+            )
             logger.debug("%s: %s", path, error)
     return found
 

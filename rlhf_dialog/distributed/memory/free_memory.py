@@ -12,7 +12,7 @@ def free_on_gpu(device: torch.device) -> int:
 
 
 def free_on_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """MemAvailable, or what the control groups of this process leave if that is less; None where the system does not say."""
+    """MemAvailable, or the memory left in this process's control groups if less; None where the system does not report it."""
     text = _text(proc / "meminfo")
     available = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     found = [int(available[1]) * 1024] if available else []
@@ -20,7 +20,7 @@ def free_on_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
 
 
 def _cgroup_room(proc: Path, root: Path) -> Iterator[int]:
-    """What each memory limit of this process's control groups leaves, v1 and v2; pages of files count as free.
+    """The memory left under each limit of this process's control groups, v1 and v2; cached file pages count as free.
 
     https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html. A limit may be set at any level above.
     """

@@ -1,7 +1,7 @@
-"""What a model's config.json says of the memory that the model takes, without reading any weight.
+"""The memory that a model takes, computed from its config.json without reading any weight.
 
-In the formulas: h hidden width, I width of the MLP, A = heads * head_dim, H heads, L tokens of a row. A mixture of experts counts
-with all its parameters and the activations of one expert.
+In the formulas: h hidden width, I width of the MLP, A = heads * head_dim, H heads, L tokens of a row. A mixture of experts is
+counted with all its parameters and the activations of one expert.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Sizes:
 
 
 def sizes_of(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM) -> Sizes:
-    """The sizes of the model that `auto_class` makes of the configuration; it is built without memory, on the meta device."""
+    """The sizes of the model that `auto_class` builds from the configuration, on the meta device, which takes no memory."""
     with torch.device("meta"):
         model = auto_class.from_config(hf_config, trust_remote_code=False)
     config: Any = model.config.get_text_config()
@@ -72,7 +72,7 @@ def sizes_of(hf_config: PreTrainedConfig, auto_class: Any = AutoModelForCausalLM
 
 
 def last_name(path: str) -> str:
-    """`c_attn` for transformer.h.0.attn.c_attn."""
+    """The last part of a dotted name: `c_attn` of transformer.h.0.attn.c_attn."""
     return path.rsplit(".", 1)[-1]
 
 
@@ -93,7 +93,7 @@ def _linears(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, int, i
 def lora_parameters(sizes: Sizes, rank: int, targets: tuple[str, ...] = ()) -> int:
     """r * (in + out) for each linear layer that gets an adapter: A (r, in) and B (out, r); arXiv 2106.09685, section 4.1.
 
-    `targets` are last parts of names; none: all linear layers of the trunk.
+    `targets` are last parts of layer names; empty: all linear layers of the trunk.
     """
     return sum(rank * (inputs + outputs) for name, inputs, outputs in sizes.linears if not targets or name in targets)
 
@@ -129,7 +129,7 @@ def kept_bytes(
 
 
 def live_bytes(sizes: Sizes, tokens: int, length: int, float_bytes: int = 4) -> int:
-    """Bytes that stand at once in a pass that keeps nothing: the residual stream, a norm, and a layer's attention or MLP."""
+    """Bytes held at once by a pass without gradients: the residual stream, a norm, and the attention or MLP of one layer."""
     attention = 5 * sizes.heads * sizes.head_dim + (2 * sizes.heads * length if sizes.explicit_attention else 0)
     mlp = min(sizes.mlp_floats, 4) * sizes.intermediate
     return tokens * (3 * sizes.hidden * 4 + max(attention, mlp) * float_bytes)

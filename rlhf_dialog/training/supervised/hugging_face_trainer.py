@@ -1,4 +1,4 @@
-"""What supervised training of a policy and of a classifier share: keys, Trainer arguments, length-sorted batches."""
+"""Shared by the supervised training of policies and classifiers: keys, Trainer arguments, batches of similar length."""
 
 import logging
 import math
@@ -25,12 +25,12 @@ POOL = 50  # batches that are sorted by length together
 class SupervisedKeys(Settings):
     """Training"""
 
-    epochs: float = Field(1.0, gt=0, description="passes over the training data; a part of one is allowed")
+    epochs: float = Field(1.0, gt=0, description="passes over the training data; may be a fraction")
     max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
     learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
     warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps that warm up")
     weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
-    batch_size: int = Field(32, ge=1, description="examples of one optimizer step")
+    batch_size: int = Field(32, ge=1, description="examples per optimizer step")
     seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
@@ -38,9 +38,9 @@ class SupervisedKeys(Settings):
 
 
 def prepare(config: SupervisedKeys) -> None:
-    """Seeds, threads and memory. Raises UserError for a device that is not there."""
+    """Set seeds, threads and memory options. Raises UserError when the device is not available."""
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda asked, but torch finds no CUDA device; use auto or cpu")
+        raise UserError("device: cuda, but torch finds no CUDA device; use auto or cpu")
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
     if torch.get_num_threads() > 1:
@@ -50,7 +50,7 @@ def prepare(config: SupervisedKeys) -> None:
 
 
 def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -> dict[str, Any]:
-    """Arguments of a TrainingArguments for one pass over a data set in the order of `batch_order`."""
+    """Keyword arguments for TrainingArguments: one pass over a data set that is in the order of `batch_order`."""
     return {
         "output_dir": scratch,
         "max_steps": num_steps(config, num_examples),
@@ -76,10 +76,10 @@ def num_steps(config: SupervisedKeys, num_examples: int) -> int:
 
 
 def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
-    """Positions of the examples of every step, one after the other, in batches of similar length.
+    """Positions of the examples of all steps in order, in batches of similar length.
 
-    Shuffled epochs follow each other without a gap; 50 batches at a time (at most an epoch) are sorted by length and
-    cut, and their order is shuffled: the Trainer's own group_by_length always has the long ones first.
+    The shuffled epochs are joined into one sequence; 50 batches at a time (at most an epoch) are sorted by length and cut,
+    and the batches are shuffled. (The Trainer's own group_by_length always puts the longest examples first.)
     """
     rng = np.random.default_rng(config.seed)
     total = num_steps(config, len(lengths)) * config.batch_size
@@ -95,7 +95,7 @@ def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
 
 
 def ordered_dataset(rows: list[dict[str, Any]], config: SupervisedKeys) -> Dataset:
-    """`rows` (each with its `length`) in the order in which the whole training reads them."""
+    """The `rows` (each with its `length`) in the order in which the training reads them."""
     return Dataset.from_list(rows).select(batch_order([row["length"] for row in rows], config))
 
 
@@ -117,7 +117,7 @@ class _LossLines(TrainerCallback):
 
 
 class _Bar(ProgressCallback):
-    """The progress bar of transformers without its dictionaries."""
+    """The progress bar of transformers, which does not print the dictionaries of metrics."""
 
     def on_log(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: _LossLines says it."""
+        """Print nothing here: `_LossLines` reports the loss."""

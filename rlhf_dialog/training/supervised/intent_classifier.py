@@ -1,4 +1,4 @@
-"""Intent classifier: teach an encoder to tell the act of a turn (inform, question, directive, commissive)."""
+"""Intent classifier: train an encoder to recognize the act of a turn (inform, question, directive, commissive)."""
 
 import tempfile
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class IntentConfig(SupervisedKeys):
     allow_pickle_weights: bool = Field(
         False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
     )
-    max_length: int = Field(128, ge=16, description="tokens; a longer pair loses the left of the last turn")
+    max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of the last turn is cut off")
     vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
     num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")
     num_heads: int = Field(2, ge=1, description="from scratch: attention heads")
@@ -62,7 +62,7 @@ class IntentConfig(SupervisedKeys):
 def train(config: IntentConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
     """Train, and write model and tokenizer into `folder`; returns the scores of each held-out split, and counts.
 
-    `report` gets a line for each thing that was read or made. Raises UserError for data or a model that does not fit.
+    `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
     """
     prepare(config)
     training = read_pairs(config, "train", report)
@@ -82,14 +82,14 @@ def splits(config: IntentConfig) -> list[str]:
 
 
 def read_pairs(config: IntentConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:
-    """Every turn with one before it, as a dialogue of that turn with the true reply as its response."""
+    """One dialogue for every pair of neighbouring turns: the first is the prompt, the second (the true reply) the response."""
     found = load_prompts(config.data_path, split, 1, 1, config.drop_overlap)
     pairs = [replace(dialogue, response=dialogue.reference or "") for dialogue in found]
     without = sum(pair.act is None for pair in pairs)
     if without or not pairs:
         raise UserError(
-            f"data_path: {without} of {len(pairs)} turns in the {split} split of '{config.data_path}' have no act, and "
-            "the acts are what the classifier learns; give data with acts"
+            f"data_path: {without} of {len(pairs)} turns in the {split} split of '{config.data_path}' have no act, but "
+            "the classifier learns the acts; use data in which every turn has one"
         )
     report(f"{split}: {len(pairs)} pairs of turns")
     return pairs
@@ -101,7 +101,7 @@ def act_class(pair: Dialogue) -> int:
 
 
 def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Encoder with a new head and its tokenizer, as the configuration says; both from scratch without `model_path`."""
+    """The encoder with a new head, and its tokenizer; without `model_path` both are made from scratch."""
     names: dict[str, Any] = {
         "id2label": dict(enumerate(LABELS)),
         "label2id": {name: i for i, name in enumerate(LABELS)},
@@ -134,7 +134,7 @@ def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrai
 
 
 def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write what the reward loads."""
+    """Write the model and tokenizer into `folder`, from which the reward loads them."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -164,7 +164,7 @@ def fine_tune(
 
 
 def measure(folder: Path, pairs: list[Dialogue], device: str) -> dict[str, Any]:
-    """What the classifier in `folder` says of the true replies, read exactly as the reward reads it."""
+    """The scores of the classifier in `folder` on the true replies; it is loaded and used exactly as the reward does."""
     reward = Intent(str(folder), precision="fp32").to(device)
     matrix = [[0] * len(LABELS) for _ in LABELS]
     for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):

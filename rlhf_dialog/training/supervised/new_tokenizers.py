@@ -1,4 +1,4 @@
-"""Tokenizers learnt from the training data, and models with random weights for them."""
+"""Tokenizers learned from the training data, and models with random weights that fit them."""
 
 from typing import Any
 

@@ -55,21 +55,26 @@ class SFTConfig(SupervisedKeys, DataKeys):
     dropout: float = Field(0.0, ge=0, lt=1, description="from scratch: dropout during this training")
     learn_eos: bool = Field(
         False,
-        description="also learn the end-of-text token behind the separator that ends a reply; only where all prompts have "
-        "as many turns (min_context_size = context_size), else nothing tells it from the separator inside a prompt",
+        description="also learn the end-of-text token after the separator that ends a reply; use it only where all prompts "
+        "have the same number of turns (min_context_size = context_size), else nothing distinguishes this separator from "
+        "those inside a prompt",
     )
-    max_train_prompts: int | None = Field(None, ge=1, description="a random part of the training prompts; default: all")
-    max_eval_prompts: int = Field(1000, ge=1, description="a random part of the validation prompts")
-    evals: int = Field(4, ge=1, description="validations during the training, at equal distances")
+    max_train_prompts: int | None = Field(
+        None, ge=1, description="largest number of training prompts, drawn at random; default: all"
+    )
+    max_eval_prompts: int = Field(1000, ge=1, description="largest number of validation prompts, drawn at random")
+    evals: int = Field(4, ge=1, description="number of validations during the training, evenly spaced")
     patience: int | None = Field(
-        None, ge=1, description="stop after so many validations without a lower loss, and keep the best weights"
+        None,
+        ge=1,
+        description="number of validations without a lower loss after which to stop, keeping the best weights",
     )
 
 
 def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
     """Train, and write model and tokenizer into `folder`; returns the configuration, counts and losses.
 
-    `report` gets a line for each thing that was read or made. Raises UserError for data or a model that does not fit.
+    `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
     """
     prepare(config)
     training = read_prompts(config, "train", config.max_train_prompts, report)
@@ -80,7 +85,7 @@ def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dic
     report(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
     rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in training])
     held_out = [example(encoder, dialogue, config.learn_eos, positions) for dialogue in validation]
-    logger.info("%d prompts are learnt in %d sequences", len(training), len(rows))
+    logger.info("%d prompts are learned in %d sequences", len(training), len(rows))
     watch = Validation(held_out, config)
     fine_tune(config, lm, tokenizer, rows, watch)
     lm.save_pretrained(folder)
@@ -141,15 +146,20 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
         lm = new_gpt2(tokenizer, **sizes)
     rows: Any = lm.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
-        raise UserError(f"tokenizer_path: {len(tokenizer)} tokens, but the model has embeddings for {rows}")
+        raise UserError(
+            f"tokenizer_path: the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for only {rows}; "
+            "use the model's own tokenizer"
+        )
     return lm, tokenizer
 
 
 def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
-    """The positions of the model, None without a limit. Raises UserError when the longest prompt leaves no reply."""
+    """The number of positions of the model, None without a limit. Raises UserError when a prompt can fill all of them."""
     positions: int | None = getattr(lm.config, "max_position_embeddings", None)
     if positions and config.max_prompt_length >= positions:
-        raise UserError(f"max_prompt_length: {config.max_prompt_length} leaves no room in {positions} positions")
+        raise UserError(
+            f"max_prompt_length: {config.max_prompt_length} leaves no room for a reply in {positions} positions; lower it"
+        )
     return positions
 
 
@@ -158,8 +168,8 @@ def example(
 ) -> dict[str, Any]:
     """Token ids of prompt and target; only the target (reply, separator and, with `learn_eos`, eos) has labels.
 
-    With a chat template the target is the reply with its end-of-turn token, whatever `learn_eos` is. A target that is too
-    long for the model's `positions` loses its end.
+    With a chat template the target is the reply with its end-of-turn token; `learn_eos` has no effect. A target that is too
+    long for the model's `positions` is cut at its end.
     """
     prompt = encoder.encode_prompt(dialogue.prompt_turns)
     encode = encoder.encode_target if learn_eos else encoder.encode_reply
@@ -170,7 +180,7 @@ def example(
 
 
 def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row whose ids begin the next row is learnt inside it: the same labels after the same tokens, in fewer rows."""
+    """Merge a row whose ids begin the next row into that row: the same labels after the same tokens, in fewer rows."""
     merged: list[dict[str, Any]] = []
     for row in rows:
         last = merged[-1] if merged else None
@@ -185,7 +195,7 @@ def merge_prefixes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass
 class Validation(TrainerCallback):
-    """Measures the loss per token on held-out prompts during the training, and keeps the best weights when asked."""
+    """Measures the loss per token on held-out prompts during the training; with `patience`, keeps the best weights."""
 
     rows: list[dict[str, Any]]
     config: SFTConfig
@@ -195,7 +205,7 @@ class Validation(TrainerCallback):
     best_weights: dict[str, torch.Tensor] | None = None
 
     def measure(self, lm: PreTrainedModel, step: int) -> bool:
-        """Measure, print and remember the loss in nats per labelled token; True when `patience` is over."""
+        """Measure, log and store the loss in nats per labelled token; True when `patience` is exhausted."""
         if not self.rows:
             return False
         loss = token_loss(lm, self.rows, batch_size=64)
@@ -217,7 +227,9 @@ class Validation(TrainerCallback):
         interval = math.ceil(state.max_steps / self.config.evals)
         due = state.global_step % interval == 0 or state.global_step == state.max_steps
         if due and self.measure(model, state.global_step):
-            logger.info("stopped: no lower validation loss in %d validations", self.config.patience)
+            logger.info(
+                "stopped: the validation loss has not fallen in %d validations (patience)", self.config.patience
+            )
             control.should_training_stop = True
 
 

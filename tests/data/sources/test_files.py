@@ -172,7 +172,7 @@ def test_one_file_is_train_only(tmp_path, suffix):
 def test_a_saved_single_dataset_is_train_only(tmp_path):
     datasets.Dataset.from_list(rows_of("train")).save_to_disk(tmp_path / "one")
     assert len(load_records(str(tmp_path / "one"), "train")) == 5
-    with pytest.raises(MissingSplit, match="has no test split"):
+    with pytest.raises(MissingSplit, match="there is no test split"):
         load_records(str(tmp_path / "one"), "test")
 
 
@@ -265,14 +265,14 @@ ERRORS = [
     ("a.csv", 'dialog,act\n"[""a"", ""b""]",[1 2]\n', ["a.csv, line 2", "'act'", "numpy"]),
     ("a.csv", "dialog\n\"['a', 'b']\"\nhello\n", ["a.csv, line 3", "'dialog' holds text"]),
     ("a.csv", "dialog,act\n\"['a', 'b']\"\n", ["a.csv, line 2", "1 cells", "2 columns"]),
-    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 1", "separated by commas"]),
-    ("a.tsv", "dialog,act\n[],[]\n", ["separated by tabs"]),
+    ("a.csv", "dialog;act\n[];[]\n", ["a.csv, line 1", "separate the cells by commas"]),
+    ("a.tsv", "dialog,act\n[],[]\n", ["separate the cells by tabs"]),
     ("a.csv", "dialogs,y\na,b\n", ["a.csv, line 2", "'dialogs', 'y'", "did you mean 'dialog'"]),
     ("a.csv", 'dialog\n"[\n', ["a.csv, line 2", "quotation mark"]),
-    ("a.csv", "id,text,text\n1,a,b\n", ["'text' twice"]),
-    ("a.csv", "dialog\n", ["a.csv: has no rows"]),
-    ("a.csv", "", ["a.csv: has no rows"]),
-    ("a.csv", "id,text\n1,a\n2,b\n1,c\n", ["a.csv, line 4", "dialogue '1' goes on"]),
+    ("a.csv", "id,text,text\n1,a,b\n", ["'text' is named twice"]),
+    ("a.csv", "dialog\n", ["a.csv: there are no rows"]),
+    ("a.csv", "", ["a.csv: there are no rows"]),
+    ("a.csv", "id,text\n1,a\n2,b\n1,c\n", ["a.csv, line 4", "dialogue '1' continues"]),
     ("a.csv", "id,text\n1,a\n,b\n", ["a.csv, line 3", "dialogue id holds null"]),
     ("a.csv", "id,text\n1,a\n1,\n", ["a.csv, line 3", "'text' holds null"]),
     ("a.csv", "id,text,act\n1,a,1\n1,b,\n", ["a.csv, line 2", "act 2 is null"]),
@@ -281,8 +281,8 @@ ERRORS = [
     ("a.csv", b"id,text\n1,a\xff\n", ["a.csv, line 2", "0xff at column 4", "UTF-8"]),
     ("a.json", "{}", ["a.json: holds an object", ".jsonl"]),
     ("a.json", TALK * 2, ["a.json: is not JSON", ".jsonl"]),
-    ("a.json", "[]", ["a.json: has no rows"]),
-    ("a.json", " ", ["a.json: is empty"]),
+    ("a.json", "[]", ["a.json: there are no rows"]),
+    ("a.json", " ", ["a.json: the file is empty"]),
     ("a.json", '[{"dialog": ["a"]}, 7]', ["a.json, row 2: holds a number"]),
     ("a.json", "[" * 100000, ["a.json: is not JSON"]),
     ("a.jsonl", '{"dialog": [' + "[" * 900 + "]" * 900 + "]}", ["turn 1", "a list"]),
@@ -299,7 +299,7 @@ ERRORS = [
     ("a.jsonl", '{"prompt": 7}', ["'prompt' holds a number"]),
     ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "act": [1]}', ["line 2: 'act' is [1]"]),
     ("a.jsonl", '{"prompt": "a", "reference": " "}', ["line 1: 'reference' is empty"]),
-    ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "one act a row", "a list with one act per turn"]),
+    ("a.jsonl", '{"dialog": ["a", "b"], "act": 1}', ["line 1", "one act per row", "a list with one act per turn"]),
     ("a.parquet", b"PAR1 and no table", ["a.parquet: cannot be read as a parquet file", "damaged"]),
     ("a.parquet", b"", ["a.parquet: cannot be read as a parquet file"]),
     ("a.parquet", parquet_bytes(rows_of("train"))[:-90], ["a.parquet: cannot be read as a parquet file"]),
@@ -309,12 +309,12 @@ ERRORS = [
     ("a.zip", b"PK and no archive", ["a.zip: cannot be read from a zip archive"]),
     ("a.zip", zipped({"train.jsonl": TALK})[:-20], ["a.zip: cannot be read from a zip archive"]),
     ("a.zip", zipped({"train.zip": b"no"}), ["a.zip/train.zip: cannot be read from a zip archive"]),
-    ("a.zip", zipped({"train.zip": zipped({"train.zip": zipped({})})}), ["a.zip/train.zip: has no train split"]),
-    ("a.zip", zipped({"train/dialogues_train.txt": HTML}), ["a.zip/train/dialogues_train.txt: is an HTML page"]),
-    ("a.zip", zipped({"a/train.jsonl": TALK, "b/train.jsonl": TALK}), ["train split more than once"]),
-    ("a.zip", zipped({"readme.txt": b"a"}), ["a.zip: has no train split, found readme.txt"]),
+    ("a.zip", zipped({"train.zip": zipped({"train.zip": zipped({})})}), ["a.zip/train.zip: there is no train split"]),
+    ("a.zip", zipped({"train/dialogues_train.txt": HTML}), ["a.zip/train/dialogues_train.txt: this is an HTML page"]),
+    ("a.zip", zipped({"a/train.jsonl": TALK, "b/train.jsonl": TALK}), ["train split is there more than once"]),
+    ("a.zip", zipped({"readme.txt": b"a"}), ["a.zip: there is no train split, found readme.txt"]),
     *[
-        (f"a.{kind}", HTML, ["is an HTML page", "went wrong"])
+        (f"a.{kind}", HTML, ["this is an HTML page", "download failed"])
         for kind in ("jsonl", "json", "csv", "tsv", "parquet", "zip")
     ],
 ]
@@ -329,17 +329,17 @@ def test_errors_say_where_and_what(tmp_path, name, content, words):
 
 
 FOLDER_ERRORS = [
-    ({"train.jsonl": TALK, "train.csv": "x"}, ["train split more than once: train.csv, train.jsonl"]),
-    ({"val.jsonl": TALK}, ["has no train split, found val.jsonl"]),
-    ({"train-00000-of-00002.jsonl": TALK}, ["1 parts", "train-00000-of-00002.jsonl", "gap"]),
-    ({"train-00000-of-999999999.jsonl": TALK}, ["1 parts", "gap"]),
-    ({"train_1.jsonl": TALK, "train_3.jsonl": TALK}, ["2 parts", "gap"]),
+    ({"train.jsonl": TALK, "train.csv": "x"}, ["train split is there more than once: train.csv, train.jsonl"]),
+    ({"val.jsonl": TALK}, ["there is no train split, found val.jsonl"]),
+    ({"train-00000-of-00002.jsonl": TALK}, ["1 parts", "train-00000-of-00002.jsonl", "one is missing"]),
+    ({"train-00000-of-999999999.jsonl": TALK}, ["1 parts", "one is missing"]),
+    ({"train_1.jsonl": TALK, "train_3.jsonl": TALK}, ["2 parts", "one is missing"]),
     ({"train.jsonl/x": TALK}, ["train.jsonl: cannot be read: Is a directory"]),
-    ({"state.json": "{}"}, ["state.json: is not the state.json of a saved data set"]),
+    ({"state.json": "{}"}, ["state.json: this is not the state.json of a saved data set"]),
     ({"train/state.json": '{"_data_files": []}'}, ["train/state.json: names no files"]),
     ({"state.json": '{"_data_files": [{"filename": "../a.arrow"}]}', "a.arrow": "x"}, ["a.arrow: cannot be read as"]),
-    ({"state.json": '{"_data_files": [{"filename": "b.arrow"}]}'}, ["b.arrow: is missing"]),
-    ({"train/dialogues_train.txt": HTML}, ["dialogues_train.txt: is an HTML page"]),
+    ({"state.json": '{"_data_files": [{"filename": "b.arrow"}]}'}, ["b.arrow: the file is missing"]),
+    ({"train/dialogues_train.txt": HTML}, ["dialogues_train.txt: this is an HTML page"]),
 ]
 
 
@@ -371,10 +371,10 @@ def test_flipped_bits_and_encryption_and_size_in_a_zip(tmp_path, monkeypatch):
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         place = encrypted.index(mark) + flags
         encrypted = encrypted[:place] + b"\x01" + encrypted[place + 1 :]
-    with pytest.raises(UserError, match=r"train.jsonl: is encrypted"):
+    with pytest.raises(UserError, match=r"train.jsonl: the file is encrypted"):
         load(tmp_path, "a.zip", encrypted)
     monkeypatch.setattr(trees, "MAX_BYTES", 100)
-    with pytest.raises(UserError, match=r"train.jsonl: would have 1150 bytes"):
+    with pytest.raises(UserError, match=r"train.jsonl: unpacked, it has 1150 bytes"):
         load(tmp_path, "a.zip", bytes(data))
 
 

@@ -257,7 +257,7 @@ def test_what_was_tried_is_said_when_nothing_loads(hub):
 
 def test_a_split_that_the_hub_does_not_have(hub):
     hub.rows = {"x/y": ValueError("Unknown split \"validation\". Should be one of ['train']."), "x/z": ValueError("no")}
-    with pytest.raises(MissingSplit, match=r"has no validation split on the Hub:\n.*\['train'\]"):
+    with pytest.raises(MissingSplit, match=r"there is no validation split on the Hub:\n.*\['train'\]"):
         load_records("x/y", "validation")
     with pytest.raises(UserError) as caught:
         load_records("x/z", "validation")
@@ -279,7 +279,7 @@ def test_a_path_that_does_not_exist_never_asks_the_hub(hub, tmp_path, monkeypatc
         "some/deep/folder",
     ):
         message = error_of(path)
-        assert f"'{path}': there is no such file or folder" in message
+        assert f"'{path}': no such file or folder" in message
     assert hub.calls == []
 
 

@@ -31,8 +31,8 @@ from rlhf_dialog.distributed.memory.forecast import (
     human,
     read_sizes,
     remedies,
+    report_forecast,
     setting_of,
-    tell_forecast,
 )
 from rlhf_dialog.distributed.memory.free_memory import free_on_host
 from rlhf_dialog.distributed.memory.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
@@ -202,7 +202,7 @@ def test_offloading_moves_bytes_to_the_host():
     setting = replace(PLAIN, zero_stage=2, world_size=4, offload_optimizer=True, precision="half")
     found = forecast(BILLION, None, None, setting)
     assert found.host_total == (12e9 + 4e9) / 4  # master copy, moments; gradients in fp32
-    assert not [part for part in found.standing("update") if "Adam" in part.name or "gradients" in part.name]
+    assert not [part for part in found.parts_in("update") if "Adam" in part.name or "gradients" in part.name]
     stage_1 = forecast(BILLION, None, None, replace(setting, zero_stage=1))
     assert stage_1.host_total == 3e9
     away = forecast(BILLION, None, None, replace(setting, zero_stage=3, offload_param=True))
@@ -210,7 +210,7 @@ def test_offloading_moves_bytes_to_the_host():
     assert parts(away)["gathered parameters of the policy"] == 2e9
     frozen = forecast(BILLION, None, None, replace(PLAIN, frozen_offload=True))
     assert frozen.host_total == 4e9
-    on_device = {phase: [part.name for part in frozen.standing(phase)] for phase in ("scoring", "update")}
+    on_device = {phase: [part.name for part in frozen.parts_in(phase)] for phase in ("scoring", "update")}
     assert "reference on the device" in on_device["scoring"]
     assert not any("reference" in name for name in on_device["update"])
     judged = forecast(
@@ -434,7 +434,7 @@ def test_a_config_that_cannot_be_read_is_left_to_what_loads_it(tmp_path, content
     if content:
         (tmp_path / "config.json").write_text(content, encoding="utf-8")
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        assert tell_forecast(settings(model_path=str(tmp_path)), CPU) is None
+        assert report_forecast(settings(model_path=str(tmp_path)), CPU) is None
     assert not [record for record in caplog.records if record.name.startswith("rlhf_dialog")]
 
 
@@ -453,7 +453,7 @@ def told(folders, monkeypatch, caplog, free, **keys):
     monkeypatch.setattr(forecast, "free_on_host", lambda: free)
     config = settings(model_path=str(folders / "lm"), **keys)
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        found = tell_forecast(config, CPU)
+        found = report_forecast(config, CPU)
     return found, [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -484,7 +484,7 @@ def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
     monkeypatch.setattr(forecast, "free_on_gpu", lambda device: 5 * MIB)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     monkeypatch.setattr(forecast, "free_on_host", lambda: 10**12)
-    found = tell_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
+    found = report_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert f"needs about {human(found.total)}" in warning
     assert "are free on cuda:0" in warning
@@ -493,7 +493,7 @@ def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
     caplog.clear()
     monkeypatch.setattr(forecast, "free_on_gpu", lambda device: 10**12)
     monkeypatch.setattr(forecast, "free_on_host", lambda: 5 * weights)
-    tell_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
+    report_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert f"needs about {human(6 * weights)}" in warning
 
