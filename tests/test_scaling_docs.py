@@ -4,7 +4,7 @@ import re
 
 import pytest
 from processes import ROOT, load_script
-from test_trainer import settings
+from trainers import settings
 
 from rlhf_dialog.distributed.memory.forecast import forecast, setting_of
 from rlhf_dialog.distributed.memory.model_sizes import lora_parameters, sizes_of

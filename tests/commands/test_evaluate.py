@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from processes import load_script
-from transformers import BertConfig, BertForSequenceClassification
+from evaluations import ACTS, LENGTH, save_run
 
-from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -29,11 +27,7 @@ from rlhf_dialog.runs.validation import Validation
 
 COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
 OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
-ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
-    "intent_macro_f1"
-}
 RUN = {"score", "length_match", "reference_perplexity"}
-LENGTH = {"id": "LengthMatch", "weight": 0.5}
 BASELINES = {
     "constant_reply",
     "long_constant_reply",
@@ -43,43 +37,6 @@ BASELINES = {
     "always_inform",
     "true_replies",
 }
-
-
-@pytest.fixture(scope="module")
-def script():
-    return load_script("scripts/evaluate.py")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 12))
-
-
-@pytest.fixture(scope="module")
-def prompts(data):
-    return load_prompts(data, "test")
-
-
-def save_run(folder: Path, data: str, seed: int, **keys) -> Path:
-    """A run folder as training leaves it: config.yaml beside agent/. Returns agent/."""
-    tiny.gpt2(seed=seed).save_pretrained(folder / "agent")
-    tiny.byte_tokenizer().save_pretrained(folder / "agent")
-    (folder / "agent" / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 9}', encoding="utf-8")
-    reward = {"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH]}}
-    keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": reward, **keys}
-    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(keys)), encoding="utf-8")
-    return folder / "agent"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, data):
-    root = tmp_path_factory.mktemp("runs")
-    return save_run(root / "trained", data, seed=1), save_run(root / "start", data, seed=2)
-
-
-@pytest.fixture(scope="module")
-def agent(runs):
-    return ChatAgent.load(runs[0])
 
 
 # what is measured
@@ -570,19 +527,6 @@ def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path,
     found = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
     assert set(found["metrics"]) == COUNTS | OVERLAP | {"reference_perplexity"}
     assert found["settings"]["reward_class"] is None
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    """A random classifier of four acts."""
-    folder = tmp_path_factory.mktemp("classifier")
-    tokenizer = tiny.byte_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**sizes, intermediate_size=16, num_labels=4, pad_token_id=tokenizer.pad_token_id)
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, tmp_path):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import make_trainer, parameters, settings
 from tiny import gpt2
+from trainers import make_trainer, parameters, settings
 
 import rlhf_dialog
 from rlhf_dialog.commands import command_line

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import ROOT
 
 import rlhf_dialog
 import rlhf_dialog.metrics
@@ -30,7 +31,7 @@ from rlhf_dialog.config.loading import (
 from rlhf_dialog.config.schema import NO_EFFECT, Config, DataKeys
 from rlhf_dialog.errors import UserError
 
-SEEDS = Path(__file__).parents[2] / "shared" / "seed_configs"
+SEEDS = ROOT.parent / "shared" / "seed_configs"
 
 # The syntax that people bring along: flow mappings with comments and a trailing comma, uneven indents, 1e-6.
 PLAIN = """

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import load_script
-from rlhf_dialog.models.loading import Policy
 from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
 from tokenizers import models, pre_tokenizers
 from torch import nn
@@ -23,6 +22,7 @@ from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, collate
 from rlhf_dialog.models.generation import Sampling, StopRule, respond
+from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.training.supervised import sft
 
 PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260

@@ -3,12 +3,12 @@
 import json
 import logging
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import ROOT
 from tiny import byte_tokenizer, dialogues, write_data
 from tokenizers import processors
 
@@ -18,7 +18,7 @@ from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import collate
 
-REAL = Path(__file__).parents[2] / "shared/data/dailydialog"
+REAL = ROOT.parent / "shared/data/dailydialog"
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
 
 

@@ -5,16 +5,16 @@ import math
 
 import pytest
 import torch
-from rlhf_dialog.models.loading import amp_dtype, load_models
-from test_lora import CPU, EPISODES, save
-from test_trainer import make_trainer, numbers_of, settings
+from saved_models import CPU, EPISODES, save
 from tiny import gpt2
+from trainers import make_trainer, numbers_of, settings
 
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import amp_dtype, load_models
 from rlhf_dialog.runs.checkpoint import load_checkpoint, save_checkpoint
 from rlhf_dialog.training.trainer import PPOTrainer
 

@@ -4,15 +4,15 @@ import copy
 
 import pytest
 import torch
-from rlhf_dialog.models.loading import Critic, Policy, load_models
-from test_lora import CPU, EPISODES, save
-from test_trainer import make_trainer, numbers_of, settings
+from saved_models import CPU, EPISODES, save
 from tiny import gpt2, llama
 from torch import nn
+from trainers import make_trainer, numbers_of, settings
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import Critic, Policy, load_models
 from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.training import trainer as trainer_module
 

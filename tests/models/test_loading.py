@@ -4,13 +4,6 @@ import shutil
 
 import pytest
 import torch
-from rlhf_dialog.models.loading import (
-    check_left_padding,
-    load_causal_lm,
-    load_models,
-    num_embeddings,
-    trained_parameters,
-)
 from tiny import byte_tokenizer, gpt2, llama
 from tokenizers import AddedToken
 from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
@@ -19,6 +12,13 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.decoding import position_ids_of
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import (
+    check_left_padding,
+    load_causal_lm,
+    load_models,
+    num_embeddings,
+    trained_parameters,
+)
 from rlhf_dialog.models.packing import ATTENTION, pack
 from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs
 

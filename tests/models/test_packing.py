@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from plain import new_case
-from rlhf_dialog.models.loading import packing_error, use_packing
 from torch.nn.functional import pad
 from transformers import (
     Gemma2Config,
@@ -22,6 +21,7 @@ from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 from rlhf_dialog.models import loading as models_module
 from rlhf_dialog.models import packing as packing_module
 from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.loading import packing_error, use_packing
 from rlhf_dialog.models.packing import (
     ATTENTION,
     Decoding,

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from rlhf_dialog.models.loading import use_packing
 from torch import nn
 from transformers import (
     BloomConfig,
@@ -28,6 +27,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from rlhf_dialog.models.loading import use_packing
 
 VOCABULARY, PAD, END = 61, 0, 1
 IDS = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ranks import CONFIG
-from test_trainer import make_trainer
 from torch import nn
+from trainers import make_trainer
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.config.registry import RewardFactory

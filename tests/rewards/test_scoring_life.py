@@ -3,17 +3,18 @@
 import json
 import math
 import threading
-from pathlib import Path
 
 import pytest
+from ppo_runs import rows, same, weights, without_clocks
+from processes import ROOT
 from ranks import in_ranks
-from rlhf_dialog.evaluation.evaluate import Judges, Replies, measure
-from test_agent import rewards, rows, run, same, weights, without_clocks, world  # noqa: F401  fixtures
 from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.measure import Judges, measure
+from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, build_reward
 from rlhf_dialog.rewards.base import Part, models_inside
 from rlhf_dialog.rewards.composite import model_paths
@@ -68,7 +69,7 @@ class Halved(BaseReward):
         return [self.inner]
 
 
-def summed(*rewards):  # noqa: F811
+def summed(*rewards):
     reward = CompositeReward.__new__(CompositeReward)
     reward._set_parts([Part(0.5, one) for one in rewards])
     return reward
@@ -91,7 +92,7 @@ COEF = ("reward/price/coef", "reward/price/coef", "reward/composite/price/coef")
 
 
 @pytest.fixture
-def registered(run):  # noqa: F811
+def registered(run):
     """`run` sets the classes of its own; Price comes after them."""
     RewardFactory.register("Price", Price)
     return run
@@ -161,7 +162,7 @@ def test_weights_alone_start_with_a_new_price(registered, tmp_path, caplog):
 
 def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):
     """They register themselves, score, and say what the tables say of them."""
-    page = (Path(__file__).parents[1] / "docs" / "REWARDS.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "REWARDS.md").read_text(encoding="utf-8")
     _, warmth, clipped, budget = (part.split("```")[0] for part in page.split("```python\n")[1:])
     names: dict = {}
     for code in (warmth, clipped, budget):
@@ -269,7 +270,7 @@ def test_a_number_that_is_not_finite_is_logged_as_it_is():
     assert math.isnan(metrics_of(*priced(math.nan))["price/coef"])
 
 
-def of_rank(world):  # noqa: F811
+def of_rank(world):
     episodes = [[0], [0, 0, 0], []][world.rank]  # its number counts as many times as it scored episodes
     return reward_metrics(priced(world.rank + 1.0)[0], episodes, world)
 
@@ -281,7 +282,7 @@ def test_the_numbers_of_several_ranks_are_the_mean_by_episodes():
 
 @pytest.mark.multiprocess
 def test_a_broken_number_on_one_rank_ends_all():
-    def asked(world):  # noqa: F811
+    def asked(world):
         reward = priced(1.0 if world.rank else "x")[0]
         with pytest.raises((RewardError, Exception), match="give a number"):
             reward_metrics(reward, [0], world)

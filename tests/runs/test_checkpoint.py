@@ -10,17 +10,17 @@ import pytest
 import torch
 import yaml
 from processes import output_of
-from rlhf_dialog.models.loading import Policy
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from test_trainer import Places, make_trainer, parameters
 from tiny import byte_tokenizer, gpt2, llama
+from trainers import Places, make_trainer, parameters
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.runs import checkpoint
 from rlhf_dialog.runs.checkpoint import (
     load_checkpoint,
@@ -116,7 +116,7 @@ def test_resume_in_another_process(tmp_path):
     steps(trainer, 2)
     save(trainer, tmp_path)
     code = (
-        "import conftest, json, sys, pathlib, test_checkpoint as t\n"
+        "import offline, json, sys, pathlib, test_checkpoint as t\n"
         f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
         "json.dump(t.steps(trainer, 2), sys.stdout)"
     )

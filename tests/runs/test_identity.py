@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import PROMPTS, make_trainer, settings
 from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
+from trainers import PROMPTS, make_trainer, settings
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.composite import CompositeReward

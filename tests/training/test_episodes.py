@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from rlhf_dialog.models.loading import Models
-from test_rollout import EOS, EOU, PAD, Recording, ids_of, slow, world
+from rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world
 from tiny import byte_tokenizer
 from torch import nn
 from transformers import PretrainedConfig
@@ -13,6 +12,7 @@ from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule, teacher_forced
+from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.training import ppo

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 from ranks import in_ranks
-from test_trainer import Holes, Places, Share, make_trainer, numbers_of, parameters
-from torch import Tensor
+from steps import LR, distance, one_step
+from trainers import Holes, Places, Share, make_trainer, numbers_of
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
@@ -17,9 +17,6 @@ from rlhf_dialog.training import update as update_module
 from rlhf_dialog.training.minibatches import blank, minibatch_sizes, parts_of
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
-
-LR = 0.5
-
 
 # -- the same step
 
@@ -49,35 +46,10 @@ def learner(rollout: Rollout | None, rows: list[list[int]] | None, world: World,
     return trainer
 
 
-def one_step(trainer: PPOTrainer) -> dict:
-    """The gradient and the change of every parameter in one step, and its metrics."""
-    gradients, before = {}, {}
-    for name, engine in trainer.engines.items():
-        before |= {f"{name}.{key}": p for key, p in parameters(engine.module).items()}
-
-        def step(name=name, engine=engine):
-            found = engine.module.named_parameters()
-            gradients.update({f"{name}.{key}": p.grad.clone() for key, p in found if p.grad is not None})
-            engine.optimizer.step()
-
-        engine.step = step
-    metrics = trainer.step()
-    after = {f"{name}.{key}": p for name, e in trainer.engines.items() for key, p in e.module.named_parameters()}
-    moved = {key: (before[key] - after[key].detach()) / LR for key in before}
-    return {"gradients": gradients, "moved": moved, "metrics": metrics}
-
-
 def part_of_step(world: World, rollout: Rollout, rows: list[list[int]], exact: bool, keys: dict) -> dict:
     if exact:
         torch.Tensor.float = torch.Tensor.double  # this process only: models and losses in float64
     return one_step(learner(rollout, rows, world, exact, **keys))
-
-
-def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The largest norm of a difference as a share of the norm."""
-    assert set(found) == set(expected)
-    assert all(expected[key].norm() > 0 for key in expected)
-    return max(((found[key] - expected[key]).norm() / expected[key].norm()).item() for key in expected)
 
 
 def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None:

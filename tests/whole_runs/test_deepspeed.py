@@ -11,10 +11,10 @@ import pytest
 import torch
 import yaml
 from processes import ROOT, environment, run_command
+from rank_runs import RUN, lines, numbers, weights
 from ranks import free_port, in_ranks
-from test_ranks import LR, distance
-from test_ranks_runs import RUN, lines, numbers, ppo, weights, world  # noqa: F401  fixtures
-from test_trainer import make_trainer, numbers_of, parameters
+from steps import LR, distance
+from trainers import make_trainer, numbers_of, parameters
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import BaseReward, RewardFactory
@@ -152,7 +152,7 @@ def codes(ended) -> list:
         (1, 3, []),
     ],
 )
-def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):  # noqa: F811
+def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):
     keys = [*deepspeed_keys(tmp_path, stage), *more]
     whole_run = ppo(size, *keys, "--experiment_name", "whole")
     assert codes(whole_run) == [0] * size, whole_run[0][2]
@@ -173,7 +173,7 @@ def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):  # no
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_going_back(ppo, tmp_path, stage):  # noqa: F811
+def test_going_back(ppo, tmp_path, stage):
     """Also past the weights of the best, which are loaded to write its agent."""
     keys = [*deepspeed_keys(tmp_path, stage), "--save_interval", "1", "--keep_checkpoints", "9"]
     assert codes(ppo(2, *keys, seconds=150)) == [0, 0]
@@ -194,7 +194,7 @@ def test_going_back(ppo, tmp_path, stage):  # noqa: F811
         assert line == pytest.approx(wanted, rel=1e-6, abs=1e-9)
 
 
-def test_bf16(ppo, tmp_path):  # noqa: F811
+def test_bf16(ppo, tmp_path):
     for stage in (1, 2, 3):
         keys = [*deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--experiment_name", f"run{stage}"]
         ended = ppo(2, *keys, "--max_iterations", "2")
@@ -206,7 +206,7 @@ def test_bf16(ppo, tmp_path):  # noqa: F811
         assert any(not torch.equal(x, x.bfloat16().float()) for x in saved.values())  # masters, not what computes
 
 
-def test_zero3_runs_alike_gathered_and_layer_by_layer(ppo, tmp_path):  # noqa: F811
+def test_zero3_runs_alike_gathered_and_layer_by_layer(ppo, tmp_path):
     """Ranks whose responses end at different lengths: nothing hangs, and the numbers are those of a gathered run."""
     said = {}
     for gather in ("true", "false"):
@@ -229,7 +229,7 @@ def test_zero3_runs_alike_gathered_and_layer_by_layer(ppo, tmp_path):  # noqa: F
     assert set(lengths) == {3, 4}
 
 
-def test_another_world_size_or_stage_is_refused_and_weights_can_be_taken(ppo, tmp_path):  # noqa: F811
+def test_another_world_size_or_stage_is_refused_and_weights_can_be_taken(ppo, tmp_path):
     two = deepspeed_keys(tmp_path, 2)
     assert codes(ppo(2, *two, "--max_iterations", "2")) == [0, 0]
     for size, keys in ((1, two), (2, deepspeed_keys(tmp_path, 3)), (2, [])):
@@ -253,7 +253,7 @@ def test_another_world_size_or_stage_is_refused_and_weights_can_be_taken(ppo, tm
 
 
 @pytest.mark.parametrize("gather", ["true", "false"])
-def test_a_rank_that_fails_in_the_rollout_ends_all(ppo, tmp_path, gather):  # noqa: F811
+def test_a_rank_that_fails_in_the_rollout_ends_all(ppo, tmp_path, gather):
     keys = [*deepspeed_keys(tmp_path, 3), "--zero3_gather_for_generation", gather]
     first, second = ppo(2, *keys, "--reward_class.args", json.dumps({"rank": 1, "at": 2}))
     assert (first[0], second[0]) == (2, 2)
@@ -261,7 +261,7 @@ def test_a_rank_that_fails_in_the_rollout_ends_all(ppo, tmp_path, gather):  # no
 
 
 @pytest.mark.parametrize(("stage", "gather"), [(2, "auto"), (3, "true"), (3, "false")])
-def test_a_killed_rank_ends_the_others(ppo, tmp_path, stage, gather):  # noqa: F811
+def test_a_killed_rank_ends_the_others(ppo, tmp_path, stage, gather):
     keys = [*deepspeed_keys(tmp_path, stage), "--zero3_gather_for_generation", gather]
     bad = json.dumps({"rank": 1, "at": 3, "end": "kill"})
     first, second = ppo(2, *keys, "--save_interval", "1", "--reward_class.args", bad)
@@ -270,20 +270,20 @@ def test_a_killed_rank_ends_the_others(ppo, tmp_path, stage, gather):  # noqa: F
     assert codes(ppo(2, *keys, "--resume", "--reward_class.args", bad)) == [0, 0]
 
 
-def test_steps_that_are_not_finite_are_told_and_the_run_stops(ppo, tmp_path):  # noqa: F811
+def test_steps_that_are_not_finite_are_told_and_the_run_stops(ppo, tmp_path):
     for stage in (1, 3):
         keys = [*deepspeed_keys(tmp_path, stage), "--experiment_name", f"bad{stage}", "--lr", "1e30"]
         first = ppo(2, *keys)[0]
         assert first[0] == 3, first[2]
 
 
-def test_smoke(ppo, tmp_path):  # noqa: F811
+def test_smoke(ppo, tmp_path):
     ended = ppo(2, *deepspeed_keys(tmp_path, 3), "--smoke")
     assert codes(ended) == [0, 0], ended[0][2]
     assert not (tmp_path / "run_results").exists()
 
 
-def test_frozen_models(ppo, tmp_path):  # noqa: F811
+def test_frozen_models(ppo, tmp_path):
     """The reference in an engine of stage 3, gathered and layer by layer; the same numbers as without."""
     settings = yaml.safe_load(Path("ppo.yaml").read_text())
     settings["reward_class"] = {
@@ -323,7 +323,7 @@ class Judge(BaseReward):
         return {"judge": self.model}
 
 
-def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, monkeypatch):  # noqa: F811
+def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, monkeypatch):
     monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Judge": Judge})
     settings = yaml.safe_load(Path("ppo.yaml").read_text())
     settings["reward_class"] = {"id": "CompositeReward", "args": {"parts": [{"id": "Judge"}]}}
@@ -350,9 +350,9 @@ def launched(tmp_path: Path, command: list[str], *words: str) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun", "deepspeed alone", "python"])
-def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_path, launcher):  # noqa: F811
+def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_path, launcher):
     """The users' YAML and JSON, with a small model in place of those of the Hub."""
-    seeds = Path(__file__).parents[2] / "shared/seed_configs"
+    seeds = ROOT.parent / "shared/seed_configs"
     folder = seeds if seeds.is_dir() else ROOT / "ds_configs"
     for name in ("ds_config.json", "eval_ds_config.json"):
         (tmp_path / name).write_text((folder / name).read_text())

@@ -7,18 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ppo_runs import planned, same, settings, weights, without_clocks
 from safetensors.torch import load_file
-from test_agent import (  # noqa: F401
-    planned,
-    refused,
-    rewards,
-    run,
-    same,
-    settings,
-    weights,
-    without_clocks,
-    world,
-)
 
 from rlhf_dialog import ChatAgent, PPOAgent, UserError, main
 from rlhf_dialog.runs.branches import check_metrics, chosen_checkpoint, leave_later
@@ -31,7 +21,7 @@ OTHER = ["--lr", "1e-4"]  # makes the numbers of the new branch its own
 
 
 @pytest.fixture(scope="module")
-def ten(world, tmp_path_factory):  # noqa: F811
+def ten(world, tmp_path_factory):
     """The folder of a finished run: iterations 1 to 10, checkpoints 2, 4, 6, 8 and 10."""
     root = tmp_path_factory.mktemp("ten")
     (root / "ppo.yaml").write_text(yaml.safe_dump(settings(world)), encoding="utf-8")
@@ -76,7 +66,7 @@ def contents(folder):
 # -- whole runs
 
 
-def test_a_pointer_that_somebody_set_back_begins_a_branch_that_is_kept(run, ten):  # noqa: F811
+def test_a_pointer_that_somebody_set_back_begins_a_branch_that_is_kept(run, ten):
     """It was: each new checkpoint removed by the call that wrote it, and metrics of the iterations 1 to 4, 9, 10."""
     folder, fresh = copies(ten)
     (CHECKPOINTS / "latest").write_text("iter_000002", encoding="utf-8")
@@ -92,7 +82,7 @@ def test_a_pointer_that_somebody_set_back_begins_a_branch_that_is_kept(run, ten)
 
 
 @pytest.mark.parametrize("name", ["iter_000002", "2", "000002", "iter_2"])
-def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):  # noqa: F811
+def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):
     folder, fresh = copies(ten)
     (folder / "evaluation.json").write_text("{}", encoding="utf-8")
     assert run("--resume_from", name, *OTHER, "--max_iterations", "3") == 0
@@ -111,7 +101,7 @@ def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):  #
     assert iterations(folder) == [1, 2, 3]
 
 
-def test_going_back_twice_overwrites_nothing(run, ten):  # noqa: F811
+def test_going_back_twice_overwrites_nothing(run, ten):
     folder, fresh = copies(ten)
     words = [*EVERY, "--max_iterations", "4"]
     assert run("--resume_from", "2", "--lr", "1e-2", *words) == 0
@@ -129,7 +119,7 @@ def test_going_back_twice_overwrites_nothing(run, ten):  # noqa: F811
     equal_runs(folder, fresh)
 
 
-def test_the_agent_of_the_abandoned_branch_misleads_nobody(run, rewards, ten):  # noqa: F811
+def test_the_agent_of_the_abandoned_branch_misleads_nobody(run, rewards, ten):
     copies(ten)
     assert run("--resume_from", "2", "--max_steps_typo", "1") == 2
     assert (RUN / "agent").exists()
@@ -141,7 +131,7 @@ def test_the_agent_of_the_abandoned_branch_misleads_nobody(run, rewards, ten):  
     assert isinstance(ChatAgent.load(CHECKPOINTS / "abandoned/agent").chat("Hello"), str)
 
 
-def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys):  # noqa: F811
+def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys):
     """As the error for its name says."""
     folder, _ = copies(ten)
     assert run("--resume_from", "2", *OTHER, "--max_iterations", "3") == 0
@@ -165,13 +155,13 @@ def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys
 WORDS = ["--eval_interval", "1", "--eval_episodes", "2", *EVERY]
 
 
-def evaluated(run, *values):  # noqa: F811
+def evaluated(run, *values):
     """A run whose evaluations give these values."""
     assert run(*WORDS, *planned(*values), "--max_iterations", str(len(values))) == 0
 
 
 @pytest.mark.parametrize(("values", "best"), [((0.6, 0.2, 0.9), 1), ((0.2, 0.6, 0.9), 2)])
-def test_the_best_of_the_checkpoint_counts_again(run, values, best):  # noqa: F811
+def test_the_best_of_the_checkpoint_counts_again(run, values, best):
     evaluated(run, *values)
     checkpoint = contents(RUN / "best_agent")
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
@@ -186,7 +176,7 @@ def test_the_best_of_the_checkpoint_counts_again(run, values, best):  # noqa: F8
     assert state["validation"]["best"] == {"metric": "score", "num_prompts": 2, "value": 0.6, "iteration": best}
 
 
-def test_weights_of_the_best_leave_no_trace_in_the_run(run):  # noqa: F811
+def test_weights_of_the_best_leave_no_trace_in_the_run(run):
     """They are loaded to write its agent; then those of the checkpoint are loaded again."""
     evaluated(run, 0.6, 0.2, 0.9, 0.1)
     shutil.copytree(RUN, RUN.with_name("kept"))
@@ -195,7 +185,7 @@ def test_weights_of_the_best_leave_no_trace_in_the_run(run):  # noqa: F811
     assert same(weights(RUN / "best_agent"), weights(RUN.with_name("kept") / "best_agent"))
 
 
-def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):  # noqa: F811
+def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):
     evaluated(run, 0.6, 0.2, 0.9)
     shutil.rmtree(CHECKPOINTS / "iter_000001")  # as housekeeping does once there is a better one
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
@@ -208,7 +198,7 @@ def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):  # noqa: F811
     assert same(weights(RUN / "best_agent"), weights(RUN / "agent"))
 
 
-def test_a_best_that_is_older_stays(run):  # noqa: F811
+def test_a_best_that_is_older_stays(run):
     evaluated(run, 0.6, 0.2, 0.1)
     before = contents(RUN / "best_agent")
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
@@ -238,14 +228,14 @@ def test_a_best_that_is_older_stays(run):  # noqa: F811
         (["--resume_from", "2", "--seed", "5"], "seed: 5 here, 0 in the checkpoint"),
     ],
 )
-def test_what_cannot_go_back_changes_nothing(run, refused, ten, words, said):  # noqa: F811
+def test_what_cannot_go_back_changes_nothing(run, refused, ten, words, said):
     copies(ten)
     before = contents(RUN)
     assert said in refused(*words)
     assert contents(RUN) == before
 
 
-def test_a_checkpoint_that_is_damaged_leaves_the_later_ones_where_they_are(run, ten, capsys):  # noqa: F811
+def test_a_checkpoint_that_is_damaged_leaves_the_later_ones_where_they_are(run, ten, capsys):
     copies(ten)
     (CHECKPOINTS / "iter_000002/policy_optimizer.safetensors").write_text("half", encoding="utf-8")
     before = contents(RUN)
@@ -254,20 +244,20 @@ def test_a_checkpoint_that_is_damaged_leaves_the_later_ones_where_they_are(run, 
     assert contents(RUN) == before
 
 
-def test_a_smoke_test_goes_back_nowhere(run, ten):  # noqa: F811
+def test_a_smoke_test_goes_back_nowhere(run, ten):
     copies(ten)
     before = contents(RUN)
     assert run("--resume_from", "2", "--smoke") == 0
     assert contents(RUN) == before
 
 
-def test_a_name_that_is_not_the_iteration_is_refused(run, ten, refused):  # noqa: F811
+def test_a_name_that_is_not_the_iteration_is_refused(run, ten, refused):
     copies(ten)
     shutil.copytree(CHECKPOINTS / "iter_000002", CHECKPOINTS / "iter_000003")
     assert "iter_000003: holds the state of iteration 2; rename it to iter_000002" in refused("--resume_from", "3")
 
 
-def test_resume_from_replaces_a_pointer_that_leads_nowhere(run, ten):  # noqa: F811
+def test_resume_from_replaces_a_pointer_that_leads_nowhere(run, ten):
     copies(ten)
     (CHECKPOINTS / "latest").write_text("iter_000077", encoding="utf-8")
     assert run("--resume_from", "10", "--max_iterations", "11") == 0
@@ -285,7 +275,7 @@ GAPS = {
 
 
 @pytest.mark.parametrize("gap", GAPS)
-def test_metrics_that_do_not_reach_the_checkpoint(run, refused, ten, gap):  # noqa: F811
+def test_metrics_that_do_not_reach_the_checkpoint(run, refused, ten, gap):
     found, said = GAPS[gap]
     copies(ten)
     if found is None:

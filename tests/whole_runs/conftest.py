@@ -1,0 +1,13 @@
+"""Whole runs: `make test-fast` leaves out what lies here."""
+
+from pathlib import Path
+
+import pytest
+from ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures
+from rank_runs import ppo  # noqa: F401  a fixture
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.whole_run)
