@@ -1,4 +1,4 @@
-"""Whole runs on a tiny model: fixtures (`world`, `rewards`, `run`, `refused`) and what a run left. `from ppo_runs import rows`."""
+"""Whole runs on a tiny model: fixtures (`world`, `rewards`, `run`, `refused`) and what is left: `from ppo_runs import rows`."""
 
 import json
 import sys

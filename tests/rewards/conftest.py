@@ -1,3 +1,7 @@
-"""A fixture of tests/parts for rewards."""
+"""Fixtures of tests/parts for rewards."""
 
+from classifiers import pair_folder  # noqa: F401
+from given import own_rewards  # noqa: F401
+from prices import price  # noqa: F401
 from servers import no_proxy  # noqa: F401
+from wordnets import no_wordnet, wordnet_folder  # noqa: F401

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import output_of
 from ranks import CONFIG
 from torch import nn
 from trainers import make_trainer
@@ -249,3 +250,9 @@ def test_a_frozen_model_is_shared_out(depth, monkeypatch):
 def test_a_reward_with_a_model_is_built_and_scored_like_any_other(judges):
     node = yaml_inside(2, {"id": "Judge", "weight": 2.0, "args": {"folder": "f", "bias": 1.0}})
     assert build_reward(node["id"], node["args"])(DIALOGUES) == [2.0 + 2.0 + 2 * (7 / 2 + 1.0), 2 * 1.0]
+
+
+def test_importing_the_rewards_is_light():
+    heavy = "[name for name in ('torch', 'transformers', 'nltk', 'huggingface_hub') if name in sys.modules]"
+    command = f"import sys, rlhf_dialog.rewards; print({heavy})"
+    assert output_of("-c", command).strip() == "[]"
