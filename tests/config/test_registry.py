@@ -4,7 +4,7 @@ import pytest
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.config.registry import Registry, RewardFactory
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 
 
 class Politeness:
@@ -55,11 +55,6 @@ def test_unknown_name_names_the_nearest_and_the_known(registry):
     assert "unknown reward 'Politenes'" in message
     assert "did you mean 'Politeness'?" in message
     assert "Meteor, Politeness" in message
-
-
-def test_nothing_near_gives_no_suggestion(registry):
-    assert "did you mean" not in registry.problem("xyz", {})
-    assert nearest("xyz", ["Politeness"]) == ""
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,23 @@ def classifier(tmp_path_factory):
     BertForSequenceClassification(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
+OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
+BASELINES = {
+    "constant_reply",
+    "long_constant_reply",
+    "repeat_last_turn",
+    "random_reference",
+    "random_train_reply",
+    "always_inform",
+    "true_replies",
+}
+
+
+def save_plain(folder: Path) -> str:
+    """A model folder without settings."""
+    tiny.gpt2().save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return str(folder)

@@ -4,10 +4,12 @@ import math
 
 import pytest
 from given import DIALOGUES
+from judges import yaml_inside
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward, RewardError, build_reward, scored
+from rlhf_dialog.rewards.composite import model_paths
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
 
@@ -118,3 +120,25 @@ def test_a_sum_beyond_all_numbers_is_no_crash():
 
 
 # -- a reward without an end
+
+
+def test_paths_of_models_are_asked_of_the_classes(judges):
+    intent = {"id": "Intent", "args": {"intent_model": "acts"}}
+    nlp = {"id": "NLPReward", "args": {"intent_model": "more"}}
+    node = yaml_inside(2, intent, {"id": "Judge", "args": {"folder": "own"}}, nlp)
+    assert model_paths(node["id"], node["args"]) == {
+        "act classifier": "acts",
+        "judge": "own",
+        "act classifier_2": "more",
+    }
+    for args in ({"intent_model": "x", "intent_coef": 0}, {"intent_model": "x", "intent_coef": "0e0"}, {}):
+        assert model_paths("NLPReward", args) == {}
+    for args in ({}, {"parts": 3}, {"parts": [3, {}, {"id": []}, {"id": "Intent", "args": 3}, {"id": "gone"}]}, None):
+        assert model_paths("CompositeReward", args) == {}  # what builds the reward says what is wrong
+    with pytest.raises(RewardError, match=r"reward 'Judge' raised KeyError: 'folder' at .*judges\.py:\d+"):
+        model_paths("CompositeReward", {"parts": [{"id": "Judge"}]})
+
+
+def test_a_reward_with_a_model_is_built_and_scored_like_any_other(judges):
+    node = yaml_inside(2, {"id": "Judge", "weight": 2.0, "args": {"folder": "f", "bias": 1.0}})
+    assert build_reward(node["id"], node["args"])(DIALOGUES) == [2.0 + 2.0 + 2 * (7 / 2 + 1.0), 2 * 1.0]

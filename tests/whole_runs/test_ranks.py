@@ -218,12 +218,6 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
     assert "ppo_epoch: 1 on rank 0, 2 on rank 1" in first[2]
 
 
-def test_random_states_of_one_process_keep_their_names():
-    generators, python = random_states.random_states()
-    assert "torch" in generators
-    assert set(python) == {"python", "numpy"}
-
-
 # the launchers
 
 
