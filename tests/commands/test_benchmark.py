@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from benchmark_inputs import RATES
 from processes import ROOT, output_of
 
-from benchmarks import RATES
 from rlhf_dialog.commands import benchmark
 from rlhf_dialog.commands import benchmark_machine as machine
+
+pytestmark = pytest.mark.usefixtures("registered")
 
 SCRIPT = ROOT / "scripts" / "benchmark.py"
 FEW = ["--rollout_batch_size=8", "--minibatch=4", "--epochs=1", "--iterations=2", "--max_new_tokens=5", "--device=cpu"]

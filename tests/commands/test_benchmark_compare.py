@@ -7,13 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
+from benchmark_inputs import RATES, result
 from data_files import error_of
 from processes import HANGING
 
-from benchmarks import RATES, result
 from rlhf_dialog.commands import benchmark
 from rlhf_dialog.commands import benchmark_compare as compare
 from rlhf_dialog.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("registered")
 
 
 def test_a_comparison_divides_by_the_matrix_product_of_its_own_call():

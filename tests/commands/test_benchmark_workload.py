@@ -12,6 +12,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder, load_prompts
 from rlhf_dialog.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 
 @pytest.mark.parametrize(("vocabulary", "mean", "median", "p90"), [(8192, 51.5, 46, 102), (50257, 47.0, 42.5, 91)])
 def test_prompts_are_as_long_as_in_w(vocabulary, mean, median, p90):

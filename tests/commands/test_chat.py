@@ -1,5 +1,6 @@
 """Talking to an agent: from Python, and the words and ends of the terminal."""
 
+import importlib
 import os
 
 import pytest
@@ -145,3 +146,7 @@ def test_a_device_that_is_not_there_is_exit_code_2(agent_folder, monkeypatch, ca
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert chat.main(["--agent", str(agent_folder), "--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_the_path_that_scripts_import():
+    assert importlib.import_module("rlhf_dialog.chat").main is chat.main

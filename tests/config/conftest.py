@@ -1,3 +1,3 @@
 """A fixture of tests/parts for configurations."""
 
-from configs import write  # noqa: F401
+from yaml_files import write  # noqa: F401

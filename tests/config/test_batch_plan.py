@@ -6,8 +6,8 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from yaml_files import SMALL
 
-from configs import SMALL
 from rlhf_dialog.config.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config.loading import (
     load_config,

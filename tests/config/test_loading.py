@@ -11,11 +11,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import ROOT
+from yaml_files import SMALL, message
 
 import rlhf_dialog
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards
-from configs import SMALL, message
 from rlhf_dialog.config.loading import (
     dump_yaml,
     find_config,

@@ -4,7 +4,7 @@ import pytest
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.config.registry import Registry, RewardFactory
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import UserError, nearest
 
 
 class Politeness:
@@ -89,3 +89,8 @@ def test_problem_builds_nothing(registry):
 def test_built_in_rewards_are_registered():
     assert {"NLPReward", "Intent", "Meteor", "LengthMatch", "CompositeReward"} <= set(RewardFactory.classes)
     assert "did you mean 'NLPReward'?" in RewardFactory.problem("NLPRewards", {})
+
+
+def test_nothing_near_gives_no_suggestion(registry):
+    assert "did you mean" not in registry.problem("xyz", {})
+    assert nearest("xyz", ["Politeness"]) == ""

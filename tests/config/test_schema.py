@@ -2,8 +2,8 @@
 
 import pytest
 import yaml
+from yaml_files import SMALL
 
-from configs import SMALL
 from rlhf_dialog.config.loading import (
     dump_yaml,
     load_config,

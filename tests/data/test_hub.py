@@ -10,6 +10,8 @@ from huggingface_hub import constants
 
 from rlhf_dialog.data import hub
 
+pytestmark = pytest.mark.usefixtures("forget")
+
 
 def test_offline_by_setting_asks_nobody(monkeypatch):
     asked = answer(monkeypatch, AssertionError("asked"))

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import pretrained
 
+pytestmark = pytest.mark.usefixtures("forget")
+
 
 def test_a_folder_loads_whatever_the_network(tmp_path):
     tiny.gpt2(seed=3).save_pretrained(tmp_path / "lm")

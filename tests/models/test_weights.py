@@ -4,7 +4,6 @@ import pytest
 import torch
 from tiny import gpt2
 
-from rlhf_dialog.models.lora import add_adapters
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.weights import load_module, save_module
 
@@ -13,14 +12,6 @@ CPU = torch.device("cpu")
 
 def equal(one, other) -> bool:
     return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def adapted(seed: int) -> Policy:
-    pytest.importorskip("peft")
-    lm = gpt2()
-    torch.manual_seed(seed)
-    policy = Policy(lm, with_value_head=True)
-    return add_adapters(policy, 2, 4.0, None) or policy
 
 
 def test_a_whole_module_comes_back(tmp_path):

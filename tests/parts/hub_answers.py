@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from rlhf_dialog.data import hub
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def forget():
     """`hub_reachable` remembers its answer for the life of the process."""
     hub.hub_reachable.cache_clear()

@@ -171,7 +171,7 @@ def test_changed_settings_are_named():
 def test_the_identity_holds_the_models_of_a_reward(depth):
     def identity_of(reward):
         trainer = make_trainer(reward)
-        return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.reward)
+        return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
 
     then = identity_of(inside(depth, Judge()))
     assert list(then["reward models"]) == ["judge"]

@@ -15,7 +15,7 @@ from rlhf_dialog.runs.run import RunState
 def state_in(folder, **keys) -> RunState:
     """A run that has not begun."""
     trainer = make_trainer(**keys)
-    made_with = identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.reward)
+    made_with = identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
     return RunState(trainer.config, folder, trainer, None, made_with)
 
 

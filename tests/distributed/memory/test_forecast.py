@@ -19,21 +19,20 @@ from transformers import (
     BertForSequenceClassification,
     RobertaConfig,
 )
+from yaml_files import settings
 
-from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory import forecast as forecast_module
 from rlhf_dialog.distributed.memory.forecast import (
     PHASES,
     Forecast,
     Part,
-    Setting,
     forecast,
     human,
     read_sizes,
     remedies,
-    setting_of,
     tell_forecast,
 )
+from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 
 GIB, MIB = 2**30, 2**20
 CPU = torch.device("cpu")
@@ -46,11 +45,6 @@ def parts(found: Forecast) -> dict[str, int]:
     for part in found.parts:
         sums[part.name] = sums.get(part.name, 0) + part.bytes
     return sums
-
-
-def settings(**keys):
-    base = {"model_path": "tiny", "env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "Meteor"}}
-    return Config(**{**base, **keys})
 
 
 # -- states of the optimizer
@@ -214,27 +208,6 @@ def test_table():
 
 
 # -- from the configuration
-
-
-def test_setting_of_a_configuration():
-    config = settings(
-        rollout_batch_size=10,
-        per_device_microbatch_size=3,
-        max_prompt_length=64,
-        max_new_tokens=12,
-        use_amp=True,
-        top_k=7,
-        reward_class={"id": "CompositeReward", "args": {"parts": [{"id": "Intent", "args": {"batch_size": 4}}]}},
-    )
-    found = setting_of(config, world_size=4)
-    assert (found.rows, found.microbatch, found.prompt, found.response, found.world_size) == (3, 3, 64, 12, 4)
-    assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
-    assert (found.classifier_batch, found.own_reference) == (4, False)
-    other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
-    assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
-    assert setting_of(settings(advantage_estimator="grpo")).critic == "none"
-    assert not setting_of(settings(ref_model="tiny")).own_reference
-    assert setting_of(settings(reward_class={"id": "X", "args": {"batch_size": "big"}})).classifier_batch == 32
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Inputs of the benchmark and a result by hand: fixtures, and `from benchmarks import result`."""
+"""Inputs of the benchmark and a result by hand: fixtures, and `from benchmark_inputs import result`."""
 
 import pytest
 
@@ -10,7 +10,7 @@ RATES = {"fp32_gflops": 100.0, "bf16_gflops": 400.0, "copy_gb_per_s": 10.0}
 CLASSIFIER = RewardFactory.classes.pop("BenchmarkClassifier")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def registered(monkeypatch):
     """The command's reward is registered in these tests alone."""
     monkeypatch.setitem(RewardFactory.classes, "BenchmarkClassifier", CLASSIFIER)
