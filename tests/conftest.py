@@ -1,19 +1,12 @@
-"""Every test runs offline and with one thread, so that two workers fit two cores."""
+"""Every test runs offline and with one thread."""
 
-import os
 import signal
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("WANDB_MODE", "offline")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-import rlhf_dialog  # noqa: F401  before torch
+import offline  # noqa: F401  before torch
 
 # isort: split
-import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(1)
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 

@@ -177,8 +177,16 @@ def test_every_folder_says_what_it_is():
         )
 
 
+WITHOUT_MIRROR = {
+    "__main__.py": "a call of the dispatcher: commands/test_dispatcher.py starts it as a process",
+    "chat.py": "two lines for old imports of chat: commands/test_chat.py",
+}
+
+
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith("__init__.py")])
 def test_each_module_has_its_mirror(path):
+    if path in WITHOUT_MIRROR:
+        return
     folder, _, name = path.rpartition("/")
     assert (ROOT / "tests" / folder / f"test_{name}").is_file(), (
         f"the tests of {path} belong in tests/{folder}/test_{name}"

@@ -6,19 +6,13 @@ from pathlib import Path
 
 import pytest
 from processes import ROOT
+from shipped import CONFIGS, SCHEMAS
 
-import rlhf_dialog.metrics
-import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.commands import quickstart
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.distributed.deepspeed_config import read_engine_file
-from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
-from rlhf_dialog.training.supervised.sft import SFTConfig
-
-CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
-SCHEMAS: dict[str, type[Settings]] = {"sft": SFTConfig, "intent": IntentConfig}  # by the first word of the name
 
 
 def load(path: Path) -> Settings:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import ROOT
 
-ROOT = Path(__file__).parents[1]
 SHIMS = [
     "scripts/benchmark.py",
     "scripts/evaluate.py",

@@ -30,6 +30,7 @@ from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.lockstep import Lockstep, Unit
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
@@ -269,9 +270,9 @@ def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[t
         yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
 
 
-def deepspeed_setting(config: Config, world: World) -> forecast.Setting:
+def deepspeed_setting(config: Config, world: World) -> Setting:
     """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
-    setting = forecast.setting_of(config, world.size, on_cuda=world.device.type == "cuda")
+    setting = setting_of(config, world.size, on_cuda=world.device.type == "cuda")
     if config.use_deepspeed:
         engine = engine_settings(config)
         setting = replace(

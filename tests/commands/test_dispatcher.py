@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import ROOT
 from ranks import free_port
 
 from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 
-ROOT = Path(__file__).parents[1]
 NAMES = (
     *("train", "chat", "evaluate", "train-sft", "train-intent-classifier", "benchmark", "quickstart"),
     *("write-dialogues", "plot-run", "export"),

@@ -2,272 +2,20 @@
 
 import json
 import math
-import time
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tiny
-import torch
-from transformers import BertConfig, BertForSequenceClassification
+from evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
 
-from rlhf_dialog.commands import evaluate
-from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.compare import SWEEP, Comparison
-from rlhf_dialog.evaluation.measure import Judges, measure, with_intervals
-from rlhf_dialog.evaluation.replies import Replies, baseline_replies, generate_replies, pick_prompts, reference_nll
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.evaluation.replies import pick_prompts
 from rlhf_dialog.models.generation import Sampling
-from rlhf_dialog.rewards import BaseReward, CompositeReward, LengthMatch, Meteor
-from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
-from rlhf_dialog.rewards.timeout import RewardTimeout
-from rlhf_dialog.runs.validation import Validation
 
-COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
-OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
-ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
-    "intent_macro_f1"
-}
 RUN = {"score", "length_match", "reference_perplexity"}
-LENGTH = {"id": "LengthMatch", "weight": 0.5}
-BASELINES = {
-    "constant_reply",
-    "long_constant_reply",
-    "repeat_last_turn",
-    "random_reference",
-    "random_train_reply",
-    "always_inform",
-    "true_replies",
-}
-
-
-@pytest.fixture(scope="module")
-def script():
-    return evaluate
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 12))
-
-
-@pytest.fixture(scope="module")
-def prompts(data):
-    return load_prompts(data, "test")
-
-
-def save_run(folder: Path, data: str, seed: int, **keys) -> Path:
-    """A run folder as training leaves it: config.yaml beside agent/. Returns agent/."""
-    tiny.gpt2(seed=seed).save_pretrained(folder / "agent")
-    tiny.byte_tokenizer().save_pretrained(folder / "agent")
-    (folder / "agent" / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 9}', encoding="utf-8")
-    reward = {"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH]}}
-    keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": reward, **keys}
-    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(keys)), encoding="utf-8")
-    return folder / "agent"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, data):
-    root = tmp_path_factory.mktemp("runs")
-    return save_run(root / "trained", data, seed=1), save_run(root / "start", data, seed=2)
-
-
-@pytest.fixture(scope="module")
-def agent(runs):
-    return ChatAgent.load(runs[0])
-
-
-# what is measured
-
-
-class Share(BaseReward):
-    """The share of words that are `yes`."""
-
-    name = "share"
-
-    def __call__(self, dialogues):
-        return [d.response.split().count("yes") / max(len(d.response.split()), 1) for d in dialogues]
-
-
-def test_measures_by_hand():
-    dialogues = [
-        Dialogue(["a", "no yes sir"], response="yes no yes"),
-        Dialogue(["b"], response="", truncated=True),
-    ]
-    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share())))
-    assert {name: values.tolist() for name, values in found.per_prompt.items()} == {
-        "score": [pytest.approx(2 / 3), 0.0],
-        "share": [pytest.approx(2 / 3), 0.0],
-        "mean_length": [4.0, 9.0],
-        "mean_words": [3.0, 0.0],
-        "truncated": [0.0, 1.0],
-        "copied": [0.5, 0.0],
-    }
-    assert {name: values.tolist() for name, values in found.per_block.items()} == {
-        "distinct_1": [pytest.approx(2 / 3)],
-        "distinct_2": [1.0],
-    }
-    points = found.points()
-    assert points["mean_length"] == 6.5
-    assert points["truncated"] == 0.5
-    assert with_intervals(found)["mean_length"]["mean"] == 6.5
-
-
-def test_distinct_n_is_the_mean_over_blocks_of_100():
-    """100 times `a b` (2 of 200 words, 1 of 100 bigrams), 100 different words (100 of 100), and a rest of 50."""
-    texts = ["a b"] * 100 + [f"w{i}" for i in range(100)] + ["rest"] * 50
-    found = measure(Replies([Dialogue(["p"], response=text) for text in texts], [1] * 250), Judges(Scorer(Share())))
-    assert found.per_block["distinct_1"].tolist() == [0.01, 1.0]
-    assert found.per_block["distinct_2"].tolist() == [0.01, 0.0]
-    assert found.points()["distinct_1"] == pytest.approx(0.505)
-
-
-def test_meteor_is_called_meteor_whatever_its_variant():
-    dialogues = [Dialogue(["a"], response="so it is", reference="so it is")]
-    parts = CompositeReward(parts=[{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH])
-    found = measure(Replies(dialogues, [4]), Judges(Scorer(parts))).per_prompt
-    assert set(found) == (COUNTS | OVERLAP | {"score", "length_match"}) - {"sacrebleu", "distinct_1", "distinct_2"}
-    assert found["meteor"][0] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)  # one chunk of three words
-
-
-def test_every_reference_of_a_prompt_counts():
-    dialogue = Dialogue(["a"], response="so it is", reference="no way", references=["no way", "so it is"])
-    one = replace(dialogue, references=[])
-    best, first = (measure(Replies([d], [4]), Judges()).points() for d in (dialogue, one))
-    assert best["rouge1"] == best["rougeLsum"] == 1.0
-    assert best["meteor"] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)
-    assert first["rouge1"] == first["meteor"] == 0.0
-    assert Meteor("off")([dialogue, one]) == [best["meteor"], 0.0]
-
-
-def test_metrics_that_lack_their_data_are_left_out():
-    bare = [Dialogue(["a"], response="so it is"), Dialogue(["b"], response="no", reference="no", act=2)]
-    assert set(measure(Replies(bare, [4, 2]), Judges(intent=FakeIntent())).points()) == COUNTS
-
-
-class FakeIntent:
-    """Sees a question in whatever ends with `?`, else inform."""
-
-    def predict(self, dialogues):
-        return [int(d.response.endswith("?")) for d in dialogues]
-
-
-def test_acts_by_hand():
-    """Questions: one of two found. Inform: found once where it was wanted. Commissive: taken for inform."""
-    cases = [("why ?", 2), ("well .", 2), ("so .", 1), ("yes .", 4)]
-    dialogues = [Dialogue(["a"], response=text, act=act) for text, act in cases]
-    points = measure(Replies(dialogues, [2] * 4), Judges(intent=FakeIntent())).points()
-    assert points["intent_accuracy"] == 0.5
-    assert points["intent_accuracy_question"] == 0.5
-    assert points["intent_accuracy_inform"] == 1.0
-    assert points["intent_accuracy_commissive"] == 0.0
-    assert math.isnan(points["intent_accuracy_directive"])  # nobody wanted one
-    assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    always = measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
-    assert always["intent_accuracy"] == 0.25
-
-
-def test_the_published_way_counts_the_separator():
-    """`<EOU>` in both texts gives ROUGE a free word; a reply that was cut off does not get it."""
-    finished = Dialogue(["a"], response="yes", reference="no")
-    cut = replace(finished, truncated=True)
-    for dialogue, expected in ((finished, 2 * 1 / (2 + 2)), (cut, 0.0)):
-        found = measure(Replies([dialogue], [2]), Judges(legacy_eou=True)).points()
-        assert found["rouge1"] == pytest.approx(expected)
-        assert measure(Replies([dialogue], [2]), Judges()).points()["rouge1"] == 0.0
-
-
-def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
-    """Without padding and batches, by the model's own forward."""
-    nll, count = 0.0, 0
-    short = [p for p in prompts if len(" <EOU> ".join(p.prompt_turns)) < 120]  # 128 bytes go in uncut
-    for prompt in short:
-        ids = agent.encoder.tokenizer(" <EOU> ".join(prompt.prompt_turns) + " <EOU>")["input_ids"]
-        target = agent.encoder.tokenizer(" " + prompt.reference + " <EOU>")["input_ids"]
-        logits = agent.policy.lm(torch.tensor([ids + target])).logits[0, len(ids) - 1 : -1].log_softmax(-1)
-        nll -= logits.gather(1, torch.tensor(target).unsqueeze(1)).sum().item()
-        count += len(target)
-    replies = Replies(short, [1] * len(short), reference_nll(agent, short, batch_size=7))
-    assert measure(replies, Judges()).points()["reference_perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
-
-
-# replies
-
-
-def test_the_texts_of_the_baselines(prompts, agent):
-    train = ["first train reply", "second train reply"]
-    found = baseline_replies(prompts, train, agent, seed=4)
-    assert set(found) == BASELINES
-    texts = {name: [dialogue.response for dialogue in replies.dialogues] for name, replies in found.items()}
-    references = [prompt.reference for prompt in prompts]
-    assert len(set(texts["constant_reply"])) == len(set(texts["long_constant_reply"])) == 1
-    assert len(texts["long_constant_reply"][0].split()) > len(texts["constant_reply"][0].split())
-    assert texts["repeat_last_turn"] == [prompt.prompt_turns[-1] for prompt in prompts]
-    assert texts["true_replies"] == references
-    assert sorted(texts["random_reference"]) == sorted(references)
-    assert set(texts["random_train_reply"]) == set(train)
-    for replies in found.values():
-        assert [d.reference for d in replies.dialogues] == references
-        assert [d.prompt_turns for d in replies.dialogues] == [p.prompt_turns for p in prompts]
-    assert all(not prompt.response for prompt in prompts)  # the prompts themselves stay as they are
-
-
-def test_no_random_reference_is_the_prompts_own(agent):
-    for count in (2, 3, 7):
-        prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
-        for seed in range(8):
-            found = baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
-            assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
-
-
-def test_a_baselines_length_counts_tokens_as_a_response_does(agent):
-    """`abc` in bytes: a space, 3 letters, and the separator that ends it."""
-    found = baseline_replies([Dialogue(["p"], reference="abc")], ["x"], agent)
-    assert found["true_replies"].num_tokens == [5]
-
-
-def test_true_replies_have_a_meteor_near_one_and_random_ones_not(prompts, agent):
-    replies = baseline_replies(prompts, ["x"], agent)
-    meteor = {
-        name: measure(found, Judges(Scorer(Meteor("off")))).per_prompt["meteor"] for name, found in replies.items()
-    }
-    assert meteor["true_replies"].mean() > 0.97
-    assert max(values.mean() for name, values in meteor.items() if name != "true_replies") < 0.6
-    lengths = measure(replies["true_replies"], Judges(Scorer(LengthMatch()))).per_prompt["length_match"]
-    assert lengths.tolist() == [0.0] * len(prompts)
-
-
-def test_generated_replies_are_decided_by_the_seed(prompts, agent):
-    sampling = Sampling(max_new_tokens=7)
-
-    def texts(seed: int) -> list[str]:
-        return [d.response for d in generate_replies(agent, prompts, sampling, seed, batch_size=5).dialogues]
-
-    assert texts(0) == texts(0) != texts(1)
-    found = generate_replies(agent, prompts, sampling, 0, batch_size=5)
-    assert len(found.dialogues) == len(found.num_tokens) == len(prompts)
-    assert [d.reference for d in found.dialogues] == [p.reference for p in prompts]
-    assert all(1 <= n <= 7 for n in found.num_tokens)
-
-
-def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
-    sampling = Sampling(max_new_tokens=7, greedy=True)
-    found = [generate_replies(agent, prompts, sampling, seed, size) for seed, size in ((0, 5), (1, 64))]
-    assert [d.response for d in found[0].dialogues] == [d.response for d in found[1].dialogues]
-
-
-def test_picked_prompts_keep_their_order_and_depend_on_the_seed():
-    prompts = [Dialogue([str(i)]) for i in range(30)]
-    picked = [int(p.prompt_turns[0]) for p in pick_prompts(prompts, 10, seed=1)]
-    assert len(set(picked)) == 10
-    assert picked == sorted(picked)
-    assert picked != [int(p.prompt_turns[0]) for p in pick_prompts(prompts, 10, seed=2)]
-    assert pick_prompts(prompts, None) == pick_prompts(prompts, 99) == prompts
 
 
 # the script
@@ -363,6 +111,7 @@ def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
 
     monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", replies)
     monkeypatch.setattr("rlhf_dialog.evaluation.measure.measure", lambda found, judges: Points(found))
+
     for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
         systems = {"after": wanted, "before": "baseline"}
         comparison = Comparison(systems, [Dialogue(["a"])], Judges(), Sampling(greedy=True))
@@ -540,22 +289,6 @@ def test_prompts_that_lack_something_are_told(script, runs, tmp_path, capsys):
     assert "--split train" in capsys.readouterr().err
 
 
-def save_plain(folder: Path) -> str:
-    """A model folder without settings."""
-    tiny.gpt2().save_pretrained(folder)
-    tiny.byte_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
-def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_path):
-    """A model of 64 positions sees less of the prompt, not less of the reference."""
-    tiny.gpt2(n_positions=64).save_pretrained(tmp_path)
-    tiny.byte_tokenizer().save_pretrained(tmp_path)
-    found = reference_nll(ChatAgent.load(tmp_path), prompts)
-    whole = [len(prompt.reference) + 2 for prompt in prompts]  # a space before, the separator behind
-    assert found[:, 1].tolist() == [min(length, 63) for length in whole]
-
-
 def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path, capsys):
     tiny.gpt2().save_pretrained(tmp_path / "lm")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
@@ -570,19 +303,6 @@ def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path,
     found = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
     assert set(found["metrics"]) == COUNTS | OVERLAP | {"reference_perplexity"}
     assert found["settings"]["reward_class"] is None
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    """A random classifier of four acts."""
-    folder = tmp_path_factory.mktemp("classifier")
-    tokenizer = tiny.byte_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**sizes, intermediate_size=16, num_labels=4, pad_token_id=tokenizer.pad_token_id)
-    torch.manual_seed(0)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, tmp_path):
@@ -651,29 +371,3 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
         assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
     del RewardFactory.classes["Seven"]
     assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
-
-
-def test_a_reward_without_an_end_stops_an_evaluation():
-    class Stuck(BaseReward):
-        name = "stuck"
-
-        def __call__(self, dialogues):
-            time.sleep(10)
-
-    config = Config(model_path="m", env={"args": {"data_path": "d"}}, reward_class={"id": "x"}, reward_timeout_s=0.2)
-    with pytest.raises(RewardTimeout, match=r"reward 'stuck' did not finish within 0\.2 seconds"):
-        Validation(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()
-
-
-def test_a_reward_that_may_skip_is_measured_on_what_it_scored():
-    class Picky(BaseReward):
-        name = "picky"
-
-        def __call__(self, dialogues):
-            return [float("nan") if "?" in d.response else 3.0 for d in dialogues]
-
-    dialogues = [Dialogue(["a"], response="why ?"), Dialogue(["a"], response="so .")]
-    with pytest.raises(RewardError, match="not finite"):
-        measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky())))
-    rules = ScoringRules(skip_unscored=True)
-    assert measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky(), rules))).points()["score"] == 3.0

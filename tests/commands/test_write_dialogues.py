@@ -1,11 +1,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
+
+from processes import ROOT
 
 from rlhf_dialog.commands.write_dialogues import main
 
-PATH = Path(__file__).parents[2] / "scripts" / "write_dialogues.py"
+PATH = ROOT / "scripts" / "write_dialogues.py"
 
 
 def test_same_seed_same_bytes_whatever_the_hash_seed(tmp_path):

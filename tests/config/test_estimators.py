@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import make_trainer, parameters, settings
 from tiny import gpt2
+from trainers import make_trainer, parameters, settings
 
 import rlhf_dialog
 from rlhf_dialog.commands import command_line
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.memory import forecast
+from rlhf_dialog.distributed.memory.setting import setting_of
 from rlhf_dialog.models import loading
-from rlhf_dialog.runs.agent import _two_prompts
 from rlhf_dialog.training import ppo
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
@@ -83,7 +82,7 @@ def test_a_new_one_with_a_critic_gets_one(monkeypatch):
         config = settings(advantage_estimator=name, use_share_model=False, rollout_batch_size=8)
         policy, critic = loading.build_trained(config, gpt2(), {})
         assert (critic is not None, policy.value_head is None) == (critics, True)
-        assert (forecast.setting_of(config).critic == "separate") is critics
+        assert (setting_of(config).critic == "separate") is critics
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("gpro", "grpo"), ("reinforce", "reinforce_pp"), ("GAE", None)])
@@ -92,9 +91,3 @@ def test_an_unknown_one_names_the_four_and_the_nearest(typed, meant):
         settings(advantage_estimator=typed)
     assert ("did you mean" in str(caught.value)) is (meant is not None)
     assert meant is None or f"did you mean '{meant}'?" in str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
-def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
-    small = _two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
-    assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)

@@ -10,11 +10,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import ROOT
+from yaml_files import SMALL, message
 
 import rlhf_dialog
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards
-from rlhf_dialog.config.batch_plan import BatchPlan, batch_plan
 from rlhf_dialog.config.loading import (
     dump_yaml,
     find_config,
@@ -23,14 +24,12 @@ from rlhf_dialog.config.loading import (
     override,
     parse_arguments,
     read_yaml,
-    replace_keys,
     shipped,
-    walk,
 )
 from rlhf_dialog.config.schema import NO_EFFECT, Config, DataKeys
 from rlhf_dialog.errors import UserError
 
-SEEDS = Path(__file__).parents[2] / "shared" / "seed_configs"
+SEEDS = ROOT.parent / "shared" / "seed_configs"
 
 # The syntax that people bring along: flow mappings with comments and a trailing comma, uneven indents, 1e-6.
 PLAIN = """
@@ -87,23 +86,6 @@ env:
         "data_path": daily_dialog
     }
 """
-SMALL = "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch}\n"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text: str | bytes, name: str = "run.yaml") -> Path:
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return write
-
-
-def message(path: Path, overrides=None) -> str:
-    with pytest.raises(UserError) as error:
-        load_config(path, overrides)
-    return str(error.value)
 
 
 def test_chat_template_is_a_turn_separator(tmp_path):
@@ -156,22 +138,6 @@ def test_the_documents_own_files_load_unchanged():
     assert engine.use_deepspeed
     assert engine.deepspeed_config == "ds_config.json"
     assert engine.experiment_name == "nlp_ppo_ds"
-
-
-def test_the_defaults_are_the_documents(write):
-    config = load_config(write(SMALL))
-    assert (config.episode_length, config.env_num, config.num_mini_batch, config.ppo_epoch) == (128, 5, 20, 5)
-    assert (config.lr, config.critic_lr, config.total_time_steps, config.run_dir) == (
-        1e-6,
-        1e-6,
-        100_000,
-        "./run_results",
-    )
-    assert (config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip) == (0.2, 0.05, 0.1, 0.2)
-    assert (config.save_interval, config.log_interval, config.context_size, config.min_context_size) == (5, 1, 5, 1)
-    assert (config.opti_eps, config.turn_separator, config.trust_remote_code) == (1e-5, "<EOU>", False)
-    assert config.ref_model is None
-    assert config.vec_info_class.id == "NLPVecInfo"
 
 
 # what is wrong, and what is said
@@ -562,25 +528,6 @@ def test_the_dump_loads_again_and_is_the_same(write):
     assert set(yaml.safe_load(dump_yaml(config))) == set(Config.model_fields)
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("", 1),
-        ("advantage_estimator: grpo", 4),
-        ("advantage_estimator: rloo\nnum_responses_per_prompt: null", 4),
-        ("advantage_estimator: reinforce_pp\nnum_responses_per_prompt: ~", 1),
-        ("num_responses_per_prompt: 3", 3),
-        ("advantage_estimator: rloo\nnum_responses_per_prompt: 2", 2),
-    ],
-)
-def test_the_responses_per_prompt_are_a_number_once_loaded_and_saved(write, text, number):
-    config = load_config(write(SMALL + text + "\n"))
-    assert config.num_responses_per_prompt == number
-    saved = dump_yaml(config)
-    assert yaml.safe_load(saved)["num_responses_per_prompt"] == number
-    assert load_config(write(saved)) == config
-
-
 def test_another_estimator_on_top_of_a_saved_configuration(write):
     """The file holds a number, which may be one that somebody chose: it stays where it fits, else the message says what to do."""
     saved = dump_yaml(load_config(write(SMALL)))
@@ -595,87 +542,12 @@ def test_another_estimator_on_top_of_a_saved_configuration(write):
     assert load_config(write(SMALL), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
 
 
-def test_replaced_keys_take_along_what_nobody_set(write):
-    plain, chosen = load_config(write(SMALL)), load_config(write(SMALL + "num_responses_per_prompt: 2\n"))
-    assert replace_keys(plain, {"seed": 3}).model_dump() == plain.model_dump() | {"seed": 3}
-    assert replace_keys(plain, {"advantage_estimator": "grpo"}).num_responses_per_prompt == 4
-    assert replace_keys(chosen, {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
-    assert (
-        replace_keys(replace_keys(chosen, {"seed": 3}), {"advantage_estimator": "grpo"}).num_responses_per_prompt == 2
-    )
-    plain.num_responses_per_prompt = None  # type: ignore[assignment]
-    assert plain.num_responses_per_prompt == 1
-    with pytest.raises(ValueError, match="found 1"):
-        plain.advantage_estimator = "rloo"
-
-
 def test_a_wrong_estimator_is_one_problem(write):
     said = message(write(SMALL + "advantage_estimator: gpro\n"))
     assert said.splitlines()[0].endswith("1 problem")
     assert said.endswith(
         "advantage_estimator: found 'gpro', wanted 'gae', 'grpo', 'rloo' or 'reinforce_pp'; did you mean 'grpo'?"
     )
-
-
-def plan(text: str, write) -> BatchPlan:
-    return batch_plan(load_config(write(SMALL + text)))
-
-
-def test_batch_plan_of_the_document(write):
-    """128 * 5 / 20 = 32 responses; 20 minibatches of 32 are 12 of 2 and 8 of 1; 5 epochs make 100 steps."""
-    found = plan("", write)
-    assert (found.num_prompts, found.num_responses, found.num_minibatches, found.num_optimizer_steps) == (
-        32,
-        32,
-        20,
-        100,
-    )
-    assert "20 minibatches asked, 32 responses: 12 of 2 and 8 of 1" in found.text
-    assert "128" in found.text
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers", "words"),
-    [
-        ("rollout_batch_size: 13", (13, 13, 13, 65), "20 minibatches asked, 13 responses: 13 of 1"),
-        ("rollout_batch_size: 64\nnum_mini_batch: 4\nppo_epoch: 2", (64, 64, 4, 8), "4 of 16"),
-        ("max_new_tokens: 48\nnum_mini_batch: 3", (14, 14, 3, 15), "2 of 5 and 1 of 4"),  # 640 / 48 = 13.3
-        ("max_new_tokens: 1000", (1, 1, 1, 5), "1 of 1"),
-        ("advantage_estimator: grpo\nrollout_batch_size: 16\nnum_mini_batch: 2", (4, 16, 2, 10), "4 for each of 4"),
-        (
-            "advantage_estimator: rloo\nnum_responses_per_prompt: 3\nnum_mini_batch: 2",
-            (11, 33, 2, 10),
-            "1 of 17 and 1 of 16",
-        ),
-        ("advantage_estimator: reinforce_pp\nrollout_batch_size: 5\nnum_mini_batch: 5", (5, 5, 5, 25), "5 of 1"),
-        ("num_responses_per_prompt: 2\nrollout_batch_size: 6\nnum_mini_batch: 6", (3, 6, 6, 30), "2 for each of 3"),
-    ],
-)
-def test_batch_plan_by_hand(write, text, numbers, words):
-    found = plan(text, write)
-    assert (found.num_prompts, found.num_responses, found.num_minibatches, found.num_optimizer_steps) == numbers
-    assert words in found.text
-
-
-@given(
-    length=st.integers(1, 300), env_num=st.integers(1, 9), new=st.integers(1, 60), per_prompt=st.integers(2, 5),
-    asked=st.integers(1, 40),
-)  # fmt: skip
-@settings(max_examples=60)
-def test_batch_plan_covers_the_tokens_and_shares_out_whole_groups(length, env_num, new, per_prompt, asked):
-    sizes = {"episode_length": length, "env_num": env_num, "max_new_tokens": new, "num_mini_batch": asked}
-    config = Config.model_validate(
-        yaml.safe_load(SMALL) | sizes | {"advantage_estimator": "rloo", "num_responses_per_prompt": per_prompt}
-    )
-    found = batch_plan(config)
-    assert found.num_responses == found.num_prompts * per_prompt
-    assert found.num_responses * new >= length * env_num  # enough tokens
-    assert (found.num_responses - per_prompt) * new < length * env_num  # and not one prompt more
-    assert found.num_minibatches == min(asked, found.num_responses)
-    listed = [(int(count), int(size)) for count, size in re.findall(r"(\d+) of (\d+)", found.text.splitlines()[1])]
-    assert sum(count * size for count, size in listed) == found.num_responses
-    assert sum(count for count, _ in listed) == found.num_minibatches
-    assert max(size for _, size in listed) - min(size for _, size in listed) <= 1
 
 
 def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
@@ -685,13 +557,6 @@ def test_openrl_keys_without_effect_are_accepted_and_named(write, caplog):
     for key in ("hidden_size", "use_recurrent_policy", "mini_batch_size", "use_eval"):
         assert re.search(rf"{key}: has no effect here; \w+", caplog.text)
         assert not hasattr(config, key)
-
-
-def test_no_key_both_works_and_has_no_effect():
-    keys = [key for key, _ in walk(Config)]
-    assert len(keys) == len(set(keys))
-    assert not set(keys) & set(NO_EFFECT)
-    assert "env.args.data_path" in keys
 
 
 def test_other_schemas_use_the_same_loader(write):

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_configs import CONFIGS, ROOT, SCHEMAS
+from processes import ROOT
+from shipped import CONFIGS, SCHEMAS
 
 from rlhf_dialog import UserError, load_config
 from rlhf_dialog.commands.train import TRAIN_FLAGS

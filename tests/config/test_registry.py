@@ -57,11 +57,6 @@ def test_unknown_name_names_the_nearest_and_the_known(registry):
     assert "Meteor, Politeness" in message
 
 
-def test_nothing_near_gives_no_suggestion(registry):
-    assert "did you mean" not in registry.problem("xyz", {})
-    assert nearest("xyz", ["Politeness"]) == ""
-
-
 @pytest.mark.parametrize(
     ("args", "part"),
     [({"wrd": "x"}, "did you mean 'word'?"), ({"word": "x", "colour": 1}, "'colour'")],
@@ -94,3 +89,8 @@ def test_problem_builds_nothing(registry):
 def test_built_in_rewards_are_registered():
     assert {"NLPReward", "Intent", "Meteor", "LengthMatch", "CompositeReward"} <= set(RewardFactory.classes)
     assert "did you mean 'NLPReward'?" in RewardFactory.problem("NLPRewards", {})
+
+
+def test_nothing_near_gives_no_suggestion(registry):
+    assert "did you mean" not in registry.problem("xyz", {})
+    assert nearest("xyz", ["Politeness"]) == ""

@@ -1,31 +1,25 @@
 """`turn_separator: chat_template`: prompts, targets and ends in the tokenizer's template, and the whole way with it."""
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tiny
 import torch
+from chatml import BOS, END, EOS, OPEN, PAD, START, said, spell
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import load_script
 from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
-from rlhf_dialog import ChatAgent, main
-from rlhf_dialog.commands import chat, train_sft
 from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import AGENT_FILE, collate
+from rlhf_dialog.models.chat_agent import collate
 from rlhf_dialog.models.generation import Sampling, StopRule, respond
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.training.supervised import sft
 
-PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
 THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
 SWITCHED = CHATML.replace(
     "<|im_start|>assistant\n", "<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif %}"
@@ -34,20 +28,6 @@ UNMARKED = (
     "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-
-
-def spell(*parts: str | int) -> list[int]:
-    """Ids written by hand: numbers as they are, texts byte by byte."""
-    letters = byte_tokenizer(separator_token=False)
-    return [i for part in parts for i in ([part] if isinstance(part, int) else letters(part)["input_ids"])]
-
-
-def said(role: str, text: str) -> list[int]:
-    """One whole message in ChatML."""
-    return spell(START, f"{role}\n{text}", END, "\n")
-
-
-OPEN = spell(START, "assistant\n")
 
 
 def encoder_of(template: str = CHATML, max_prompt_length: int = 200) -> TemplateEncoder:
@@ -257,102 +237,6 @@ def test_no_end_at_all_is_an_error():
 
 
 # the whole way
-
-
-def save(folder: Path, template: str | None) -> Path:
-    tiny.gpt2(vocab_size=261).save_pretrained(folder)
-    chat_tokenizer(template).save_pretrained(folder)
-    return folder
-
-
-def fine_tune(model: Path | None, root: Path, output: str) -> int:
-    argv = ["--data_path", str(root / "data"), "--output", str(root / output), "--turn_separator", "chat_template"]
-    argv += ["--model_path", str(model)] if model else []
-    few = ["--max_steps", "3", "--batch_size", "4", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
-    return train_sft.main([*argv, *few])
-
-
-def train(model: Path, root: Path) -> int:
-    keys = {
-        "model_path": str(model),
-        "env": {"args": {"data_path": str(root / "data")}},
-        "reward_class": {"id": "LengthMatch"},
-        **{"turn_separator": "chat_template", "max_iterations": 2, "rollout_batch_size": 6, "num_mini_batch": 2},
-        **{"max_new_tokens": 6, "device": "cpu", "run_dir": str(root / "runs"), "experiment_name": "chatty"},
-        **{"pytorch_threads": 1, "lr": 1e-3, "critic_lr": 1e-3},
-    }
-    (root / "run.yaml").write_text(json.dumps(keys), encoding="utf-8")
-    return main(["--config", str(root / "run.yaml")])
-
-
-def evaluate(agent: Path, root: Path) -> int:
-    output = str(root / "evaluation.json")
-    argv = ["--agent", str(agent), "--config", str(root / "run.yaml"), "--output", output, "--max_prompts", "4"]
-    return load_script("scripts/evaluate.py").main(argv)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder where a model that wants the user first went through fine-tuning and PPO."""
-    root = tmp_path_factory.mktemp("template")
-    tiny.write_data(root / "data", 6)
-    assert fine_tune(save(root / "model", CHATML_USER_FIRST), root, "sft") == 0
-    assert train(root / "sft", root) == 0
-    return root
-
-
-def test_ppo_trains_and_the_ratio_starts_at_one(world):
-    rows = [json.loads(line) for line in (world / "runs/chatty/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [row["iteration"] for row in rows] == [1, 2]
-    assert rows[0]["objective/kl"] == pytest.approx(0, abs=1e-5)
-    assert rows[1]["objective/kl"] != 0
-
-
-def test_the_agent_keeps_template_and_setting_and_answers(world):
-    agent = ChatAgent.load(world / "runs/chatty/agent")
-    assert agent.settings.turn_separator == "chat_template"
-    assert agent.encoder.encode_prompt(["a", "b"]) == said("user", "b") + OPEN
-    assert END in agent.stop.end_ids
-    reply = agent.chat("Hello", history=["Hi", "Who is there ?"])
-    assert isinstance(reply, str)
-    assert "<|" not in reply
-
-
-def test_a_reply_is_counted_with_its_end_token(world):
-    assert evaluate(world / "runs/chatty/agent", world) == 0
-    result = json.loads((world / "evaluation.json").read_text(encoding="utf-8"))
-    constant = result["baselines"]["constant_reply"]
-    assert constant["mean_length"]["mean"] == len("Yes , I am .") + 1
-
-
-@pytest.mark.parametrize("template", [None, "{{ raise_exception('out of service') }}"])
-@pytest.mark.parametrize("stage", ["sft", "ppo", "chat", "evaluate"])
-def test_every_stage_says_so_before_it_begins(world, tmp_path, capsys, stage, template):
-    (tmp_path / "data").symlink_to(world / "data")
-    (tmp_path / "run.yaml").symlink_to(world / "run.yaml")
-    model = save(tmp_path / "model", template)
-    (model / AGENT_FILE).write_text('{"format_version": 1, "turn_separator": "chat_template"}', encoding="utf-8")
-    if stage == "ppo":
-        (tmp_path / "run.yaml").unlink()
-    stages = {
-        "sft": lambda: fine_tune(model, tmp_path, "out"),
-        "ppo": lambda: train(model, tmp_path),
-        "chat": lambda: chat.main(["--agent", str(model)]),
-        "evaluate": lambda: evaluate(model, tmp_path),
-    }
-    assert stages[stage]() == 2
-    error = capsys.readouterr().err
-    assert "turn_separator" in error
-    assert "chat template" in error
-    assert "Traceback" not in error
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "runs" / "chatty" / "metrics.jsonl").exists()
-
-
-def test_a_new_tokenizer_has_no_template(world, tmp_path, capsys):
-    (tmp_path / "data").symlink_to(world / "data")
-    assert fine_tune(None, tmp_path, "out") == 2
-    assert "turn_separator: chat_template needs a tokenizer with a chat template" in capsys.readouterr().err
 
 
 def test_labels_and_merged_rows_with_a_template():

@@ -3,12 +3,11 @@
 import json
 import logging
 import time
-from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import ROOT
 from tiny import byte_tokenizer, dialogues, write_data
 from tokenizers import processors
 
@@ -16,9 +15,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import collate
 
-REAL = Path(__file__).parents[2] / "shared/data/dailydialog"
+REAL = ROOT.parent / "shared/data/dailydialog"
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
 
 
@@ -228,13 +226,6 @@ def test_encoded_prompt_is_never_too_long_and_ends_with_the_separator(turns, max
     ids = PromptEncoder(tokenizer, "<EOU>", max_prompt_length).encode_prompt(turns)
     assert len(ids) <= max_prompt_length
     assert ids[-1] == tokenizer.convert_tokens_to_ids("<EOU>")
-
-
-def test_collate_pads_on_the_left():
-    prompt_ids, prompt_mask = collate([[5, 6, 7], [8], [9, 0]], pad_id=1)
-    assert prompt_ids.tolist() == [[5, 6, 7], [1, 1, 8], [1, 9, 0]]
-    assert prompt_mask.tolist() == [[True, True, True], [False, False, True], [False, True, True]]
-    assert (prompt_ids.dtype, prompt_mask.dtype) == (torch.long, torch.bool)
 
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=12)

@@ -1,19 +1,16 @@
 """What the DeepSpeed keys and JSON files mean, and what of them is refused; no engine is made here."""
 
-import importlib
 import json
 import logging
 import re
 from pathlib import Path
 
 import pytest
-import torch
 from processes import ROOT
-from torch import nn
+from zero_files import config
 
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, replace_keys
-from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.deepspeed_config import (
     asks_deepspeed,
     check_token_count,
@@ -22,21 +19,8 @@ from rlhf_dialog.distributed.deepspeed_config import (
     frozen_settings,
     read_engine_file,
 )
-from rlhf_dialog.distributed.deepspeed_engine import load_deepspeed
-from rlhf_dialog.distributed.lockstep import Lockstep, Unit
-from rlhf_dialog.distributed.placement import check_placement
-from rlhf_dialog.distributed.world import World
-from rlhf_dialog.distributed.zero_checkpoint import refuse_another_partitioning
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import build_reward
-
-
-def config(folder: Path | None = None, args: dict | None = None, **keys) -> Config:
-    reward = {"id": "NLPReward", "args": {"intent_coef": 0, **(args or {})}}
-    raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": reward, "device": "cpu"}
-    made = Config.model_validate(raw | {"use_deepspeed": True} | keys)
-    made._folder = folder
-    return made
 
 
 @pytest.fixture
@@ -227,60 +211,3 @@ def test_frozen_models_with_any_reward(key):
 def test_use_deepspeed_of_a_reward_is_true_or_false():
     with pytest.raises(UserError, match=r"parts\[0\]\.args\.use_deepspeed: 'yes' must be true or false"):
         build_reward("CompositeReward", {"parts": [nested(0, {"use_deepspeed": "yes", "meteor_wordnet": "off"})]})
-
-
-def test_fp16_weights_need_a_gpu():
-    with pytest.raises(UserError, match="fp16 weights need a GPU"):
-        check_placement(config(use_fp16=True), torch.device("cpu"))
-
-
-def test_without_deepspeed_the_extra_is_named(monkeypatch):
-    def absent(name):
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    with pytest.raises(UserError, match=r"pip install \"rlhf-dialog\[deepspeed\]\""):
-        load_deepspeed(torch.device("cpu"))
-
-
-def test_a_checkpoint_of_another_sharing_is_refused(tmp_path):
-    zero = {"policy": {"stage": 2, "world_size": 4, "precision": "bf16", "scaler": {}}}
-    refuse_another_partitioning(tmp_path, {}, {}, World())
-    with pytest.raises(UserError, match="ZeRO stage 2 in bf16 on 4 processes, but this run has no ZeRO"):
-        refuse_another_partitioning(tmp_path, {"zero": zero}, {}, World())
-
-
-class Three(World):
-    """A rank beside which another wants units 1, 0 and then nothing."""
-
-    wanted = (1, 0, 2, 2, 2, 2)
-
-    def least(self, number: int) -> int:
-        self.__dict__.setdefault("asked", []).append(number)
-        return min(number, self.wanted[len(self.__dict__["asked"]) - 1])
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_lockstep_makes_the_calls_that_others_want(fails):
-    modules = [nn.Linear(2, 2), nn.Linear(2, 2)]
-    ended: list[int] = []
-    units = [Unit(m, lambda m=m: m(torch.zeros(1, 2)), lambda i=i: ended.append(i)) for i, m in enumerate(modules)]
-    steps = Lockstep(Three(), units)
-
-    def own():
-        with steps.together():
-            modules[1](torch.ones(1, 2))
-            if fails:
-                raise ValueError("mine")
-
-    if fails:
-        with pytest.raises(ValueError, match="mine"):
-            own()
-    else:
-        own()
-    assert ended == [1, 0]  # its own with that of the other rank, then one that counts nowhere
-    assert (steps.passes, steps.blank_passes) == (2, 1)
-    modules[0](torch.ones(1, 2))
-    assert ended == [1, 0]  # no hook is left

@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from test_lora import CPU, EPISODES, save
-from test_trainer import make_trainer, numbers_of, settings
+from saved_models import CPU, EPISODES, save
 from tiny import gpt2
+from trainers import make_trainer, numbers_of, settings
 
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World

@@ -1,15 +1,16 @@
 """Device, seeds and processes of a run."""
 
-import random
+import time
 
-import numpy as np
 import pytest
 import torch
+from ranks import runs_in_ranks
 
+from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch, random_states
+from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import RunStopped, UserError
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
 
@@ -75,27 +76,59 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
         launch.start(config())
 
 
-def draws() -> tuple:
-    return random.random(), float(np.random.rand()), float(torch.rand(())), torch.randperm(9).tolist()
-
-
-def test_one_seed_seeds_all_three_generators():
-    random_states.seed_everything(5)
-    first = draws()
-    random_states.seed_everything(6)
-    second = draws()
-    random_states.seed_everything(5)
-    assert draws() == first
-    assert all(a != b for a, b in zip(first, second, strict=True))
-    random.seed(5)
-    np.random.seed(5)
-    torch.manual_seed(5)
-    assert draws() == first
-
-
 def test_threads(monkeypatch):
     seen = []
     monkeypatch.setattr(torch, "set_num_threads", seen.append)
     launch.set_threads(config())
     launch.set_threads(config(pytorch_threads=2))
     assert seen == [2]
+
+
+def speak(rank: int, errors: dict, after: float = 0) -> int:
+    def run() -> None:
+        world = launch.start(__import__("ranks").CONFIG)
+        with world.contact():
+            if errors.get("alone") == rank:
+                raise RunStopped("only here")
+            if errors.get("dies") == rank:
+                __import__("os")._exit(9)
+            if errors.get("breaks") == rank:
+                raise ZeroDivisionError("oops")
+            if errors.get("alone") is not None:
+                time.sleep(after)
+                return
+            with world.fail_together():
+                if errors.get("step") == rank:
+                    raise UserError("bad reward")
+
+    return launch.with_one_voice(lambda: exit_code_of(run, debug=False))
+
+
+@pytest.mark.multiprocess
+def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
+    for wait in ("NOTICE_TIMEOUT", "REPORT_TIMEOUT"):
+        monkeypatch.setattr(launch, wait, 3600)  # nobody waits in vain
+    for rank in (0, 1):
+        (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
+        assert (code, other) == (2, 2)
+        assert said.count(f"error: rank {rank}: bad reward") == 1
+        assert (out, err) == ("", "")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", ["dies", "breaks"])
+def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
+    first, second = runs_in_ranks(2, lambda r: speak(r, {kind: 1}), tmp_path)
+    assert first[0] == 3
+    assert "rank 0 has lost another process" in first[2]
+    if kind == "breaks":
+        assert second[0] == 1
+        assert second[2].startswith("rank 1 failed:\nTraceback")
+        assert "ZeroDivisionError: oops" in second[2]
+
+
+@pytest.mark.multiprocess
+def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.5)
+    _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
+    assert (second[0], second[2]) == (3, "rank 1: error: only here\n")

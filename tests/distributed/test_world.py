@@ -1,15 +1,12 @@
 """What several processes know together: sums, words, errors; and how one voice speaks for them."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 import torch
-from ranks import in_ranks, runs_in_ranks
+from ranks import in_ranks
 
-from rlhf_dialog.commands.command_line import exit_code_of
-from rlhf_dialog.distributed import launch, random_states
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.training import ppo
@@ -156,71 +153,4 @@ def test_an_error_of_what_only_rank_0_does_reaches_all():
     assert in_ranks(2, first_fails, KeyError("x")) == [("KeyError", "'x'"), ("RunStopped", "KeyError: 'x'")]
 
 
-def seeded(world: World) -> list[float]:
-    random_states.seed_rank(3, world)
-    drawn = [torch.rand(()).item(), float(np.random.rand())]
-    random_states.seed_rank(3, world, 7)
-    return [*drawn, torch.rand(()).item()]
-
-
-def test_each_rank_draws_its_own_numbers_and_rank_0_those_of_one_process():
-    random_states.seed_everything(3)
-    alone = [torch.rand(()).item(), float(np.random.rand())]
-    found = [seeded(World(rank, 3)) for rank in range(3)]
-    assert found[0][:2] == alone
-    assert len({number for one in found for number in one}) == 9
-    random_states.seed_everything(4)
-    assert torch.rand(()).item() not in found[1]  # seed + rank would repeat the runs of other seeds
-
-
 # one voice
-
-
-def speak(rank: int, errors: dict, after: float = 0) -> int:
-    def run() -> None:
-        world = launch.start(__import__("ranks").CONFIG)
-        with world.contact():
-            if errors.get("alone") == rank:
-                raise RunStopped("only here")
-            if errors.get("dies") == rank:
-                __import__("os")._exit(9)
-            if errors.get("breaks") == rank:
-                raise ZeroDivisionError("oops")
-            if errors.get("alone") is not None:
-                time.sleep(after)
-                return
-            with world.fail_together():
-                if errors.get("step") == rank:
-                    raise UserError("bad reward")
-
-    return launch.with_one_voice(lambda: exit_code_of(run, debug=False))
-
-
-@pytest.mark.multiprocess
-def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
-    for wait in ("NOTICE_TIMEOUT", "REPORT_TIMEOUT"):
-        monkeypatch.setattr(launch, wait, 3600)  # nobody waits in vain
-    for rank in (0, 1):
-        (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
-        assert (code, other) == (2, 2)
-        assert said.count(f"error: rank {rank}: bad reward") == 1
-        assert (out, err) == ("", "")
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("kind", ["dies", "breaks"])
-def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
-    first, second = runs_in_ranks(2, lambda r: speak(r, {kind: 1}), tmp_path)
-    assert first[0] == 3
-    assert "rank 0 has lost another process" in first[2]
-    if kind == "breaks":
-        assert second[0] == 1
-        assert second[2].startswith("rank 1 failed:\nTraceback")
-        assert "ZeroDivisionError: oops" in second[2]
-
-
-@pytest.mark.multiprocess
-def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.5)
-    _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
-    assert (second[0], second[2]) == (3, "rank 1: error: only here\n")

@@ -5,11 +5,9 @@ import doctest
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments import Environment, SingleTurn, base, single_turn
+from rlhf_dialog.environments import base, single_turn
 from rlhf_dialog.environments.base import answer, opened
 from rlhf_dialog.errors import UserError
-
-PROMPT = Dialogue(["Hi .", "Who is there ?"], reference="Ada .", act=1, meta={"index": 7})
 
 
 class Answering:
@@ -24,14 +22,6 @@ class Answering:
 
     def step(self, reply):
         return self.returned
-
-
-def test_a_prompt_is_an_episode_of_one_step():
-    environment: Environment = SingleTurn(PROMPT)
-    text, info = environment.reset(seed=7)
-    assert (text, info) == ("Who is there ?", {"prompt": PROMPT})
-    assert environment.step("Ben .") == ("", 0.0, True, False, {})
-    assert opened(environment) is PROMPT
 
 
 def test_a_users_own_environment_needs_no_base_class():

@@ -1,6 +1,5 @@
 """A stranger's folder: what its configuration may not do to whoever evaluates it, chats with it, resumes it or begins with it."""
 
-# ruff: noqa: F811  fixtures of other files
 import json
 import shutil
 from pathlib import Path
@@ -8,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from test_configs import load_script
-from test_evaluate import ACTS, classifier, data, save_run, script  # noqa: F401  fixtures
-from test_remote import no_proxy, serving  # noqa: F401  fixtures
-from test_security import MARKER, folder, with_code, write_run  # noqa: F401  fixtures
+from evaluations import ACTS, save_run
+from poisoned import MARKER, with_code, write_run
+from processes import load_script
+from servers import serving
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog import BaseReward, RewardFactory, UserError, main
@@ -21,6 +20,7 @@ from rlhf_dialog.evaluation.found_config import number_in, read_run_config
 from rlhf_dialog.rewards import LengthMatch, remote
 from rlhf_dialog.rewards.composite import reaches_out
 
+pytestmark = pytest.mark.usefixtures("no_proxy")
 LENGTH = {"id": "LengthMatch"}
 BUILT_IN = {"CompositeReward", "Intent", "LengthMatch", "Meteor", "NLPReward", "RemoteReward"}
 

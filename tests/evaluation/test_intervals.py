@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_of
-from rlhf_dialog.evaluation.measure import Measured, differences, perplexity, with_intervals
+from rlhf_dialog.evaluation.measure import perplexity
 
 
 def test_the_interval_is_that_of_the_mean():
@@ -68,18 +68,3 @@ def test_resamples_without_a_number_say_nothing():
     rows = np.zeros((8, 2))
     rows[3] = 1
     assert intervals.interval(Statistic(rows, intervals.ratio)) == {"mean": 1.0, "low": 1.0, "high": 1.0}
-
-
-def test_paired_differences_are_narrower_than_two_independent_samples():
-    """Prompts differ by far more than systems do; pairing takes that out."""
-    rng = np.random.default_rng(0)
-    prompts, noise = rng.normal(0, 10, 300), rng.normal(0, 0.1, 300)
-    before = Measured({"score": prompts}, {"distinct_1": np.array([0.5, 0.7])})
-    after = Measured({"score": prompts + 0.2 + noise}, {"distinct_1": np.array([0.6, 0.8])})
-    found = differences(before, after)
-    assert found["score"]["mean"] == pytest.approx(0.2 + noise.mean())
-    assert found["score"]["low"] > 0.15
-    assert found["score"]["high"] - found["score"]["low"] < 0.05
-    alone = with_intervals(after)["score"]
-    assert alone["high"] - alone["low"] > 1
-    assert found["distinct_1"] == {key: pytest.approx(0.1) for key in ("mean", "low", "high")}

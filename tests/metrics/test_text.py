@@ -1,13 +1,8 @@
 """Vec-infos and text counts; every expected number is counted by hand."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
 
-from rlhf_dialog import NLPVecInfo, VecInfo, VecInfoFactory
-from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.metrics.text import blocked_distinct_n, distinct_n, ngrams
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, distinct_n, ngrams, others
 
 
 def test_ngrams_by_hand():
@@ -41,31 +36,17 @@ def test_blocks_are_equal_and_the_rest_is_left_out():
     assert blocked_distinct_n(["a"] * 250, 1) == [1 / 100, 1 / 100]
 
 
-def test_nlp_vec_info_by_hand():
-    rollout = SimpleNamespace(
-        dialogues=[Dialogue([], response="yes I do"), Dialogue([], response=""), Dialogue([], response="yes I go now")],
-        rewards=torch.tensor([[1.0, -0.5, 0.0], [0.25, 0.25, 1.0], [0.0, 0.0, -3.0]]),
-    )
-    found = NLPVecInfo()(rollout)
-    assert found == {
-        "response/words": pytest.approx(7 / 3),
-        "response/distinct_2": pytest.approx(4 / 5),  # yes I, I do, yes I, I go, go now
-        "objective/episode_reward": pytest.approx((0.5 + 1.5 - 3.0) / 3),
-    }
-    assert all(type(value) is float for value in found.values())
+def test_copied_counts_bigrams_of_the_reply():
+    assert copied("Do you like tea ?", "you like coffee ?") == pytest.approx(1 / 3)
+    assert copied("Do you like tea ?", "DO YOU like tea ?") == 1
+    assert copied("a b", "b a") == copied("a b", "a") == copied("a b", "") == 0
 
 
-def test_a_vec_info_of_ones_own_registers_like_the_built_in(monkeypatch):
-    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
-
-    @VecInfoFactory.register("Mine")
-    class Mine(VecInfo):
-        def __init__(self, scale: float = 2.0):
-            self.scale = scale
-
-        def __call__(self, rollout):
-            return {"my/number": self.scale}
-
-    assert VecInfoFactory.create("Mine", {"scale": 3.0})(None) == {"my/number": 3.0}
-    assert type(VecInfoFactory.create("NLPVecInfo", {})) is NLPVecInfo
-    assert VecInfo()(None) == {}
+@pytest.mark.parametrize("count", [2, 3, 10, 101])
+def test_others_is_a_permutation_without_a_fixed_point(count):
+    for seed in range(5):
+        forward, back = others(count, seed), others(count, seed, step=-1)
+        assert sorted(forward) == list(range(count))
+        assert all(i != j for i, j in enumerate(forward))
+        assert [back[j] for j in forward] == list(range(count))
+    assert others(count, 0) != others(count, 1) or count < 4

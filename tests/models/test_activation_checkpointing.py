@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from test_lora import CPU, EPISODES, save
-from test_trainer import make_trainer, numbers_of, settings
+from saved_models import CPU, EPISODES, save
 from tiny import gpt2, llama
 from torch import nn
+from trainers import make_trainer, numbers_of, settings
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.activation_checkpointing import recompute_layers

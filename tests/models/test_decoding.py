@@ -5,38 +5,20 @@ import copy
 import plain
 import pytest
 import torch
-from plain import Case, new_case
-from test_policy import every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
-from zoo import END, PAD, new_lm
+from plain import new_case
+from policies import Ends, answered, as_case, every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
+from zoo import PAD, new_lm
 
 from rlhf_dialog.models import generation
 from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder, new_decoder, position_ids_of
-from rlhf_dialog.models.generation import Sampling, respond
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic
-from rlhf_dialog.training.rollout import _evaluate
+from rlhf_dialog.training.episodes import Episodes
+from rlhf_dialog.training.rollout import _teacher_forced
 
 FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
 FLOATS = ("logprobs", "entropy", "values")
-
-
-class Ends:
-    """A response ends with one of these ids; a quarter of them, so that rows end at different times."""
-
-    def __init__(self, ids=(END, *range(40, 50))):
-        self.end_ids = list(ids)
-
-    def ended(self, ids):
-        return torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
-
-
-def answered(policy, case, sampling, stop=None, seed=0, **options):
-    torch.manual_seed(seed)
-    return respond(policy, case.prompt_ids, case.prompt_mask, sampling, stop or Ends(), PAD, **options)
-
-
-def as_case(case, found):
-    return Case(case.prompt_ids, case.prompt_mask, found.ids, found.mask, found.support)
 
 
 def compare(kind, found, expected, mask, **closer):
@@ -129,7 +111,8 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     found = answered(policy, case, Sampling(7, 0.8, **filters))
     found.mask &= torch.rand(found.mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
     case, models = as_case(case, found), Models(policy, critic, reference, None)
-    tensors = _evaluate(models, case.prompt_ids, case.prompt_mask, found, 0.8, 2)
+    episodes = Episodes([], case.prompt_ids, case.prompt_mask, found, None)
+    tensors = _teacher_forced(models, episodes, 0.8, 2)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
     expected["values"] = (

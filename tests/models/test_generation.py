@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from masks import masks_of
 from tiny import byte_tokenizer, gpt2, llama
 from torch import nn
 from transformers import PretrainedConfig
@@ -20,8 +21,6 @@ from rlhf_dialog.models.generation import (
     teacher_forced_values,
     unpacked,
 )
-from rlhf_dialog.models.logprobs import on_support
-from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
 
@@ -449,23 +448,9 @@ def test_compare_unfiltered_by_brute_force():
             assert mass[b, t].item() == pytest.approx(sum(q[i].item() for i in kept), abs=1e-9)
 
 
-def test_on_support_by_hand():
-    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
-    assert on_support(logits, torch.tensor([[3, 0, -1]])).tolist() == [[4.0, 1.0, -torch.inf]]
-    assert on_support(logits.unsqueeze(0), torch.tensor([[[3, 0, -1]]])).tolist() == [[[4.0, 1.0, -torch.inf]]]
-
-
 def test_unpacked_by_hand():
     mask = masks_of("101", "000", "010")
     assert unpacked(torch.tensor([5.0, 6.0, 7.0]), mask).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]
-
-
-def masks_of(*rows):
-    return torch.tensor([[letter == "1" for letter in row] for row in rows])
-
-
-def test_last_token_by_hand():
-    assert last_token(masks_of("110", "101", "000", "010")).tolist() == [1, 2, -1, 1]
 
 
 def test_microbatches_by_hand():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlhf_dialog.models.logprobs import TokenPredictions, at_least_float32, predict
+from rlhf_dialog.models.logprobs import TokenPredictions, at_least_float32, on_support, predict
 
 INF = torch.inf
 
@@ -123,3 +123,9 @@ def test_it_keeps_one_buffer():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
         predict(logits, targets, 0.7, None, True)
     assert sorted(kept) == [5, 5, 5, 5000]
+
+
+def test_on_support_by_hand():
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    assert on_support(logits, torch.tensor([[3, 0, -1]])).tolist() == [[4.0, 1.0, -torch.inf]]
+    assert on_support(logits.unsqueeze(0), torch.tensor([[[3, 0, -1]]])).tolist() == [[[4.0, 1.0, -torch.inf]]]

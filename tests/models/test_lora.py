@@ -7,9 +7,10 @@ import pytest
 import torch
 from ranks import in_ranks
 from safetensors.torch import load_file
-from test_ranks import distance, one_step
-from test_trainer import PROMPTS, Places, Share, numbers_of, parameters, settings
-from tiny import byte_tokenizer, gpt2, llama
+from saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
+from steps import distance, one_step
+from tiny import gpt2, llama
+from trainers import PROMPTS, Places, Share, numbers_of, parameters, settings
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog.distributed.world import World
@@ -25,16 +26,6 @@ from rlhf_dialog.runs.checkpoint import load_checkpoint, load_weights, newest_ch
 from rlhf_dialog.training.trainer import PPOTrainer
 
 R, ALPHA = 4, 6.0
-CPU = torch.device("cpu")
-PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
-RESPONSE = torch.tensor([[20, 21, 22], [23, 24, 257]])
-EPISODES = (PROMPT, MASK, RESPONSE, torch.ones_like(RESPONSE, dtype=torch.bool))
-
-
-def save(folder, lm):
-    lm.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from poisoned import MARKER, Bomb, edit, with_code, write_run
 from processes import ROOT, environment, output_of
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
 
@@ -21,38 +22,7 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.models.loading import load_causal_lm, load_models, read_tokenizer
 from rlhf_dialog.rewards.intent import Intent
 
-MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters
 SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
-
-
-class Bomb:
-    """Leaves a file behind when it is unpickled."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
-@pytest.fixture
-def went_off(tmp_path):
-    """The file that a bomb leaves."""
-    return tmp_path / "went_off"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A whole model with its tokenizer."""
-    tiny.gpt2().save_pretrained(tmp_path / "model")
-    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-def edit(path: Path, **values) -> None:
-    """Change keys of a JSON file."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(data | values), encoding="utf-8")
 
 
 def plain(path: Path, bomb: Bomb) -> None:
@@ -178,14 +148,6 @@ def test_the_talk_names_no_key_that_it_does_not_have(folder, went_off):
 # code of a model folder
 
 
-def with_code(folder: Path, went_off: Path) -> None:
-    """Let model and tokenizer of the folder ask for code of their own."""
-    auto = {"AutoConfig": "odd.Odd", "AutoModelForCausalLM": "odd.Odd", "AutoTokenizer": ["odd.Odd", None]}
-    edit(folder / "config.json", model_type="odd", auto_map=auto)
-    edit(folder / "tokenizer_config.json", tokenizer_class="Odd", auto_map={"AutoTokenizer": ["odd.Odd", None]})
-    (folder / "odd.py").write_text(f"open({str(went_off)!r}, 'w')\nclass Odd: pass\n", encoding="utf-8")
-
-
 def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, went_off):
     with_code(folder, went_off)
     for load in (load_causal_lm, read_tokenizer):
@@ -286,18 +248,6 @@ def test_a_secret_in_the_configuration_is_refused_without_being_shown(folder, ke
         loading.load_config(path)
     assert f"{key}: unknown key; set secrets in the environment" in str(error.value)
     assert MARKER not in str(error.value)
-
-
-def write_run(tmp_path: Path, folder: Path, **values) -> Path:
-    settings = {
-        "model_path": str(folder),
-        "env": {"args": {"data_path": str(tiny.write_data(tmp_path / "data", 6))}},
-        "reward_class": {"id": "LengthMatch"},
-        **{"rollout_batch_size": 4, "num_mini_batch": 2, "ppo_epoch": 1, "max_new_tokens": 5, "max_prompt_length": 40},
-        **{"max_iterations": 1, "device": "cpu", "pytorch_threads": 1},
-    }
-    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(settings | values), encoding="utf-8")
-    return tmp_path / "ppo.yaml"
 
 
 def holding(root: Path, text: str) -> list[str]:

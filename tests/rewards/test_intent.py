@@ -6,12 +6,11 @@ import time
 import huggingface_hub
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from classifiers import CLS, LETTERS, SEP, letters, save_classifier, word_tokenizer
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
-    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
 )
@@ -20,51 +19,13 @@ from rlhf_dialog.data import hub
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.rewards.nlp_reward import NLPReward
 
-PAD, UNK, CLS, SEP = range(4)
-LETTERS = "abcdefghijklmnopqrst"
 A, B, C, D, E, F = range(4, 10)
-
-
-def word_tokenizer(**options):
-    """One token a letter: a is 4, b is 5 ..; [CLS] x [SEP] or [CLS] x [SEP] y [SEP]."""
-    vocab = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *LETTERS])}
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    inputs = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**names, **inputs, **options})
-
-
-def save_classifier(folder, tokenizer=None, **config):
-    """A random BERT whose weights are large enough that it gives different classes to different texts."""
-    sizes = {"vocab_size": 24, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    rest = {"num_attention_heads": 2, "max_position_embeddings": 24, "num_labels": 4, "initializer_range": 0.6}
-    torch.manual_seed(1)
-    BertForSequenceClassification(BertConfig(**{**sizes, **rest, **config})).save_pretrained(folder)
-    (tokenizer or word_tokenizer()).save_pretrained(folder)
-    return str(folder)
-
-
-def letters(count, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return " ".join(LETTERS[i] for i in torch.randint(len(LETTERS), (count,), generator=generator).tolist())
 
 
 def some_dialogues():
     lengths = [3, 9, 1, 6, 2, 8, 5, 4, 7, 1, 9, 0]
     return [Dialogue([letters(4, 50 + i), letters(5, i)], letters(n, 100 + i), act=1) for i, n in enumerate(lengths)]
-
-
-@pytest.fixture(scope="module")
-def pair_folder(tmp_path_factory):
-    return save_classifier(tmp_path_factory.mktemp("classifier") / "pair", rlhf_dialog_input="pair")
 
 
 @pytest.fixture(scope="module")
@@ -268,15 +229,3 @@ def test_hub_name_loads_through_the_local_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(hub, "hub_reachable", lambda: False)
     assert Intent("someone/acts").input == "pair"
-
-
-def test_nlp_reward_is_the_weighted_sum(pair_folder):
-    dialogues = [Dialogue([letters(5, i)], letters(4, 100 + i), letters(4, 100 + i), act=1 + i % 4) for i in range(8)]
-    intents = Intent(pair_folder)(dialogues)
-    assert 0 < sum(intents) < 8
-    # response = reference, 4 words in one chunk: METEOR 1 - 0.5 / 4^3
-    reward = NLPReward(pair_folder, intent_coef=0.3, meteor_coef=0.6, meteor_wordnet="off")
-    expected = [0.3 * value + 0.6 * (1 - 0.5 / 64) for value in intents]
-    assert reward(dialogues) == pytest.approx(expected)
-    assert set(reward.needs) == {"reference", "act"}
-    assert list(reward.score(dialogues).parts) == ["intent", "meteor_exact_stem"]

@@ -6,11 +6,11 @@ import re
 import socket
 import threading
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
 from processes import ROOT
+from servers import serving
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -18,66 +18,12 @@ from rlhf_dialog.rewards import CompositeReward, RemoteReward, RewardError, buil
 from rlhf_dialog.rewards.remote import MAX_ANSWER, MAX_BACKOFF, as_json
 from rlhf_dialog.rewards.scoring import ScoringRules
 
+pytestmark = pytest.mark.usefixtures("no_proxy")
 DIALOGUES = [
     Dialogue(["Hi .", "Who ?"], f"reply {i} é", "Ada .", act=1 + i % 4, truncated=i == 2, meta={"index": i})
     for i in range(5)
 ]
 SKIP = ScoringRules(skip_unscored=True)
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-
-class Server:
-    """Remembers the requests; `answer(number of the request, body)` gives status and bytes, or does as it likes."""
-
-    def __init__(self, answer):
-        self.requests, self.headers, self.closing = [], [], threading.Event()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                server.requests.append(body)
-                server.headers.append(dict(self.headers))
-                try:
-                    found = answer(len(server.requests), body, self)
-                    if found is not None:
-                        status, text = found
-                        self.send_response(status)
-                        self.send_header("Content-Length", str(len(text)))
-                        self.end_headers()
-                        self.wfile.write(text)
-                except OSError:
-                    pass
-
-            do_GET = do_POST
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_port}/score"
-
-    @property
-    def sizes(self):
-        return [len(json.loads(body)["dialogues"]) for body in self.requests]
-
-
-@contextmanager
-def serving(answer):
-    server = Server(answer)
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.closing.set()
-        server.http.shutdown()
-        server.http.server_close()
 
 
 def lengths(number, body, handler):

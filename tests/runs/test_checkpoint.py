@@ -12,13 +12,11 @@ import yaml
 from processes import output_of
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from test_trainer import Places, make_trainer, parameters
 from tiny import byte_tokenizer, gpt2, llama
+from trainers import Places, make_trainer, parameters
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
 from rlhf_dialog.config.loading import load_config
-from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.runs import checkpoint
@@ -116,7 +114,7 @@ def test_resume_in_another_process(tmp_path):
     steps(trainer, 2)
     save(trainer, tmp_path)
     code = (
-        "import conftest, json, sys, pathlib, test_checkpoint as t\n"
+        "import offline, json, sys, pathlib, test_checkpoint as t\n"
         f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
         "json.dump(t.steps(trainer, 2), sys.stdout)"
     )
@@ -200,26 +198,6 @@ def test_a_checkpoint_that_has_the_name_of_another_iteration_is_refused(tmp_path
         resume("shared trunk", tmp_path)
 
 
-def test_random_states_are_kept_even_when_the_block_fails():
-    def draw() -> tuple:
-        return random.random(), np.random.standard_normal(), torch.rand(2).tolist()
-
-    random.seed(1), np.random.seed(2), torch.manual_seed(3)
-    draw()
-    expected = [draw() for _ in range(2)]
-    random.seed(1), np.random.seed(2), torch.manual_seed(3)
-    draw()
-
-    def fail() -> None:
-        draw()
-        torch.manual_seed(9)
-        raise KeyError
-
-    with pytest.raises(KeyError), random_states_kept():
-        fail()
-    assert [draw() for _ in range(2)] == expected
-
-
 def test_the_same_iteration_is_saved_again(tmp_path):
     trainer = build("shared trunk")
     save(trainer, tmp_path)
@@ -253,38 +231,13 @@ def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypa
     assert resume("shared trunk", tmp_path).iteration == 1
 
 
-def test_a_killed_write_leaves_no_half_folder_behind(tmp_path):
-    (tmp_path / ".iter_000003.tmp").mkdir()  # of a process that was killed
-    (tmp_path / ".iter_000003.tmp/policy.safetensors").write_text("half")
-    (tmp_path / "iter_000003").mkdir()
-    (tmp_path / "iter_000003/old").write_text("old")
-    with written_whole(tmp_path / "iter_000003") as target:
-        assert list(target.iterdir()) == []
-        (target / "new").write_text("new")
-        assert (tmp_path / "iter_000003/old").exists()  # until the new one is whole
-    assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
-    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "iter_000003"):
-        raise KeyboardInterrupt
-    assert [path.name for path in tmp_path.iterdir()] == ["iter_000003"]
-    assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
+# -- what is refused
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         save(build("shared trunk"), tmp_path / "file")
-    with pytest.raises(UserError, match="cannot be written"):
-        replace_json(tmp_path / "file" / "x.json", {})
-
-
-def test_replace_json(tmp_path):
-    replace_json(tmp_path / "deep/x.json", {"a": 1})
-    replace_json(tmp_path / "deep/x.json", {"a": [2]})
-    assert json.loads((tmp_path / "deep/x.json").read_text()) == {"a": [2]}
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.json"]
-
-
-# -- what is refused
 
 
 def test_no_checkpoint(tmp_path):
@@ -485,38 +438,6 @@ def test_json_that_is_no_state_is_the_users_error(tmp_path, state):
     path.write_text(json.dumps(state))
     with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
         resume("shared trunk", tmp_path)
-
-
-def test_a_swap_that_was_killed_is_taken_back_or_finished(tmp_path):
-    for name in ("back", ".done.old", "done", ".half.tmp"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    (tmp_path / "back").rename(tmp_path / ".back.old")
-    (tmp_path / ".file.tmp").write_text("half")
-    mend_swaps(tmp_path, ("back", "done", "half", "file", "absent"))
-    assert {path.name: (path / "file").read_text() for path in tmp_path.iterdir()} == {"back": "back", "done": "done"}
-    (tmp_path / "back").rename(tmp_path / ".back.old")
-    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "back"):
-        raise KeyboardInterrupt
-    assert (tmp_path / "back/file").read_text() == "back"
-
-
-def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
-    with written_whole(tmp_path / "agent") as target:
-        (target / "file").write_text("old")
-    real = Path.rename
-
-    def refuse(self, target):
-        if self.name.endswith(".tmp"):
-            raise OSError("Input/output error")
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(UserError, match="Input/output error"), written_whole(tmp_path / "agent") as target:
-        (target / "file").write_text("new")
-    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
-        tmp_path / "agent/file": "old"
-    }
 
 
 def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import PROMPTS, make_trainer, settings
+from judges import DEPTHS, Halved, Judge, Words, inside, summed
 from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
+from trainers import PROMPTS, make_trainer, settings
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.composite import CompositeReward
+from rlhf_dialog.rewards import CompositeReward
 from rlhf_dialog.runs import identity
 
 
@@ -164,3 +165,23 @@ def test_changed_settings_are_named():
     assert identity.changed_settings(settings(use_linear_lr_decay=True, max_iterations=4), decay) == [
         "max_iterations null -> 4"
     ]
+
+
+@DEPTHS
+def test_the_identity_holds_the_models_of_a_reward(depth):
+    def identity_of(reward):
+        trainer = make_trainer(reward)
+        return identity.identity_of(trainer.config, trainer.models, trainer.prompts, trainer.scorer.reward)
+
+    then = identity_of(inside(depth, Judge()))
+    assert list(then["reward models"]) == ["judge"]
+    assert then["reward models"]["judge"].startswith("Linear, 2 parameters, ")
+    identity.refuse_another_run(identity_of(inside(depth, Judge())), then, Path("a/b/c"))
+    with pytest.raises(UserError, match="reward models: "):
+        identity.refuse_another_run(identity_of(inside(depth, Judge(bias=1.0))), then, Path("a/b/c"))
+    del then["reward models"]  # of an earlier version
+    identity.refuse_another_run(identity_of(inside(depth, Judge(bias=1.0))), then, Path("a/b/c"))
+
+
+def test_the_identity_names_what_a_reward_asks():
+    assert identity.part_names(summed(Words(), Halved(Words()))) == ["words", "halved", "words"]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_rollout import EOS, EOU, PAD, Recording, ids_of, slow, world
+from rollouts import EOS, EOU, PAD, Recording, ids_of, slow, world
 from tiny import byte_tokenizer
 from torch import nn
 from transformers import PretrainedConfig

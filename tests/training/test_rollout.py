@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rollouts import EOS, EOU, PAD, PROMPTS, Recording, ids_of, slow, world
 from tiny import byte_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
@@ -16,40 +17,10 @@ from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import KeyValues
-from rlhf_dialog.models.policy import Critic, Policy, run_rows
+from rlhf_dialog.models.policy import Policy, run_rows
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
 from rlhf_dialog.training.rollout import collect, prompt_names, without_unscored
-
-PAD, EOS, EOU = 256, 257, 258
-PROMPTS = [
-    Dialogue(["Where is the ladder ?"], reference="Here .", act=1, meta={"index": 0}),
-    Dialogue(["Hi .", "Who is there ?"], reference="Ada .", act=1, meta={"index": 1}),
-    Dialogue(["Go !"], reference="No .", act=4, meta={"index": 2}),
-]
-
-
-class Recording(BaseReward):
-    """Remembers the dialogues and scores them 10, 20, 30 ..."""
-
-    name = "recording"
-
-    def __call__(self, dialogues):
-        self.seen = dialogues
-        return [10.0 * (i + 1) for i in range(len(dialogues))]
-
-
-def world(ref_seed=0, value_head=True, critic=False, separator_token=True):
-    """Policy, reference and critic with strong opinions, and an encoder."""
-    lm = gpt2(initializer_range=0.3).eval()
-    policy = Policy(lm, with_value_head=value_head).eval()
-    ref_policy = Policy(gpt2(ref_seed, initializer_range=0.3)).eval().requires_grad_(False)
-    apart = Critic(gpt2(7, initializer_range=0.3)).eval() if critic else None
-    for module in (policy, apart):
-        if module is not None and module.value_head is not None:
-            nn.init.normal_(module.value_head.weight)
-    tokenizer = byte_tokenizer(separator_token)
-    return Models(policy, apart, ref_policy, tokenizer), PromptEncoder(tokenizer, "<EOU>", 64)
 
 
 def roll(models, encoder, sampling=None, reward=None, prompts=PROMPTS, seed=0, **options):
@@ -88,10 +59,6 @@ def scripted(*texts, tokenizer=None):
     width = max(map(len, rows))
     policy = Policy(Scripted([row + [5] * (width - len(row)) for row in rows]))
     return Models(policy, None, policy, tokenizer), PromptEncoder(tokenizer, "<EOU>", 64), width
-
-
-def ids_of(text):
-    return byte_tokenizer(separator_token=False)(text)["input_ids"]
 
 
 def test_the_text_that_rewards_see():
@@ -171,13 +138,6 @@ def test_encoded_prompts():
         assert ids[row][mask[row]].tolist() == encoder.encode_prompt(prompt.prompt_turns)
         assert (~mask[row]).tolist() == sorted((~mask[row]).tolist(), reverse=True)  # padding on the left
     assert ids[~mask].unique().tolist() == [PAD]
-
-
-def slow(models, rollout, temperature, model, b, t):
-    """Log-probs (V,) of token t of episode b, from one unpadded sequence."""
-    prompt = rollout.prompt_ids[b][rollout.prompt_mask[b]]
-    sequence = torch.cat([prompt, rollout.response_ids[b, :t]]).unsqueeze(0)
-    return (model.lm(sequence).logits[0, -1] / temperature).log_softmax(0)
 
 
 @torch.no_grad()

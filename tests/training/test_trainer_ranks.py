@@ -6,20 +6,16 @@ import math
 import pytest
 import torch
 from ranks import in_ranks
-from test_trainer import Holes, Places, Share, make_trainer, numbers_of, parameters
-from torch import Tensor
+from steps import LR, distance, one_step
+from trainers import Holes, Places, Share, make_trainer, numbers_of
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models.generation import Microbatch, teacher_forced
+from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.training import update as update_module
-from rlhf_dialog.training.minibatches import blank, minibatch_sizes, parts_of
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
-
-LR = 0.5
-
 
 # -- the same step
 
@@ -49,35 +45,10 @@ def learner(rollout: Rollout | None, rows: list[list[int]] | None, world: World,
     return trainer
 
 
-def one_step(trainer: PPOTrainer) -> dict:
-    """The gradient and the change of every parameter in one step, and its metrics."""
-    gradients, before = {}, {}
-    for name, engine in trainer.engines.items():
-        before |= {f"{name}.{key}": p for key, p in parameters(engine.module).items()}
-
-        def step(name=name, engine=engine):
-            found = engine.module.named_parameters()
-            gradients.update({f"{name}.{key}": p.grad.clone() for key, p in found if p.grad is not None})
-            engine.optimizer.step()
-
-        engine.step = step
-    metrics = trainer.step()
-    after = {f"{name}.{key}": p for name, e in trainer.engines.items() for key, p in e.module.named_parameters()}
-    moved = {key: (before[key] - after[key].detach()) / LR for key in before}
-    return {"gradients": gradients, "moved": moved, "metrics": metrics}
-
-
 def part_of_step(world: World, rollout: Rollout, rows: list[list[int]], exact: bool, keys: dict) -> dict:
     if exact:
         torch.Tensor.float = torch.Tensor.double  # this process only: models and losses in float64
     return one_step(learner(rollout, rows, world, exact, **keys))
-
-
-def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The largest norm of a difference as a share of the norm."""
-    assert set(found) == set(expected)
-    assert all(expected[key].norm() > 0 for key in expected)
-    return max(((found[key] - expected[key]).norm() / expected[key].norm()).item() for key in expected)
 
 
 def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None:
@@ -130,37 +101,6 @@ def test_ranks_make_the_step_of_one_process(monkeypatch, rows, keys, exact):
 
 
 # -- which rows
-
-
-@pytest.mark.parametrize(
-    ("counts", "minibatches"), [([16, 16], 20), ([3, 2], 4), ([7], 3), ([0, 5], 2), ([4, 4, 4], 1), ([1, 0, 9], 10)]
-)
-def test_minibatch_sizes(counts, minibatches):
-    sizes = minibatch_sizes(counts, minibatches)
-    assert [sum(own) for own in sizes] == counts
-    together = [sum(own[i] for own in sizes) for i in range(minibatches)]
-    for some in (*sizes, together):
-        assert max(some) - min(some) <= 1
-    if len(counts) == 1:
-        assert sizes[0] == [len(part) for part in torch.arange(counts[0]).tensor_split(minibatches)]
-
-
-def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
-    trainer = make_trainer(top_k=5)
-    trainer.step()
-    rollout = trainer.rollout
-    parts = parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=7)
-    assert [len(part.rows) for _, part in parts] == [2, 1, 1, 1]
-    assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
-    assert len(parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
-    assert [len(part.rows) for _, part in parts_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)] == [1]
-    losses, statistics = trainer.update.losses(*parts[-1], num_tokens=torch.tensor(9), is_first=True)
-    losses["policy"].backward()
-    gradients = [p.grad for p in trainer.models.policy.parameters()]
-    assert all(gradient is not None and not gradient.any() for gradient in gradients)
-    assert {value.item() for value in statistics.values()} == {0.0}
-    assert blank(rollout).support.shape == (1, 1, 1)
-    assert isinstance(parts[-1][1], Microbatch)
 
 
 # -- a whole iteration of its own on each rank

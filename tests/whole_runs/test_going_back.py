@@ -1,28 +1,16 @@
 """Going back to an older checkpoint: the new branch is kept, whatever came later steps aside whole, and nothing is lost."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from folders import contents, names
+from ppo_runs import planned, same, settings, weights, without_clocks
 from safetensors.torch import load_file
-from test_agent import (  # noqa: F401
-    planned,
-    refused,
-    rewards,
-    run,
-    same,
-    settings,
-    weights,
-    without_clocks,
-    world,
-)
 
-from rlhf_dialog import ChatAgent, PPOAgent, UserError, main
-from rlhf_dialog.runs.branches import check_metrics, chosen_checkpoint, leave_later
-from rlhf_dialog.runs.folder import mend
+from rlhf_dialog import ChatAgent, PPOAgent, main
 
 RUN = Path("run_results/ppo")
 CHECKPOINTS = RUN / "checkpoints"
@@ -31,17 +19,13 @@ OTHER = ["--lr", "1e-4"]  # makes the numbers of the new branch its own
 
 
 @pytest.fixture(scope="module")
-def ten(world, tmp_path_factory):  # noqa: F811
+def ten(world, tmp_path_factory):
     """The folder of a finished run: iterations 1 to 10, checkpoints 2, 4, 6, 8 and 10."""
     root = tmp_path_factory.mktemp("ten")
     (root / "ppo.yaml").write_text(yaml.safe_dump(settings(world)), encoding="utf-8")
     words = ["--config", str(root / "ppo.yaml"), "--run_dir", str(root), "--save_interval", "2"]
     assert main([*words, "--max_iterations", "10", "--keep_checkpoints", "5"]) == 0
     return root / "ppo"
-
-
-def names(folder):
-    return {path.name for path in folder.iterdir()}
 
 
 def iterations(folder):
@@ -69,14 +53,10 @@ def equal_runs(one, other):
     assert same(weights(one / "agent"), weights(other / "agent"))
 
 
-def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 # -- whole runs
 
 
-def test_a_pointer_that_somebody_set_back_begins_a_branch_that_is_kept(run, ten):  # noqa: F811
+def test_a_pointer_that_somebody_set_back_begins_a_branch_that_is_kept(run, ten):
     """It was: each new checkpoint removed by the call that wrote it, and metrics of the iterations 1 to 4, 9, 10."""
     folder, fresh = copies(ten)
     (CHECKPOINTS / "latest").write_text("iter_000002", encoding="utf-8")
@@ -92,7 +72,7 @@ def test_a_pointer_that_somebody_set_back_begins_a_branch_that_is_kept(run, ten)
 
 
 @pytest.mark.parametrize("name", ["iter_000002", "2", "000002", "iter_2"])
-def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):  # noqa: F811
+def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):
     folder, fresh = copies(ten)
     (folder / "evaluation.json").write_text("{}", encoding="utf-8")
     assert run("--resume_from", name, *OTHER, "--max_iterations", "3") == 0
@@ -111,7 +91,7 @@ def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):  #
     assert iterations(folder) == [1, 2, 3]
 
 
-def test_going_back_twice_overwrites_nothing(run, ten):  # noqa: F811
+def test_going_back_twice_overwrites_nothing(run, ten):
     folder, fresh = copies(ten)
     words = [*EVERY, "--max_iterations", "4"]
     assert run("--resume_from", "2", "--lr", "1e-2", *words) == 0
@@ -129,7 +109,7 @@ def test_going_back_twice_overwrites_nothing(run, ten):  # noqa: F811
     equal_runs(folder, fresh)
 
 
-def test_the_agent_of_the_abandoned_branch_misleads_nobody(run, rewards, ten):  # noqa: F811
+def test_the_agent_of_the_abandoned_branch_misleads_nobody(run, rewards, ten):
     copies(ten)
     assert run("--resume_from", "2", "--max_steps_typo", "1") == 2
     assert (RUN / "agent").exists()
@@ -141,7 +121,7 @@ def test_the_agent_of_the_abandoned_branch_misleads_nobody(run, rewards, ten):  
     assert isinstance(ChatAgent.load(CHECKPOINTS / "abandoned/agent").chat("Hello"), str)
 
 
-def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys):  # noqa: F811
+def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys):
     """As the error for its name says."""
     folder, _ = copies(ten)
     assert run("--resume_from", "2", *OTHER, "--max_iterations", "3") == 0
@@ -165,13 +145,13 @@ def test_an_abandoned_checkpoint_goes_on_in_a_folder_of_its_own(run, ten, capsys
 WORDS = ["--eval_interval", "1", "--eval_episodes", "2", *EVERY]
 
 
-def evaluated(run, *values):  # noqa: F811
+def evaluated(run, *values):
     """A run whose evaluations give these values."""
     assert run(*WORDS, *planned(*values), "--max_iterations", str(len(values))) == 0
 
 
 @pytest.mark.parametrize(("values", "best"), [((0.6, 0.2, 0.9), 1), ((0.2, 0.6, 0.9), 2)])
-def test_the_best_of_the_checkpoint_counts_again(run, values, best):  # noqa: F811
+def test_the_best_of_the_checkpoint_counts_again(run, values, best):
     evaluated(run, *values)
     checkpoint = contents(RUN / "best_agent")
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
@@ -186,7 +166,7 @@ def test_the_best_of_the_checkpoint_counts_again(run, values, best):  # noqa: F8
     assert state["validation"]["best"] == {"metric": "score", "num_prompts": 2, "value": 0.6, "iteration": best}
 
 
-def test_weights_of_the_best_leave_no_trace_in_the_run(run):  # noqa: F811
+def test_weights_of_the_best_leave_no_trace_in_the_run(run):
     """They are loaded to write its agent; then those of the checkpoint are loaded again."""
     evaluated(run, 0.6, 0.2, 0.9, 0.1)
     shutil.copytree(RUN, RUN.with_name("kept"))
@@ -195,7 +175,7 @@ def test_weights_of_the_best_leave_no_trace_in_the_run(run):  # noqa: F811
     assert same(weights(RUN / "best_agent"), weights(RUN.with_name("kept") / "best_agent"))
 
 
-def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):  # noqa: F811
+def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):
     evaluated(run, 0.6, 0.2, 0.9)
     shutil.rmtree(CHECKPOINTS / "iter_000001")  # as housekeeping does once there is a better one
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
@@ -208,7 +188,7 @@ def test_a_best_that_is_no_longer_there_has_no_agent(run, caplog):  # noqa: F811
     assert same(weights(RUN / "best_agent"), weights(RUN / "agent"))
 
 
-def test_a_best_that_is_older_stays(run):  # noqa: F811
+def test_a_best_that_is_older_stays(run):
     evaluated(run, 0.6, 0.2, 0.1)
     before = contents(RUN / "best_agent")
     assert run("--resume_from", "2", *WORDS, *planned(0.1), "--max_iterations", "3") == 0
@@ -238,14 +218,14 @@ def test_a_best_that_is_older_stays(run):  # noqa: F811
         (["--resume_from", "2", "--seed", "5"], "seed: 5 here, 0 in the checkpoint"),
     ],
 )
-def test_what_cannot_go_back_changes_nothing(run, refused, ten, words, said):  # noqa: F811
+def test_what_cannot_go_back_changes_nothing(run, refused, ten, words, said):
     copies(ten)
     before = contents(RUN)
     assert said in refused(*words)
     assert contents(RUN) == before
 
 
-def test_a_checkpoint_that_is_damaged_leaves_the_later_ones_where_they_are(run, ten, capsys):  # noqa: F811
+def test_a_checkpoint_that_is_damaged_leaves_the_later_ones_where_they_are(run, ten, capsys):
     copies(ten)
     (CHECKPOINTS / "iter_000002/policy_optimizer.safetensors").write_text("half", encoding="utf-8")
     before = contents(RUN)
@@ -254,20 +234,20 @@ def test_a_checkpoint_that_is_damaged_leaves_the_later_ones_where_they_are(run, 
     assert contents(RUN) == before
 
 
-def test_a_smoke_test_goes_back_nowhere(run, ten):  # noqa: F811
+def test_a_smoke_test_goes_back_nowhere(run, ten):
     copies(ten)
     before = contents(RUN)
     assert run("--resume_from", "2", "--smoke") == 0
     assert contents(RUN) == before
 
 
-def test_a_name_that_is_not_the_iteration_is_refused(run, ten, refused):  # noqa: F811
+def test_a_name_that_is_not_the_iteration_is_refused(run, ten, refused):
     copies(ten)
     shutil.copytree(CHECKPOINTS / "iter_000002", CHECKPOINTS / "iter_000003")
     assert "iter_000003: contains the state of iteration 2; rename it to iter_000002" in refused("--resume_from", "3")
 
 
-def test_resume_from_replaces_a_pointer_that_leads_nowhere(run, ten):  # noqa: F811
+def test_resume_from_replaces_a_pointer_that_leads_nowhere(run, ten):
     copies(ten)
     (CHECKPOINTS / "latest").write_text("iter_000077", encoding="utf-8")
     assert run("--resume_from", "10", "--max_iterations", "11") == 0
@@ -285,7 +265,7 @@ GAPS = {
 
 
 @pytest.mark.parametrize("gap", GAPS)
-def test_metrics_that_do_not_reach_the_checkpoint(run, refused, ten, gap):  # noqa: F811
+def test_metrics_that_do_not_reach_the_checkpoint(run, refused, ten, gap):
     found, said = GAPS[gap]
     copies(ten)
     if found is None:
@@ -304,90 +284,3 @@ def test_metrics_that_do_not_reach_the_checkpoint(run, refused, ten, gap):  # no
 
 
 # -- on the disk
-
-
-def make_checkpoints(folder, *iterations, latest, best=None):
-    for i in iterations:
-        (folder / f"checkpoints/iter_{i:06d}").mkdir(parents=True)
-        (folder / f"checkpoints/iter_{i:06d}/trainer.json").write_text(str(i))
-    (folder / "checkpoints/latest").write_text(f"iter_{latest:06d}")
-    for name in ("agent", "best_agent"):
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(name)
-    if best is not None:
-        (folder / "checkpoints/best").write_text(f"iter_{best:06d}")
-    (folder / "metrics.jsonl").write_text("".join(f'{{"iteration": {i}}}\n' for i in range(1, max(iterations) + 1)))
-
-
-def test_the_beginning_of_a_run_with_other_weights_needs_no_metrics(tmp_path):
-    make_checkpoints(tmp_path, 0, latest=0)
-    (tmp_path / "metrics.jsonl").unlink()
-    check_metrics(tmp_path, tmp_path / "checkpoints/iter_000000")
-
-
-def test_checkpoints_go_by_number_not_by_name(tmp_path):
-    make_checkpoints(tmp_path, 999_999, 1_000_000, latest=1_000_000)
-    (tmp_path / "checkpoints/iter_000003.copy").mkdir()
-    (tmp_path / "checkpoints/latest").unlink()
-    newest = tmp_path / "checkpoints/iter_1000000"
-    assert chosen_checkpoint(tmp_path / "checkpoints", None) == newest
-    assert chosen_checkpoint(tmp_path / "checkpoints", "1000000") == newest
-    with pytest.raises(UserError, match=r"choose one of iter_999999, iter_1000000$"):
-        chosen_checkpoint(tmp_path / "checkpoints", "3")
-
-
-class Killed(BaseException):
-    """Nothing catches it, and nothing is tidied up behind it that a kill would not leave."""
-
-
-def kill_before(monkeypatch, count):
-    """Raise Killed before the `count`th change of the disk."""
-    done = [0]
-
-    def counted(real):
-        def step(*args, **options):
-            done[0] += 1
-            if done[0] == count:
-                raise Killed
-            return real(*args, **options)
-
-        return step
-
-    for name in ("rename", "replace", "unlink", "mkdir", "fsync"):
-        monkeypatch.setattr(os, name, counted(getattr(os, name)))
-    return done
-
-
-@pytest.mark.parametrize("best", [None, 4])
-def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch, best):
-    def go_back(folder, state):
-        mend(folder)
-        leave_later(folder, folder / "checkpoints/iter_000002", state)
-
-    state = {"validation": {"best": {"iteration": 1}}}
-
-    def begin(name):
-        make_checkpoints(tmp_path / name, 1, 2, 4, 6, latest=6, best=best)
-        (tmp_path / name / "checkpoints/abandoned/iter_000004").mkdir(parents=True)
-        return tmp_path / name
-
-    whole = begin("whole")
-    with monkeypatch.context() as patch:
-        steps = kill_before(patch, -1)
-        go_back(whole, state)
-    assert steps[0] >= 10
-    if best:
-        assert (whole / "checkpoints/best").read_text() == "iter_000001"
-    assert names(whole / "checkpoints") - {"best"} == {"latest", "abandoned", "iter_000001", "iter_000002"}
-    assert (whole / "best_agent").exists() == (best is None)
-    tail = whole / "checkpoints/abandoned/metrics_after_iter_000002.jsonl"
-    assert [json.loads(line)["iteration"] for line in tail.read_text().splitlines()] == [3, 4, 5, 6]
-    assert {"agent", "iter_000004", "iter_000004.2", "iter_000006"} < names(tail.parent)
-    for step in range(1, steps[0] + 1):
-        folder = begin(str(step))
-        with monkeypatch.context() as patch:
-            kill_before(patch, step)
-            with pytest.raises(Killed):
-                go_back(folder, state)
-        go_back(folder, state)
-        assert contents(folder) == contents(whole), step

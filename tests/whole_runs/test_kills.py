@@ -25,7 +25,7 @@ SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
 SERVER = """
-import conftest, json, os, resource, runpy, signal, sys
+import offline, json, os, resource, runpy, signal, sys
 import rlhf_dialog.runs.agent, rlhf_dialog.evaluation.measure, transformers.models.gpt2.modeling_gpt2
 
 def at(count):  # SIGKILL before the `count`th change of the disk by a function of os; all are counted
@@ -74,7 +74,7 @@ class Starter:
         self.running = False
         program = SERVER.replace("STEPS", repr(STEPS)).replace("SCRIPT", repr(str(SCRIPT)))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = start_python("-c", program, cwd=Path(__file__).parent, **pipes)
+        self.process = start_python("-c", program, **pipes)
 
     def start(self, folder, *words, step=None, limit=None):
         """Begin; returns the process id. `step`: SIGKILL before so many changes of the disk; `limit`: bytes of a file."""

@@ -6,17 +6,9 @@ import shutil
 import pytest
 import tiny
 import torch
+from ppo_runs import rows, same, weights, without_clocks
 from ranks import runs_in_ranks
 from safetensors.torch import load_file
-from test_agent import (  # noqa: F401  fixtures
-    rewards,
-    rows,
-    run,
-    same,
-    weights,
-    without_clocks,
-    world,
-)
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
@@ -39,7 +31,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):  # noqa: F811
+def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):
     words = [*KINDS[kind], "--save_interval", "1"]
     assert run(*words, "--experiment_name", "whole", "--keep_checkpoints", "3") == 0
     whole, part = tmp_path / "run_results/whole", tmp_path / "run_results/part"
@@ -59,7 +51,7 @@ def test_a_run_and_its_resume_bit_for_bit(run, world, tmp_path, kind):  # noqa: 
     assert abs(rows(whole)[0]["objective/kl_initial"]) < 1e-3
 
 
-def test_the_start_says_what_the_adapters_need(run, caplog):  # noqa: F811
+def test_the_start_says_what_the_adapters_need(run, caplog):
     with caplog.at_level(logging.INFO):
         assert run(*LORA) == 0
     forecast = next(message for message in caplog.messages if message.startswith("memory forecast"))
@@ -68,7 +60,7 @@ def test_the_start_says_what_the_adapters_need(run, caplog):  # noqa: F811
     assert f"{count / 1e6:.1f} million trained parameters" in caplog.text
 
 
-def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):  # noqa: F811
+def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):
     assert run(*LORA) == 0
     tiny.gpt2(5).save_pretrained(tmp_path / "other")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "other")
@@ -85,7 +77,7 @@ def test_an_adapter_is_refused_on_another_model(run, tmp_path, capsys):  # noqa:
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("kind", ["lora, critic, fewer targets", "lora, fp16"])
-def test_two_ranks_resume_bit_for_bit(run, world, tmp_path, kind):  # noqa: F811
+def test_two_ranks_resume_bit_for_bit(run, world, tmp_path, kind):
     words = ["--config", "ppo.yaml", *KINDS[kind], "--save_interval", "1", "--experiment_name"]
 
     def both(name, *more):

@@ -2,129 +2,35 @@
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
 import yaml
-from processes import ROOT, environment, run_command
+from processes import PARTS, environment, run_command
+from rank_runs import RUN, lines, numbers, seen, weights
 from ranks import free_port, runs_in_ranks
 from safetensors.torch import load_file
-from test_trainer import numbers_of
 from transformers import AutoModelForCausalLM
 
-from rlhf_dialog import BaseReward, RewardFactory, main
+from rlhf_dialog import main
 from rlhf_dialog.distributed import launch, random_states
 from rlhf_dialog.runs import agent, run
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
-RUN = Path("run_results/ppo")
 SCRIPT = """
 import os, sys
-sys.path.insert(0, {tests!r})
-from test_ranks_runs import Moody
+sys.path.insert(0, {parts!r})
+from rank_runs import Moody
 from rlhf_dialog import RewardFactory, main
 RewardFactory.register("Moody", Moody)
 if __name__ == "__main__":
     assert os.environ["WORLD_SIZE"] == "2"
     sys.exit(main())
 """
-
-
-class Moody(BaseReward):
-    """Draws from all generators, notes what it is asked (`seen<rank>`), and ends badly on one rank at one call."""
-
-    calls = 0
-
-    def __init__(self, rank: int = -1, at: int = 2, end: str = "raise"):
-        self.rank, self.at, self.end = rank, at, end
-
-    def __call__(self, dialogues):
-        Moody.calls += 1
-        rank = int(os.environ.get("RANK", "0"))
-        rows = [[d.meta["split"], d.meta["index"], d.response] for d in dialogues]
-        with open(f"seen{rank}", "a") as file:
-            file.write(json.dumps(rows) + "\n")
-        if rank == self.rank and Moody.calls == self.at:
-            self.bad_end()
-        drawn = random.random() + np.random.random() + torch.rand(()).item()
-        return [drawn + len(d.response) / 10 for d in dialogues]
-
-    def bad_end(self):
-        if self.end == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.end == "term":
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
-        raise ZeroDivisionError("a bad day")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    tiny.gpt2().save_pretrained(root / "model")
-    tiny.byte_tokenizer().save_pretrained(root / "model")
-    tiny.write_data(root / "data", 6)
-    return root
-
-
-@pytest.fixture
-def ppo(world, tmp_path, monkeypatch):
-    """A folder with ppo.yaml; `ppo(2, "--key", "value")` runs two ranks there and returns code, stdout and stderr of each."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Moody": Moody})
-    settings = {
-        "model_path": str(world / "model"),
-        "env": {"args": {"data_path": str(world / "data")}},
-        "reward_class": {"id": "Moody"},
-        "rollout_batch_size": 7,
-        "num_mini_batch": 2,
-        "ppo_epoch": 2,
-        "per_device_microbatch_size": 2,
-        "max_new_tokens": 6,
-        "max_prompt_length": 60,
-        "max_iterations": 4,
-        "save_interval": 2,
-        "lr": 1e-3,
-        "critic_lr": 1e-3,
-        "sample_interval": 2,
-        "device": "cpu",
-    }
-    Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-
-    def run(size: int, *words: str) -> list[tuple[int, str, str]]:
-        def work(_: int) -> int:
-            Moody.calls = 0
-            try:
-                return main(["--config", "ppo.yaml", *words])
-            except SystemExit as end:
-                return end.code
-
-        return runs_in_ranks(size, work, tmp_path)
-
-    return run
-
-
-def lines(folder: Path = RUN) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def numbers(rows: list[dict]) -> list[dict]:
-    return [numbers_of({name: x for name, x in row.items() if x is not None}) for row in rows]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return {f"{path.name}.{name}": x for path in folder.glob("*.safetensors") for name, x in load_file(path).items()}
-
-
-def seen(rank: int) -> list[list]:
-    return [json.loads(line) for line in Path(f"seen{rank}").read_text().splitlines()]
 
 
 def test_two_ranks_are_one_run(ppo, tmp_path):
@@ -312,18 +218,12 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
     assert "ppo_epoch: 1 on rank 0, 2 on rank 1" in first[2]
 
 
-def test_random_states_of_one_process_keep_their_names():
-    generators, python = random_states.random_states()
-    assert "torch" in generators
-    assert set(python) == {"python", "numpy"}
-
-
 # the launchers
 
 
 def launched(tmp_path: Path, command: list[str], **changes: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
-    script.write_text(SCRIPT.format(tests=str(ROOT / "tests")))
+    script.write_text(SCRIPT.format(parts=str(PARTS)))
     words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
     return run_command(*words, env=environment(**changes))
 

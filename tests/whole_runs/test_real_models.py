@@ -1,14 +1,13 @@
 """The fast path against the plain one on models of the usual sizes and precisions: float32 at 1e-4, bfloat16 as measured."""
 
 import functools
-from pathlib import Path
 
 import plain
 import pytest
 import torch
 from plain import new_case
-from test_decoding import Ends, answered, as_case
-from test_policy import fast_gradients, gradients, old_numbers, settings, with_opinion
+from policies import Ends, answered, as_case, fast_gradients, gradients, old_numbers, settings, with_opinion
+from processes import ROOT
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlhf_dialog.models.generation import Sampling, teacher_forced
@@ -17,7 +16,7 @@ from rlhf_dialog.models.policy import Policy, packs
 
 pytestmark = pytest.mark.thorough
 
-STORIES = Path(__file__).parents[2] / "shared/models/stories260K"
+STORIES = ROOT.parent / "shared/models/stories260K"
 SIZES = {"gpt2": 7_000_000, "llama": 3_000_000, "stories": 250_000}
 
 

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 import tiny
-import torch
-import yaml
-from processes import ROOT, load_file, run_python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_clocks
+from transformers import AutoTokenizer
 
-from rlhf_dialog import ChatAgent, Config, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config, main
-from rlhf_dialog.distributed import launch
+from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config
 
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
@@ -23,91 +20,6 @@ STANDARD = {
     *("ppo/explained_variance", "ppo/grad_norm", "response/length", "response/truncated", "time/rollout"),
     *("time/reward", "time/update"),
 }
-CLOCKS = ("time/", "FPS")
-REWARDS = """
-import random
-import numpy
-import torch
-from rlhf_dialog import BaseReward
-
-class Vowels(BaseReward):
-    def __call__(self, dialogues):
-        return [sum(letter in "aeiou" for letter in d.response) / 10 for d in dialogues]
-
-class Broken(BaseReward):
-    calls = 0
-
-    def __init__(self, at: int = 1):
-        self.at = at
-
-    def __call__(self, dialogues):
-        Broken.calls += 1
-        if Broken.calls == self.at:
-            return self.deeper({"a": 1})
-        return Vowels()(dialogues)
-
-    def deeper(self, mapping):
-        return mapping["politeness"]
-
-class Returns(BaseReward):
-    def __init__(self, what):
-        self.what = what
-
-    def __call__(self, dialogues):
-        return eval(self.what, {"n": len(dialogues), "nan": float("nan")})
-
-class Moody(BaseReward):
-    # draws from all the generators of random numbers
-    def __call__(self, dialogues):
-        drawn = random.random() + numpy.random.random() + torch.rand(()).item()
-        return [drawn + value for value in Vowels()(dialogues)]
-
-class Planned(BaseReward):
-    # 0.5 in training; on validation prompts the next of the planned values each time, and a list of what it saw
-    seen = []
-    values = []
-
-    def __init__(self):
-        Planned.seen.clear()
-
-    def __call__(self, dialogues):
-        if dialogues[0].meta["split"] == "train":
-            return [0.5] * len(dialogues)
-        Planned.seen.append(dialogues)
-        return [self.values[len(Planned.seen) - 1]] * len(dialogues)
-
-class Impatient(BaseReward):
-    def __call__(self, dialogues):
-        raise KeyboardInterrupt
-
-class Unbuildable(BaseReward):
-    def __init__(self):
-        raise FileNotFoundError("words.txt")
-"""
-BROKEN_LINE = 1 + REWARDS.split('return mapping["politeness"]')[0].count("\n")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder with a model, its tokenizer and data; nothing in it changes."""
-    root = tmp_path_factory.mktemp("world")
-    tiny.gpt2().save_pretrained(root / "model")
-    tiny.byte_tokenizer().save_pretrained(root / "model")
-    tiny.write_data(root / "data", 6)
-    return root
-
-
-@pytest.fixture
-def rewards(tmp_path_factory, monkeypatch):
-    """A user's file of rewards, imported and registered as train_ppo.py would; returns its path."""
-    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
-    path = tmp_path_factory.mktemp("user") / "my_rewards.py"
-    path.write_text(REWARDS, encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "my_rewards", None)  # load_file changes it until the test ends
-    module = load_file(path, "my_rewards")
-    for name in ("Vowels", "Broken", "Returns", "Moody", "Planned", "Impatient", "Unbuildable"):
-        RewardFactory.register(name, getattr(module, name))
-    return path
 
 
 class Terminal(io.StringIO):
@@ -115,58 +27,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-def settings(world: Path) -> dict:
-    return {
-        "model_path": str(world / "model"),
-        "env": {"args": {"data_path": str(world / "data")}},
-        "reward_class": {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch", "weight": 0.5}]}},
-        "rollout_batch_size": 8,
-        "num_mini_batch": 2,
-        "ppo_epoch": 2,
-        "max_new_tokens": 6,
-        "max_prompt_length": 60,
-        "max_iterations": 2,
-        "lr": "1e-3",
-        "critic_lr": "1e-3",
-        "sample_interval": 2,
-        "device": "cpu",
-    }
-
-
-@pytest.fixture
-def run(world, rewards, tmp_path, monkeypatch):
-    """`run("--key", "value")` runs main in an empty folder that holds ppo.yaml; returns the exit code."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(settings(world)), encoding="utf-8")
-
-    def run(*words: str) -> int:
-        return main(["--config", "ppo.yaml", *words])
-
-    return run
-
-
-def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def without_clocks(folder: Path) -> list[dict]:
-    return [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in rows(folder)]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def tree(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 # what a run leaves behind
@@ -505,17 +365,6 @@ def test_weights_only_refuses_what_could_lose_a_run(run, refused, words, said):
     assert said in refused(*words)
 
 
-def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, tmp_path, monkeypatch):
-    folder = tmp_path / "run_results" / "ppo"
-    folder.mkdir(parents=True)
-    lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "yesterday"}
-    (folder / ".lock").write_text(json.dumps(lock), encoding="utf-8")
-    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
-    message = refused()
-    assert "run_results/ppo: in use by process 7 on elsewhere since yesterday" in message
-    assert [path.name for path in folder.iterdir()] == [".lock"]
-
-
 @pytest.mark.whole_run
 def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
     assert run() == 0
@@ -532,12 +381,6 @@ def test_overwrite_asks_on_a_terminal(run, tmp_path, monkeypatch, capsys):
 
 
 # evaluation during training
-
-
-def planned(*values: float) -> tuple[str, str]:
-    """The reward whose first call is the check before training, and whose next ones are the evaluations."""
-    sys.modules["my_rewards"].Planned.values = [0.0, *values]
-    return "--reward_class", "{id: Planned}"
 
 
 def without_evaluation(folder: Path) -> list[dict]:
@@ -709,142 +552,7 @@ def test_smoke_loads_the_agent_that_was_saved(run, monkeypatch, capsys):
 # words that train nothing
 
 
-def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
-    for name in ("load_models", "load_prompts", "build_reward"):
-        monkeypatch.setattr(f"rlhf_dialog.runs.agent.{name}", lambda *_: pytest.fail("something was loaded"))
-    assert run("--print_config", "--lr", "3e-5", "--env.args.tokenizer_path", "words") == 0
-    printed = capsys.readouterr().out
-    path = tmp_path / "printed.yaml"
-    path.write_text(printed, encoding="utf-8")
-    config = load_config(path)
-    assert (config.lr, config.env.args.tokenizer_path, config.gamma) == (3e-5, "words", 0.99)
-    assert yaml.safe_load(printed)["experiment_name"] == "ppo"
-    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "printed.yaml"}
-
-
-def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["--help"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("--")}
-    nested = {
-        "env": ("args.data_path", "args.tokenizer_path"),
-        "reward_class": ("id", "args"),
-        "vec_info_class": ("id",),
-    }
-    for key in Config.model_fields:
-        for leaf in nested.get(key, ("",)):
-            assert f"--{key}.{leaf}".rstrip(".") in lines, key
-    for flag in ("help", "print_config", "debug", "overwrite", "resume"):
-        assert f"--{flag}" in lines
-    by_hand = {"episode_length": "128", "gamma": "0.99", "use_amp": "false", "device": "auto", "ref_model": "null"}
-    for key, default in {**by_hand, "turn_separator": "<EOU>", "model_path": "required"}.items():
-        assert default in lines[f"--{key}"].split(), lines[f"--{key}"]
-    assert list(tmp_path.iterdir()) == []
-
-
 # mistakes
-
-
-@pytest.fixture
-def refused(run, tmp_path, capsys):
-    """Runs what must end with code 2, one message and nothing written; returns the message."""
-
-    def refused(*words: str) -> str:
-        before = tree(tmp_path)
-        assert run(*words) == 2
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.out + captured.err
-        assert captured.err.count("error: ") == 1
-        assert tree(tmp_path) == before
-        return captured.err[captured.err.index("error: ") :]
-
-    return refused
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--learnrate", "1"], ["learnrate: unknown key"]),
-        (["--lrr", "1", "--gamma", "2", "--seed", "x"], ["3 problems", "lrr", "gamma: found 2", "seed: found 'x'"]),
-        (["--model_path", "./absent"], ["model_path", "no folder './absent'"]),
-        (["--model_path", "nobody/absent"], ["model_path", "cannot be reached"]),
-        (["--ref_model", "./absent"], ["ref_model", "./absent"]),
-        (["--env.args.tokenizer_path", "nobody/absent"], ["env.args.tokenizer_path", "cannot be reached"]),
-        (["--env.args.data_path", "./absent"], ["./absent", "no such file or folder"]),
-        (["--env.args.data_path", "nobody/absent"], ["nobody/absent", "cannot be reached"]),
-        (["--reward_class.id", "CompositReward"], ["CompositReward", "did you mean 'CompositeReward'"]),
-        (["--vec_info_class.id", "NLPVecInf"], ["NLPVecInf", "did you mean 'NLPVecInfo'"]),
-        (["--vec_info_class", "{id: NLPVecInfo, args: {x: 1}}"], ["vec_info_class", "NLPVecInfo", "x"]),
-        (["--reward_class.args.part", "1"], ["CompositeReward", "part"]),
-        (["--reward_class.args.parts.0.id", "Metteor"], ["parts[0]", "did you mean 'Meteor'"]),
-        (["--reward_class.args.parts.0.weight", "heavy"], ["parts[0]", "heavy"]),
-        (["--reward_class", "{id: NLPReward}"], ["intent_model"]),
-        (["--reward_class", "{id: NLPReward, args: {intent_model: ./absent}}"], ["intent_model", "./absent"]),
-        (["--max_prompt_length", "251"], ["251", "256 positions"]),
-        (["--max_new_tokens", "200"], ["256 positions"]),
-        (["--device", "cuda"], ["device: cuda", "no CUDA device"]),
-        (["--device", "cuda", "--disable_cuda", "true"], ["disable_cuda"]),
-        (
-            ["--use_deepspeed", "true", "--deepspeed_config", "absent.json"],
-            ["deepspeed_config: 'absent.json' not found"],
-        ),
-        (["--use_deepspeed", "true", "--use_fp16", "true"], ["fp16 weights need a GPU"]),
-        (["--resume"], ["no checkpoint to resume from"]),
-        (["--run_dir", "ppo.yaml"], ["run_dir", "cannot be written"]),
-        (["--run_dir", "ppo.yaml/deeper"], ["run_dir", "cannot be written"]),
-        (["--min_context_size", "40"], ["min_context_size"]),
-        (["oops"], ["'oops'", "--key value"]),
-        (["--lr.x", "1"], ["--lr.x"]),
-        (["--reward_class.args", "{1: 2}"], ["reward_class"]),
-    ],
-    ids=lambda value: " ".join(value)[:60],
-)
-def test_a_mistake_ends_with_one_message_and_nothing_written(refused, monkeypatch, words, said):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    message = refused(*words)
-    assert all(word in message for word in said), message
-
-
-def test_a_missing_and_an_unknown_config(run, tmp_path, capsys):
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "nlp_ppo.yaml").touch()
-    assert main([]) == 2
-    assert "--config is missing" in capsys.readouterr().err
-    assert main(["--config", "nlp_pppo.yaml"]) == 2
-    message = capsys.readouterr().err
-    assert "did you mean 'nlp_ppo.yaml'" in message
-    assert "configs/ holds: nlp_ppo.yaml" in message
-    assert main(["--config", "nlp_ppo.yaml"]) == 2  # found, but empty
-    assert "3 problems" in capsys.readouterr().err
-
-
-def test_acts_that_do_not_match_their_turns_are_told_with_the_line(refused, world, tmp_path):
-    tiny.write_data(tmp_path / "bad", 4)
-    acts = tmp_path / "bad" / "train" / "dialogues_act_train.txt"
-    lines = acts.read_text(encoding="utf-8").splitlines()
-    lines[2] += "1 1"
-    acts.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    message = refused("--env.args.data_path", "./bad")
-    assert "dialogues_train.txt, line 3" in message
-    assert "7 turns but 9 acts" in message
-
-
-def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, rewards):
-    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
-
-    @RewardFactory.register("WantsActs")
-    class WantsActs(RewardFactory.classes["Vowels"]):  # type: ignore[misc]
-        needs = ("act",)
-
-    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: WantsActs}")
-    assert "2 of 2 prompts have no act" in message
-    assert "wantsacts" in message.lower()
-
-
-def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
-    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}", "--eval_interval", "1")
-    assert "eval_interval: 1 needs a validation split; set eval_interval: 0, or fix this: " in message
 
 
 @pytest.mark.whole_run
@@ -865,24 +573,10 @@ def test_validation_prompts_without_what_the_reward_needs(refused, run, tmp_path
     assert run(*words, "--reward_class", "{id: Vowels}") == 0
 
 
-def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):
-    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
-    message = refused("--eval_interval", "1", "--eval_metric", "scroe")
-    assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
-    assert "length_match" in message
-
-
 @pytest.mark.whole_run
 def test_data_without_acts_is_fine_for_a_reward_that_wants_none(run, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
     assert run("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}") == 0
-
-
-def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
-    words = tiny.byte_tokenizer()
-    words.add_tokens(["more"])
-    words.save_pretrained(tmp_path / "words")
-    assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
 
 
 @pytest.mark.whole_run
@@ -978,60 +672,7 @@ def test_numbers_that_explode_stop_the_run_with_code_3(run, tmp_path, capsys):
     assert not (tmp_path / "run_results" / "ppo" / "agent").exists()
 
 
-def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_only_when_rank_0_is_silent(
-    run, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.2)
-    monkeypatch.setenv("WORLD_SIZE", "2")  # without the place to meet that a launcher gives
-    said = []
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        assert run("--local_rank=" + rank) == 2
-        said.append(capsys.readouterr())
-    assert "2 processes, but MASTER_ADDR, MASTER_PORT is not set" in said[0].err
-    assert said[0].err.count("error: ") == 1
-    assert said[1].err == "rank 1: " + said[0].err[said[0].err.index("error: ") :]
-    assert run("--help") == 0
-    assert capsys.readouterr() == ("", "")
-    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
-
-
-@pytest.mark.thorough
-def test_the_script_itself_ends_with_the_exit_code(tmp_path):
-    ran = run_python(ROOT / "train_ppo.py", "--config", "absent.yaml", cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("error: config file 'absent.yaml' not found")
-    assert list(tmp_path.iterdir()) == []
-
-
 # from Python
-
-
-@pytest.mark.whole_run
-def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    agent = PPOAgent.from_config("ppo.yaml", max_iterations=None, **{"env.args.tokenizer_path": None, "seed": 3})
-    with pytest.raises(UserError, match=r"train\(\) first"):
-        agent.save("early")
-    metrics = agent.train(total_time_steps=60, use_wandb=True, use_tensorboard=True)
-    assert metrics["time_steps"] >= 60
-    agent.save("./ppo_agent")
-    assert isinstance(ChatAgent.load("./ppo_agent").chat("Hello", history=["Hi", "Hi"]), str)
-    folder = tmp_path / "run_results" / "ppo"
-    assert same(weights(tmp_path / "ppo_agent"), weights(folder / "agent"))
-    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "run_results", "ppo_agent"}
-    assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
-    assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
-    again = PPOAgent.from_config("ppo.yaml")
-    with pytest.raises(UserError, match="already contains a run"):
-        again.train()
-
-
-def test_from_python_mistakes_are_user_errors(run):
-    with pytest.raises(UserError, match="lr: found -1"):
-        PPOAgent.from_config("ppo.yaml", lr=-1)
-    with pytest.raises(UserError, match="total_time_steps"):
-        PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
 
 
 @pytest.mark.whole_run

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from processes import ROOT
 
 import rlhf_dialog
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import shutil
 
 import datasets
 import pytest
+from data_files import csv_bytes, jsonl_bytes, original_files, parquet_bytes, rows_of, zipped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_sources_formats import csv_bytes, jsonl_bytes, original_files, parquet_bytes, rows_of, zipped
 
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records

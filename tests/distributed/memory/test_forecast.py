@@ -1,79 +1,41 @@
 """The memory forecast: counts against published numbers, formulas by hand, kept tensors of real models, a real run's memory."""
 
-import functools
 import json
 import logging
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from judges import BERT, DEPTHS, config_of, yaml_inside
+from known_sizes import BILLION
 from processes import output_of
-from tiny import byte_tokenizer, gpt2, llama
+from ranks import CONFIG
+from tiny import byte_tokenizer, gpt2
+from trainers import make_trainer
 from transformers import (
-    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    GPT2Config,
-    LlamaConfig,
-    OPTConfig,
-    Qwen2Config,
+    BertConfig,
+    BertForSequenceClassification,
     RobertaConfig,
 )
+from yaml_files import settings
 
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.memory import forecast as forecast_module
 from rlhf_dialog.distributed.memory.forecast import (
     PHASES,
     Forecast,
     Part,
-    Setting,
     forecast,
     human,
     read_sizes,
     remedies,
     report_forecast,
-    setting_of,
 )
-from rlhf_dialog.distributed.memory.free_memory import free_on_host
-from rlhf_dialog.distributed.memory.model_sizes import Sizes, kept_bytes, lora_parameters, sizes_of
-from rlhf_dialog.models.loading import load_causal_lm
-from rlhf_dialog.models.packing import pack
-from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 
 GIB, MIB = 2**30, 2**20
 CPU = torch.device("cpu")
-OPT_1B = OPTConfig(
-    hidden_size=2048,
-    num_hidden_layers=24,
-    ffn_dim=8192,
-    num_attention_heads=32,
-    word_embed_proj_dim=2048,
-    max_position_embeddings=2048,
-    vocab_size=50272,
-)
-LLAMA_3_8B = LlamaConfig(
-    vocab_size=128256,
-    hidden_size=4096,
-    intermediate_size=14336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-)
-# a made-up model of one billion parameters whose numbers are easy to multiply
-BILLION = Sizes(
-    parameters=10**9,
-    trunk=9 * 10**8,
-    layers=10,
-    hidden=1000,
-    heads=10,
-    kv_heads=2,
-    head_dim=100,
-    vocab=10_000,
-    intermediate=4000,
-    positions=2048,
-    largest=10**8,
-    linears=(("q_proj", 1000, 1000), ("v_proj", 1000, 200)),
-)
 PLAIN = Setting(rows=8, microbatch=4, prompt=90, response=10)
 
 
@@ -83,74 +45,6 @@ def parts(found: Forecast) -> dict[str, int]:
     for part in found.parts:
         sums[part.name] = sums.get(part.name, 0) + part.bytes
     return sums
-
-
-def settings(**keys):
-    base = {"model_path": "tiny", "env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "Meteor"}}
-    return Config(**{**base, **keys})
-
-
-# -- counts of parameters
-
-
-@pytest.mark.parametrize(
-    ("config", "parameters", "trunk"),
-    [
-        (GPT2Config(), 124_439_808, 124_439_808),  # "124M parameters", model card of openai-community/gpt2; tied
-        (OPT_1B, 1_315_758_080, 1_315_758_080),  # facebook/opt-1.3b; tied
-        (LLAMA_3_8B, 8_030_261_248, 8_030_261_248 - 128256 * 4096),  # meta-llama/Meta-Llama-3-8B; not tied
-    ],
-    ids=["gpt2", "opt", "llama"],
-)
-def test_published_parameter_counts(config, parameters, trunk):
-    sizes = sizes_of(config)
-    assert (sizes.parameters, sizes.trunk) == (parameters, trunk)
-
-
-def test_shapes_of_known_models():
-    gpt, opt, lla = (sizes_of(config) for config in (GPT2Config(), OPT_1B, LLAMA_3_8B))
-    assert (gpt.layers, gpt.hidden, gpt.heads, gpt.kv_heads, gpt.head_dim) == (12, 768, 12, 12, 64)
-    assert (gpt.vocab, gpt.intermediate, gpt.positions, gpt.largest) == (50257, 3072, 1024, 50257 * 768)
-    assert (gpt.norm_floats, gpt.mlp_floats, gpt.explicit_attention) == (2, 2, False)
-    assert (lla.kv_heads, lla.head_dim, lla.intermediate, lla.norm_floats, lla.mlp_floats) == (8, 128, 14336, 3, 4)
-    assert (gpt.norm_readers, opt.norm_readers, lla.norm_readers) == (2, 4, 5)
-    assert (opt.intermediate, opt.mlp_floats) == (8192, 1)
-    assert len(gpt.linears) == 12 * 4
-    assert set(lla.linears) == {
-        ("q_proj", 4096, 4096),
-        ("k_proj", 4096, 1024),
-        ("v_proj", 4096, 1024),
-        ("o_proj", 4096, 4096),
-        ("gate_proj", 4096, 14336),
-        ("up_proj", 4096, 14336),
-        ("down_proj", 14336, 4096),
-    }
-    assert sizes_of(GPT2Config(n_inner=123)).intermediate == 123
-
-
-def test_lora_counts_that_peft_prints():
-    """r * (in + out): what peft's documentation shows for GPT-2 and what it prints for Llama-2-7B with its default targets."""
-    llama_2_7b = sizes_of(LlamaConfig())
-    assert lora_parameters(llama_2_7b, 8, ("q_proj", "v_proj")) == 4_194_304  # 0.0622 % of 6,742,609,920
-    assert llama_2_7b.parameters + 4_194_304 == 6_742_609_920
-    assert lora_parameters(sizes_of(GPT2Config()), 8, ("c_attn",)) == 294_912
-    assert lora_parameters(BILLION, 2) == 2 * (2000 + 1200)
-
-
-def test_lora_count_of_peft_itself():
-    peft = pytest.importorskip("peft")
-    lm = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules="all-linear"))
-    trained = sum(p.numel() for p in lm.parameters() if p.requires_grad)
-    assert lora_parameters(sizes_of(llama().config), 4) == trained
-
-
-def test_counting_is_quick_and_leaves_no_trace():
-    before, config = torch.get_rng_state(), GPT2Config()
-    sizes_of(config)
-    start = time.process_time()
-    sizes_of(config)
-    assert time.process_time() - start < 0.5
-    assert torch.equal(before, torch.get_rng_state())
 
 
 # -- states of the optimizer
@@ -265,67 +159,6 @@ def test_bf16_copies_of_amp():
     assert found["bf16 copies of weights"] == copies * (1 + 1 + 2)  # rollout, scoring, update of two trunks
 
 
-SMALL = {"vocab_size": 300, "bos_token_id": None, "eos_token_id": None}
-LLAMA = {"intermediate_size": 192, "num_hidden_layers": 8, "num_attention_heads": 4, "max_position_embeddings": 128}
-KEPT_OF = {
-    "gpt2": GPT2Config(n_embd=64, n_layer=8, n_head=4, **SMALL),
-    "opt": OPTConfig(
-        hidden_size=64, ffn_dim=256, num_hidden_layers=8, num_attention_heads=4, word_embed_proj_dim=64, **SMALL
-    ),
-    "llama": LlamaConfig(hidden_size=64, num_key_value_heads=4, **LLAMA, **SMALL),
-    "qwen2-grouped": Qwen2Config(hidden_size=64, num_key_value_heads=2, **LLAMA, **SMALL),
-}
-
-
-def kept_by_autograd(lm, amp, packed, rows=8, prompt=31, response=10):
-    """Bytes of all tensors that a policy's forward keeps for its backward, without parameters and their bf16 copies."""
-    weights = {p.shape for p in lm.parameters()} | {p.shape[::-1] for p in lm.parameters()}
-    alive, sizes = [], {}  # alive: nobody may take the place of a freed tensor
-
-    def keep(x):
-        if x.shape not in weights:
-            alive.append(x)
-            sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    ids, real = torch.randint(3, 250, (rows, prompt + response)), torch.ones(rows, prompt + response, dtype=torch.bool)
-    batch = pack(ids[:, :prompt], real[:, :prompt], ids[:, prompt:], real[:, prompt:])
-    policy = Policy(lm, use_amp=amp)
-    assert packs(lm) == packed
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        output = policy.features(batch)
-    del output
-    return sum(sizes.values())
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("amp", [False, True])
-@pytest.mark.parametrize("name", KEPT_OF)
-def test_activations_of_real_models(name, amp, packed, tmp_path):
-    """Left out: the statistics of norms and attention, masks, the last norm. amp + packed: an explicit attention on a CPU."""
-    AutoModelForCausalLM.from_config(KEPT_OF[name]).save_pretrained(tmp_path)
-    lm = load_causal_lm(str(tmp_path), "model_path", packing=packed)
-    sizes = replace(sizes_of(KEPT_OF[name]), explicit_attention=amp and packed)
-    told = kept_bytes(
-        sizes, 8 * 40, 40, float_bytes=2 if amp else 4, packed=packed
-    )  # the last of each row is not read; 320 needs no rounding
-    assert 0.94 < told / kept_by_autograd(lm, amp, packed) < 1.05
-
-
-def test_activations_by_hand():
-    """2 x 2 x 1000 for norms, 4 x 1000 for attention, 2 x 4000 for the MLP: 16,000 floats for each of 10 layers."""
-    kept = functools.partial(kept_bytes, packed=False)
-    assert kept(BILLION, 7, 7) == 7 * 10 * 16_000 * 4
-    assert kept(BILLION, 7, 7, float_bytes=2) == 7 * 10 * (16_000 * 2 + 2 * 1000 * 2)
-    readers = replace(BILLION, norm_readers=5)
-    assert kept(readers, 7, 7, float_bytes=2) == 7 * 10 * (16_000 * 2 + 2 * 1000 * 2 + 3 * 1000 * 2)
-    assert kept(readers, 7, 7) == kept(BILLION, 7, 7)
-    explicit = replace(BILLION, explicit_attention=True)
-    assert kept(explicit, 21, 7) == 21 * 10 * (16_000 + 10 * 7) * 4  # 3 rows x 10 heads x 7 x 7 each
-    assert kept(BILLION, 7, 7, checkpointing=True) == 7 * (10 * 1000 + 16_000) * 4
-    assert kept_bytes(BILLION, 7, 7) == 7 * 10 * (16_000 + 1000) * 4  # packed: the result twice
-
-
 def test_passes_by_hand():
     """4 of 8 rows of 100 tokens; 3 x 1000 for the stream and a norm and 2 x 4000 for an MLP stand while nothing is kept."""
     found = parts(forecast(BILLION, None, None, replace(PLAIN, packing=False)))
@@ -375,27 +208,6 @@ def test_table():
 
 
 # -- from the configuration
-
-
-def test_setting_of_a_configuration():
-    config = settings(
-        rollout_batch_size=10,
-        per_device_microbatch_size=3,
-        max_prompt_length=64,
-        max_new_tokens=12,
-        use_amp=True,
-        top_k=7,
-        reward_class={"id": "CompositeReward", "args": {"parts": [{"id": "Intent", "args": {"batch_size": 4}}]}},
-    )
-    found = setting_of(config, world_size=4)
-    assert (found.rows, found.microbatch, found.prompt, found.response, found.world_size) == (3, 3, 64, 12, 4)
-    assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
-    assert (found.classifier_batch, found.own_reference) == (4, False)
-    other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
-    assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
-    assert setting_of(settings(advantage_estimator="grpo")).critic == "none"
-    assert not setting_of(settings(ref_model="tiny")).own_reference
-    assert setting_of(settings(reward_class={"id": "X", "args": {"batch_size": "big"}})).classifier_batch == 32
 
 
 @pytest.fixture
@@ -450,7 +262,7 @@ def test_no_code_of_a_model_runs_for_a_forecast(tmp_path):
 
 
 def told(folders, monkeypatch, caplog, free, **keys):
-    monkeypatch.setattr(forecast, "free_on_host", lambda: free)
+    monkeypatch.setattr(forecast_module, "free_on_host", lambda: free)
     config = settings(model_path=str(folders / "lm"), **keys)
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         found = report_forecast(config, CPU)
@@ -481,9 +293,9 @@ def test_a_run_that_does_not_fit_is_warned(folders, monkeypatch, caplog):
 
 
 def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "free_on_gpu", lambda device: 5 * MIB)
+    monkeypatch.setattr(forecast_module, "free_on_gpu", lambda device: 5 * MIB)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    monkeypatch.setattr(forecast, "free_on_host", lambda: 10**12)
+    monkeypatch.setattr(forecast_module, "free_on_host", lambda: 10**12)
     found = report_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert f"needs about {human(found.total)}" in warning
@@ -491,8 +303,8 @@ def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
     weights = 4 * sum(p.numel() for p in gpt2().parameters())
     assert found.host_total == 2 * weights  # policy and reference come from the host's memory
     caplog.clear()
-    monkeypatch.setattr(forecast, "free_on_gpu", lambda device: 10**12)
-    monkeypatch.setattr(forecast, "free_on_host", lambda: 5 * weights)
+    monkeypatch.setattr(forecast_module, "free_on_gpu", lambda device: 10**12)
+    monkeypatch.setattr(forecast_module, "free_on_host", lambda: 5 * weights)
     report_forecast(settings(model_path=str(folders / "lm")), torch.device("cuda", 0))
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert f"needs about {human(6 * weights)}" in warning
@@ -510,42 +322,6 @@ def test_remedies_are_forecasts_of_their_own():
 
 
 # -- what is free
-
-
-def write(folder: Path, **files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
-
-
-def test_free_memory_of_the_machine_and_of_its_control_groups(tmp_path):
-    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
-    assert free_on_host(proc, groups) is None
-    write(proc, meminfo="MemTotal: 900 kB\nMemFree: 1 kB\nMemAvailable:     500 kB\n")
-    assert free_on_host(proc, groups) == 500 * 1024
-    write(proc / "self", cgroup="0::/a/b\n")
-    write(groups / "a" / "b", memory__max="max\n", memory__current="10\n")
-    assert free_on_host(proc, groups) == 500 * 1024
-    write(
-        groups / "a", memory__max="300000\n", memory__current="100000\n", memory__stat="anon 5\ninactive_file 50000\n"
-    )
-    assert free_on_host(proc, groups) == 250_000  # a limit above, and pages of files
-    write(groups / "a" / "b", memory__max="1000\n", memory__current="5000\n")
-    assert free_on_host(proc, groups) == 0
-    write(proc / "self", cgroup="5:cpu:/a/b\n4:memory:/docker/c\n")
-    assert free_on_host(proc, groups) == 500 * 1024
-    limits = {
-        "memory__limit_in_bytes": "7000",
-        "memory__usage_in_bytes": "3000",
-        "memory__stat": "total_inactive_file 5",
-    }
-    write(groups / "memory", **limits)  # in a container the path of the host is not there
-    assert free_on_host(proc, groups) == 4005
-
-
-def test_free_memory_here():
-    found = free_on_host()
-    assert found is None or found > 0
 
 
 # -- a real run
@@ -609,3 +385,28 @@ def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_wei
     measured = int(output_of("-c", RUN, json.dumps([config.model_dump() for config in configs])))
     print(f"forecast {human(told.total)}, measured {human(measured)}: {told.total / measured:.2f}")
     assert 0.75 < told.total / measured < 1.25
+
+
+@DEPTHS
+def test_the_forecast_counts_models_of_any_reward(depth, judges, tmp_path):
+    BertConfig(**BERT, num_labels=4).save_pretrained(tmp_path)
+    built = BertForSequenceClassification(BertConfig(**BERT, num_labels=4))
+    judge = {"id": "Judge", "args": {"folder": str(tmp_path)}}
+    keys = {"model_path": str(tmp_path / "lm"), "reward_class": yaml_inside(depth, judge)}
+    make_trainer().models.policy.lm.config.save_pretrained(tmp_path / "lm")
+    policy, reference, found = read_sizes(CONFIG.model_copy(update=config_of(**keys)))
+    assert {name: sizes.parameters for name, sizes in found.items()} == {"judge": built.num_parameters()}
+    parts = {part.name: part.bytes for part in forecast(policy, reference, found, setting_of(CONFIG)).parts}
+    assert parts["weights of the judge"] == 4 * built.num_parameters()
+
+
+def test_a_model_whose_size_cannot_be_read_is_left_out_of_the_forecast(judges, tmp_path, caplog):
+    make_trainer().models.policy.lm.config.save_pretrained(tmp_path)
+    BertConfig(**BERT).save_pretrained(tmp_path / "bert")
+    known, unknown = ({"id": "Judge", "args": {"folder": str(tmp_path / name)}} for name in ("bert", "gone"))
+    keys = {"model_path": str(tmp_path), "reward_class": yaml_inside(1, unknown, known, known)}
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        found = read_sizes(CONFIG.model_copy(update=config_of(**keys)))
+    assert set(found[2]) == {"judge_2", "judge_3"}
+    assert "the memory forecast does not include the reward's judge" in caplog.text
+    assert str(tmp_path / "gone") in caplog.text

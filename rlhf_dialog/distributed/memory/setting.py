@@ -1,0 +1,91 @@
+"""The properties of a run that determine the memory of one of its processes. All sizes are bytes. P prompt, T response tokens."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlhf_dialog.config.batch_plan import batch_plan
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.memory.model_sizes import last_name
+
+LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits
+CriticKind = Literal["none", "shared", "separate"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The properties of a run that determine the memory of one process; `dataclasses.replace` makes variants."""
+
+    rows: int  # responses of one iteration, of this process
+    microbatch: int  # responses of a pass of scoring or update, and prompts that are read at once before writing
+    prompt: int  # P
+    response: int  # T
+    critic: CriticKind = "shared"
+    own_reference: bool = False  # ref_model is another model than model_path
+    precision: Literal["fp32", "amp", "half"] = "fp32"  # half: 16-bit weights and gradients, fp32 copy in the optimizer
+    top_k: int = 0
+    filtered: bool = False  # top-k or top-p
+    rows_at_once: int = 128  # responses that are sampled side by side
+    packing: bool = True
+    classifier_batch: int = 32
+    on_cuda: bool = False
+    world_size: int = 1
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    offload_optimizer: bool = False  # with stage 1 to 3
+    offload_param: bool = False  # with stage 3
+    gather_for_generation: bool = False  # with stage 3: the whole policy is on the device during the rollout
+    frozen_stage: Literal[0, 3] = 0  # of the reference
+    frozen_offload: bool = False  # it is kept in host memory and moved to the device for scoring
+    judge_stage: Literal[0, 3] = 0  # the same for the models of the reward
+    judge_offload: bool = False
+    lora_rank: int = 0  # 0: every parameter is trained
+    lora_targets: tuple[str, ...] = ()  # last parts of the names of linear layers; none: all of the trunk
+    activation_checkpointing: bool = False
+    logits_chunk: int = LOGITS_CHUNK
+
+    @property
+    def weight_bytes(self) -> int:
+        return 2 if self.precision == "half" else 4
+
+    @property
+    def float_bytes(self) -> int:
+        """Bytes of one number in the inputs and outputs of linear layers."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def holds_reference(self) -> bool:
+        """Whether the reference has its own weights; with LoRA it is the policy without its adapter."""
+        return self.own_reference or not self.lora_rank
+
+
+def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Setting:
+    """The setting of a configuration; the responses of an iteration are divided among the processes."""
+    batch = _find(config.reward_class.args, "batch_size")
+    critic: CriticKind = "shared" if config.use_share_model else "separate"
+    return Setting(
+        rows=math.ceil(batch_plan(config).num_responses / world_size),
+        microbatch=config.per_device_microbatch_size,
+        packing=config.packing,
+        rows_at_once=config.per_device_rollout_size,
+        prompt=config.max_prompt_length,
+        response=config.max_new_tokens,
+        critic=critic if config.estimator.needs_critic else "none",
+        own_reference=config.ref_model not in (None, config.model_path),
+        precision="amp" if config.use_amp else "fp32",
+        lora_rank=config.lora_r if config.use_lora else 0,
+        lora_targets=tuple(last_name(target) for target in config.lora_target_modules or ()),
+        activation_checkpointing=config.activation_checkpointing,
+        top_k=config.top_k,
+        filtered=config.top_k > 0 or config.top_p < 1,
+        classifier_batch=batch if isinstance(batch, int) else 32,
+        on_cuda=on_cuda,
+        world_size=world_size,
+    )
+
+
+def _find(node: Any, key: str) -> Any:
+    """The first value of `key` in the arguments of a reward or of one of its parts; None when it is not there."""
+    if isinstance(node, dict) and node.get(key):
+        return node[key]
+    below = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return next((found for child in below if (found := _find(child, key))), None)

@@ -1,0 +1,3 @@
+"""Fixtures of tests/parts for data."""
+
+from hub_answers import forget, online  # noqa: F401

@@ -1,0 +1,86 @@
+"""Folders and zip archives: what is damaged, encrypted, too large or not to be read."""
+
+from pathlib import Path
+
+import pytest
+from data_files import HTML, TALK, load, load_folder, zipped
+
+from rlhf_dialog.data.sources import DialogueRecord, load_records, trees
+from rlhf_dialog.errors import UserError
+
+
+def test_nothing_outside_of_an_archive_is_read_or_written(tmp_path):
+    data = zipped({"../evil/train.jsonl": TALK, "../x.txt": b"x"})
+    assert load(tmp_path, "deep/a.zip", data) == [DialogueRecord(["a", "b"])]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.zip"]
+
+
+def test_flipped_bits_and_encryption_and_size_in_a_zip(tmp_path, monkeypatch):
+    data = bytearray(zipped({"train.jsonl": TALK * 50}))
+    crc = bytearray(data)
+    crc[40 + len("train.jsonl")] ^= 0xFF
+    with pytest.raises(UserError, match=r"a.zip/train.jsonl: cannot be read"):
+        load(tmp_path, "a.zip", bytes(crc))
+    encrypted = bytes(data)
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = encrypted.index(mark) + flags
+        encrypted = encrypted[:place] + b"\x01" + encrypted[place + 1 :]
+    with pytest.raises(UserError, match=r"train.jsonl: the file is encrypted"):
+        load(tmp_path, "a.zip", encrypted)
+    monkeypatch.setattr(trees, "MAX_BYTES", 100)
+    with pytest.raises(UserError, match=r"train.jsonl: unpacked, it has 1150 bytes"):
+        load(tmp_path, "a.zip", bytes(data))
+
+
+def test_no_permission(tmp_path, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "train.jsonl").write_text(TALK)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    for path in (tmp_path, tmp_path / "train.jsonl"):
+        with pytest.raises(UserError, match=r"train.jsonl: cannot be read: Permission denied"):
+            load_records(str(path), "train")
+
+
+def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(trees.os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"cannot be read: Permission denied"):
+        load_records(str(tmp_path), "train")
+
+
+ERRORS = [
+    ("a.zip", b"PK and no archive", ["a.zip: cannot be read from a zip archive"]),
+    ("a.zip", zipped({"train.jsonl": TALK})[:-20], ["a.zip: cannot be read from a zip archive"]),
+    ("a.zip", zipped({"train.zip": b"no"}), ["a.zip/train.zip: cannot be read from a zip archive"]),
+    ("a.zip", zipped({"train/dialogues_train.txt": HTML}), ["a.zip/train/dialogues_train.txt: this is an HTML page"]),
+    *[
+        (f"a.{kind}", HTML, ["this is an HTML page", "download failed"])
+        for kind in ("jsonl", "json", "csv", "tsv", "parquet", "zip")
+    ],
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), ERRORS, ids=range(len(ERRORS)))
+def test_errors_say_where_and_what(tmp_path, name, content, words):
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, name, content)
+    for word in words:
+        assert word in str(caught.value)
+
+
+FOLDER_ERRORS = [
+    ({"train.jsonl/x": TALK}, ["train.jsonl: cannot be read: Is a directory"]),
+    ({"train/dialogues_train.txt": HTML}, ["dialogues_train.txt: this is an HTML page"]),
+]
+
+
+@pytest.mark.parametrize(("files", "words"), FOLDER_ERRORS, ids=range(len(FOLDER_ERRORS)))
+def test_errors_of_folders(tmp_path, files, words):
+    with pytest.raises(UserError) as caught:
+        load_folder(tmp_path, files)
+    for word in words:
+        assert word in str(caught.value)

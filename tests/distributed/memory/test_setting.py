@@ -1,0 +1,26 @@
+"""What a configuration says of the memory of one process."""
+
+from yaml_files import settings
+
+from rlhf_dialog.distributed.memory.setting import setting_of
+
+
+def test_setting_of_a_configuration():
+    config = settings(
+        rollout_batch_size=10,
+        per_device_microbatch_size=3,
+        max_prompt_length=64,
+        max_new_tokens=12,
+        use_amp=True,
+        top_k=7,
+        reward_class={"id": "CompositeReward", "args": {"parts": [{"id": "Intent", "args": {"batch_size": 4}}]}},
+    )
+    found = setting_of(config, world_size=4)
+    assert (found.rows, found.microbatch, found.prompt, found.response, found.world_size) == (3, 3, 64, 12, 4)
+    assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
+    assert (found.classifier_batch, found.own_reference) == (4, False)
+    other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
+    assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
+    assert setting_of(settings(advantage_estimator="grpo")).critic == "none"
+    assert not setting_of(settings(ref_model="tiny")).own_reference
+    assert setting_of(settings(reward_class={"id": "X", "args": {"batch_size": "big"}})).classifier_batch == 32

@@ -1,0 +1,155 @@
+"""What is measured of replies, by hand."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from evaluations import COUNTS, LENGTH, OVERLAP
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.measure import Judges, Measured, differences, measure, with_intervals
+from rlhf_dialog.evaluation.replies import Replies, reference_nll
+from rlhf_dialog.rewards import BaseReward, CompositeReward, Meteor
+from rlhf_dialog.rewards.scoring import RewardError, Scorer, ScoringRules
+
+
+class Share(BaseReward):
+    """The share of words that are `yes`."""
+
+    name = "share"
+
+    def __call__(self, dialogues):
+        return [d.response.split().count("yes") / max(len(d.response.split()), 1) for d in dialogues]
+
+
+def test_measures_by_hand():
+    dialogues = [
+        Dialogue(["a", "no yes sir"], response="yes no yes"),
+        Dialogue(["b"], response="", truncated=True),
+    ]
+    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share())))
+    assert {name: values.tolist() for name, values in found.per_prompt.items()} == {
+        "score": [pytest.approx(2 / 3), 0.0],
+        "share": [pytest.approx(2 / 3), 0.0],
+        "mean_length": [4.0, 9.0],
+        "mean_words": [3.0, 0.0],
+        "truncated": [0.0, 1.0],
+        "copied": [0.5, 0.0],
+    }
+    assert {name: values.tolist() for name, values in found.per_block.items()} == {
+        "distinct_1": [pytest.approx(2 / 3)],
+        "distinct_2": [1.0],
+    }
+    points = found.points()
+    assert points["mean_length"] == 6.5
+    assert points["truncated"] == 0.5
+    assert with_intervals(found)["mean_length"]["mean"] == 6.5
+
+
+def test_distinct_n_is_the_mean_over_blocks_of_100():
+    """100 times `a b` (2 of 200 words, 1 of 100 bigrams), 100 different words (100 of 100), and a rest of 50."""
+    texts = ["a b"] * 100 + [f"w{i}" for i in range(100)] + ["rest"] * 50
+    found = measure(Replies([Dialogue(["p"], response=text) for text in texts], [1] * 250), Judges(Scorer(Share())))
+    assert found.per_block["distinct_1"].tolist() == [0.01, 1.0]
+    assert found.per_block["distinct_2"].tolist() == [0.01, 0.0]
+    assert found.points()["distinct_1"] == pytest.approx(0.505)
+
+
+def test_meteor_is_called_meteor_whatever_its_variant():
+    dialogues = [Dialogue(["a"], response="so it is", reference="so it is")]
+    parts = CompositeReward(parts=[{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH])
+    found = measure(Replies(dialogues, [4]), Judges(Scorer(parts))).per_prompt
+    assert set(found) == (COUNTS | OVERLAP | {"score", "length_match"}) - {"sacrebleu", "distinct_1", "distinct_2"}
+    assert found["meteor"][0] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)  # one chunk of three words
+
+
+def test_every_reference_of_a_prompt_counts():
+    dialogue = Dialogue(["a"], response="so it is", reference="no way", references=["no way", "so it is"])
+    one = replace(dialogue, references=[])
+    best, first = (measure(Replies([d], [4]), Judges()).points() for d in (dialogue, one))
+    assert best["rouge1"] == best["rougeLsum"] == 1.0
+    assert best["meteor"] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)
+    assert first["rouge1"] == first["meteor"] == 0.0
+    assert Meteor("off")([dialogue, one]) == [best["meteor"], 0.0]
+
+
+def test_metrics_that_lack_their_data_are_left_out():
+    bare = [Dialogue(["a"], response="so it is"), Dialogue(["b"], response="no", reference="no", act=2)]
+    assert set(measure(Replies(bare, [4, 2]), Judges(intent=FakeIntent())).points()) == COUNTS
+
+
+class FakeIntent:
+    """Sees a question in whatever ends with `?`, else inform."""
+
+    def predict(self, dialogues):
+        return [int(d.response.endswith("?")) for d in dialogues]
+
+
+def test_acts_by_hand():
+    """Questions: one of two found. Inform: found once where it was wanted. Commissive: taken for inform."""
+    cases = [("why ?", 2), ("well .", 2), ("so .", 1), ("yes .", 4)]
+    dialogues = [Dialogue(["a"], response=text, act=act) for text, act in cases]
+    points = measure(Replies(dialogues, [2] * 4), Judges(intent=FakeIntent())).points()
+    assert points["intent_accuracy"] == 0.5
+    assert points["intent_accuracy_question"] == 0.5
+    assert points["intent_accuracy_inform"] == 1.0
+    assert points["intent_accuracy_commissive"] == 0.0
+    assert math.isnan(points["intent_accuracy_directive"])  # nobody wanted one
+    assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    always = measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
+    assert always["intent_accuracy"] == 0.25
+
+
+def test_the_published_way_counts_the_separator():
+    """`<EOU>` in both texts gives ROUGE a free word; a reply that was cut off does not get it."""
+    finished = Dialogue(["a"], response="yes", reference="no")
+    cut = replace(finished, truncated=True)
+    for dialogue, expected in ((finished, 2 * 1 / (2 + 2)), (cut, 0.0)):
+        found = measure(Replies([dialogue], [2]), Judges(legacy_eou=True)).points()
+        assert found["rouge1"] == pytest.approx(expected)
+        assert measure(Replies([dialogue], [2]), Judges()).points()["rouge1"] == 0.0
+
+
+def test_perplexity_agrees_with_one_reference_at_a_time(agent, prompts):
+    """Without padding and batches, by the model's own forward."""
+    nll, count = 0.0, 0
+    short = [p for p in prompts if len(" <EOU> ".join(p.prompt_turns)) < 120]  # 128 bytes go in uncut
+    for prompt in short:
+        ids = agent.encoder.tokenizer(" <EOU> ".join(prompt.prompt_turns) + " <EOU>")["input_ids"]
+        target = agent.encoder.tokenizer(" " + prompt.reference + " <EOU>")["input_ids"]
+        logits = agent.policy.lm(torch.tensor([ids + target])).logits[0, len(ids) - 1 : -1].log_softmax(-1)
+        nll -= logits.gather(1, torch.tensor(target).unsqueeze(1)).sum().item()
+        count += len(target)
+    replies = Replies(short, [1] * len(short), reference_nll(agent, short, batch_size=7))
+    assert measure(replies, Judges()).points()["reference_perplexity"] == pytest.approx(math.exp(nll / count), rel=1e-4)
+
+
+def test_a_reward_that_may_skip_is_measured_on_what_it_scored():
+    class Picky(BaseReward):
+        name = "picky"
+
+        def __call__(self, dialogues):
+            return [float("nan") if "?" in d.response else 3.0 for d in dialogues]
+
+    dialogues = [Dialogue(["a"], response="why ?"), Dialogue(["a"], response="so .")]
+    with pytest.raises(RewardError, match="not finite"):
+        measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky())))
+    rules = ScoringRules(skip_unscored=True)
+    assert measure(Replies(dialogues, [2, 2]), Judges(Scorer(Picky(), rules))).points()["score"] == 3.0
+
+
+def test_paired_differences_are_narrower_than_two_independent_samples():
+    """Prompts differ by far more than systems do; pairing takes that out."""
+    rng = np.random.default_rng(0)
+    prompts, noise = rng.normal(0, 10, 300), rng.normal(0, 0.1, 300)
+    before = Measured({"score": prompts}, {"distinct_1": np.array([0.5, 0.7])})
+    after = Measured({"score": prompts + 0.2 + noise}, {"distinct_1": np.array([0.6, 0.8])})
+    found = differences(before, after)
+    assert found["score"]["mean"] == pytest.approx(0.2 + noise.mean())
+    assert found["score"]["low"] > 0.15
+    assert found["score"]["high"] - found["score"]["low"] < 0.05
+    alone = with_intervals(after)["score"]
+    assert alone["high"] - alone["low"] > 1
+    assert found["distinct_1"] == {key: pytest.approx(0.1) for key in ("mean", "low", "high")}

@@ -1,0 +1,92 @@
+"""Replies: of an agent, without a model, and the references themselves."""
+
+import tiny
+from evaluations import BASELINES
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.measure import Judges, measure
+from rlhf_dialog.evaluation.replies import baseline_replies, generate_replies, pick_prompts, reference_nll
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards import LengthMatch, Meteor
+from rlhf_dialog.rewards.scoring import Scorer
+
+
+def test_the_texts_of_the_baselines(prompts, agent):
+    train = ["first train reply", "second train reply"]
+    found = baseline_replies(prompts, train, agent, seed=4)
+    assert set(found) == BASELINES
+    texts = {name: [dialogue.response for dialogue in replies.dialogues] for name, replies in found.items()}
+    references = [prompt.reference for prompt in prompts]
+    assert len(set(texts["constant_reply"])) == len(set(texts["long_constant_reply"])) == 1
+    assert len(texts["long_constant_reply"][0].split()) > len(texts["constant_reply"][0].split())
+    assert texts["repeat_last_turn"] == [prompt.prompt_turns[-1] for prompt in prompts]
+    assert texts["true_replies"] == references
+    assert sorted(texts["random_reference"]) == sorted(references)
+    assert set(texts["random_train_reply"]) == set(train)
+    for replies in found.values():
+        assert [d.reference for d in replies.dialogues] == references
+        assert [d.prompt_turns for d in replies.dialogues] == [p.prompt_turns for p in prompts]
+    assert all(not prompt.response for prompt in prompts)  # the prompts themselves stay as they are
+
+
+def test_no_random_reference_is_the_prompts_own(agent):
+    for count in (2, 3, 7):
+        prompts = [Dialogue(["p"], reference=f"reply {i}") for i in range(count)]
+        for seed in range(8):
+            found = baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
+            assert all(dialogue.response != dialogue.reference for dialogue in found.dialogues)
+
+
+def test_a_baselines_length_counts_tokens_as_a_response_does(agent):
+    """`abc` in bytes: a space, 3 letters, and the separator that ends it."""
+    found = baseline_replies([Dialogue(["p"], reference="abc")], ["x"], agent)
+    assert found["true_replies"].num_tokens == [5]
+
+
+def test_true_replies_have_a_meteor_near_one_and_random_ones_not(prompts, agent):
+    replies = baseline_replies(prompts, ["x"], agent)
+    meteor = {
+        name: measure(found, Judges(Scorer(Meteor("off")))).per_prompt["meteor"] for name, found in replies.items()
+    }
+    assert meteor["true_replies"].mean() > 0.97
+    assert max(values.mean() for name, values in meteor.items() if name != "true_replies") < 0.6
+    lengths = measure(replies["true_replies"], Judges(Scorer(LengthMatch()))).per_prompt["length_match"]
+    assert lengths.tolist() == [0.0] * len(prompts)
+
+
+def test_generated_replies_are_decided_by_the_seed(prompts, agent):
+    sampling = Sampling(max_new_tokens=7)
+
+    def texts(seed: int) -> list[str]:
+        return [d.response for d in generate_replies(agent, prompts, sampling, seed, batch_size=5).dialogues]
+
+    assert texts(0) == texts(0) != texts(1)
+    found = generate_replies(agent, prompts, sampling, 0, batch_size=5)
+    assert len(found.dialogues) == len(found.num_tokens) == len(prompts)
+    assert [d.reference for d in found.dialogues] == [p.reference for p in prompts]
+    assert all(1 <= n <= 7 for n in found.num_tokens)
+
+
+def test_greedy_replies_depend_on_neither_seed_nor_batches(prompts, agent):
+    sampling = Sampling(max_new_tokens=7, greedy=True)
+    found = [generate_replies(agent, prompts, sampling, seed, size) for seed, size in ((0, 5), (1, 64))]
+    assert [d.response for d in found[0].dialogues] == [d.response for d in found[1].dialogues]
+
+
+def test_picked_prompts_keep_their_order_and_depend_on_the_seed():
+    prompts = [Dialogue([str(i)]) for i in range(30)]
+    picked = [int(p.prompt_turns[0]) for p in pick_prompts(prompts, 10, seed=1)]
+    assert len(set(picked)) == 10
+    assert picked == sorted(picked)
+    assert picked != [int(p.prompt_turns[0]) for p in pick_prompts(prompts, 10, seed=2)]
+    assert pick_prompts(prompts, None) == pick_prompts(prompts, 99) == prompts
+
+
+def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_path):
+    """A model of 64 positions sees less of the prompt, not less of the reference."""
+    tiny.gpt2(n_positions=64).save_pretrained(tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    found = reference_nll(ChatAgent.load(tmp_path), prompts)
+    whole = [len(prompt.reference) + 2 for prompt in prompts]  # a space before, the separator behind
+    assert found[:, 1].tolist() == [min(length, 63) for length in whole]

@@ -1,0 +1,61 @@
+"""What readers see of an evaluation: JSON without NaN, samples, and the same numbers in both tables."""
+
+import json
+import math
+
+from rich.console import Console
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.replies import Replies
+from rlhf_dialog.evaluation.report import finite, markdown, replies_of, samples_of, tables_of
+
+
+def interval(mean, low=None, high=None):
+    return {"mean": mean, "low": low, "high": high}
+
+
+RESULT = {
+    "metrics": {"score": interval(1.5, 1.25, 1.75), "meteor": interval(None)},
+    "baselines": {"true_replies": {"score": interval(2.0, 1.0, 3.0), "meteor": interval(0.5, 0.25, 0.75)}},
+}
+PROMPTS = [Dialogue([f"{i} ?"], reference=f"{i} .", act=1, meta={"index": i}) for i in range(8)]
+
+
+def answers(word: str) -> Replies:
+    return Replies([Dialogue(p.turns, response=f"{word} {i}") for i, p in enumerate(PROMPTS)], [2] * 8)
+
+
+def test_numbers_that_json_does_not_have_become_null():
+    found = finite({"a": math.nan, "b": {"c": -math.inf, "d": 0.5}, "e": "text", "f": 3})
+    assert found == {"a": None, "b": {"c": None, "d": 0.5}, "e": "text", "f": 3}
+
+
+def test_the_table_of_a_document():
+    assert markdown(RESULT).splitlines() == [
+        "| system | score | meteor |",
+        "|---|---|---|",
+        "| metrics | 1.500 [1.250, 1.750] | - |",
+        "| true_replies | 2.000 [1.000, 3.000] | 0.500 [0.250, 0.750] |",
+    ]
+
+
+def test_the_table_of_a_terminal_has_intervals_for_the_agents_alone():
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    for table in tables_of(RESULT, 100):
+        console.print(table)
+    text = console.export_text()
+    assert all(number in text for number in ("1.500", "[1.250", "1.750]", "2.000", "0.500"))
+    assert "3.000" not in text
+
+
+def test_three_samples_evenly_spread():
+    found = samples_of(PROMPTS, {"agent": answers("yes"), "other": answers("no")})
+    assert [one["reference"] for one in found] == ["2 .", "4 .", "6 ."]
+    assert found[0] == {"last_turn": "2 ?", "reference": "2 .", "agent": "yes 2", "other": "no 2"}
+
+
+def test_a_line_for_each_prompt_with_every_reply():
+    lines = [json.loads(line) for line in replies_of(PROMPTS, {"agent": answers("ja")}).splitlines()]
+    assert [line["index"] for line in lines] == list(range(8))
+    assert lines[3]["prompt"] == ["3 ?"]
+    assert lines[3]["replies"] == {"agent": {"response": "ja 3", "truncated": False}}

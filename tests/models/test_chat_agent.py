@@ -1,0 +1,139 @@
+"""An agent from Python: its settings, its prompt, its replies, and folders that are wrong."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from agents import save
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AgentSettings, ChatAgent, collate
+
+
+def test_settings_come_from_the_folder_and_have_defaults(agent_folder, tmp_path):
+    chat_agent = ChatAgent.load(agent_folder)
+    assert (chat_agent.sampling.max_new_tokens, chat_agent.settings.max_prompt_length) == (12, 100)
+    assert (chat_agent.sampling.temperature, chat_agent.sampling.top_k, chat_agent.sampling.top_p) == (1.0, 0, 1.0)
+    plain = ChatAgent.load(save(tmp_path / "plain"))  # any causal LM folder is an agent
+    assert plain.settings == AgentSettings()
+    assert plain.settings.turn_separator == "<EOU>"
+    assert isinstance(plain.chat("Hello"), str)
+
+
+def test_a_reply_is_text_up_to_the_separator_and_the_seed_decides_it(chat_agent):
+    torch.manual_seed(3)
+    first = [chat_agent.chat("Hello there") for _ in range(8)]
+    torch.manual_seed(3)
+    assert [chat_agent.chat("Hello there") for _ in range(8)] == first
+    assert len(set(first)) > 1
+    for reply in first:
+        assert reply == reply.strip()
+        assert not any(word in reply for word in ("<EOU>", "<eos>", "<pad>"))
+
+
+def greedy_by_hand(agent_folder: Path, turns: list[str], max_new_tokens: int) -> str:
+    """The most likely tokens after `a <EOU> b <EOU>`, one whole forward pass each, without cache and padding."""
+    lm, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(agent_folder).eval(),
+        AutoTokenizer.from_pretrained(agent_folder),
+    )
+    ids = tokenizer(" <EOU> ".join(turns) + " <EOU>", add_special_tokens=False)["input_ids"]
+    separator, end = tokenizer.convert_tokens_to_ids("<EOU>"), tokenizer.eos_token_id
+    written: list[int] = []
+    with torch.no_grad():
+        while len(written) < max_new_tokens and not (written and written[-1] in (separator, end)):
+            written.append(int(lm(torch.tensor([ids + written])).logits[0, -1].argmax()))
+    return tokenizer.decode([i for i in written if i not in (separator, end, tokenizer.pad_token_id)]).strip()
+
+
+def test_the_prompt_is_the_history_in_order_with_separators(tmp_path):
+    """At a temperature near 0 sampling is greedy, so the reply shows what the prompt was."""
+    agent_folder = save(
+        tmp_path / "sharp", {"max_new_tokens": 8, "temperature": 1e-4, "context_size": 3}, initializer_range=0.3
+    )
+    chat_agent = ChatAgent.load(agent_folder)
+    expected = greedy_by_hand(agent_folder, ["two", "three", "four"], 8)
+    assert chat_agent.chat("  four ", history=["one", "two ", "three"]) == expected  # the last 3 turns, stripped
+    assert expected != greedy_by_hand(agent_folder, ["one", "two", "three", "four"], 8)
+    assert chat_agent.chat("four") == greedy_by_hand(agent_folder, ["four"], 8)
+
+
+def test_a_history_longer_than_the_models_positions_still_works(chat_agent, tmp_path):
+    assert isinstance(chat_agent.chat("Hi", history=["word " * 300] * 40), str)
+    assert isinstance(chat_agent.chat("word " * 2000), str)
+    short = ChatAgent.load(save(tmp_path / "short", {"max_new_tokens": 5, "max_prompt_length": 500}, n_positions=32))
+    assert isinstance(short.chat("word " * 50, history=["more words"] * 9), str)
+
+
+def test_a_model_with_fewer_positions_than_a_reply_says_so_or_works(tmp_path):
+    agent_folder = save(tmp_path / "small", {"max_new_tokens": 20}, n_positions=16)
+    try:
+        reply = ChatAgent.load(agent_folder).chat("a long text that does not fit into sixteen positions")
+    except UserError:
+        return
+    assert isinstance(reply, str)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format_version": 1, "max_new',
+        "[]",
+        "3",
+        '{"max_new_tokens": "many"}',
+        '{"odd_key": 1}',
+        '{"top_p": 7}',
+        "\x00",
+    ],
+)
+def test_a_damaged_settings_file_is_the_users_error(tmp_path, text):
+    save(tmp_path)
+    (tmp_path / AGENT_FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=AGENT_FILE):
+        ChatAgent.load(tmp_path)
+
+
+def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
+    save(tmp_path, {"format_version": 2, "a_key_of_tomorrow": 1})
+    with pytest.raises(
+        UserError, match=f"{AGENT_FILE}: has format version 2, but this program reads versions up to 1; update"
+    ):
+        ChatAgent.load(tmp_path)
+
+
+def test_another_tokenizer_folder(tmp_path):
+    tiny.gpt2().save_pretrained(tmp_path / "lm")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "words")
+    assert isinstance(ChatAgent.load(tmp_path / "lm", tokenizer=str(tmp_path / "words")).chat("Hi"), str)
+
+
+def test_a_tokenizer_larger_than_the_model_is_the_users_error(agent_folder, tmp_path):
+    words = tiny.byte_tokenizer()
+    words.add_tokens(["anew"])
+    words.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="260"):
+        ChatAgent.load(agent_folder, tokenizer=str(tmp_path))
+
+
+def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
+    """The user's turn behind the policy's own is seen; replies come in the order of the dialogues, with their ids."""
+    settings = {"max_new_tokens": 8, "temperature": 1e-4}
+    agent_folder = save(tmp_path / "sharp", settings, initializer_range=0.3)
+    chat_agent = ChatAgent.load(agent_folder)
+    longer = Dialogue(["one"], response="two").heard("three")
+    replies = chat_agent.reply([longer, Dialogue(["one"])])
+    assert [reply.text for reply in replies] == [
+        greedy_by_hand(agent_folder, list(t), 8) for t in (("one", "two", "three"), ("one",))
+    ]
+    assert [chat_agent.encoder.reply_text(reply.ids) for reply in replies] == [reply.text for reply in replies]
+    assert [reply.truncated for reply in replies] == [len(r.ids) == 8 and r.ids[-1] not in (257, 258) for r in replies]
+
+
+def test_collate_pads_on_the_left():
+    prompt_ids, prompt_mask = collate([[5, 6, 7], [8], [9, 0]], pad_id=1)
+    assert prompt_ids.tolist() == [[5, 6, 7], [1, 1, 8], [1, 9, 0]]
+    assert prompt_mask.tolist() == [[True, True, True], [False, False, True], [False, True, True]]
+    assert (prompt_ids.dtype, prompt_mask.dtype) == (torch.long, torch.bool)

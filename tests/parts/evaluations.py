@@ -1,0 +1,89 @@
+"""Runs, agents and a classifier to evaluate: fixtures, and `from evaluations import save_run`."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from rlhf_dialog.commands import evaluate
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.models.chat_agent import ChatAgent
+
+ACTS = {f"intent_accuracy{act}" for act in ("", "_inform", "_question", "_directive", "_commissive")} | {
+    "intent_macro_f1"
+}
+LENGTH = {"id": "LengthMatch", "weight": 0.5}
+
+
+@pytest.fixture(scope="module")
+def script():
+    return evaluate
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 12))
+
+
+@pytest.fixture(scope="module")
+def prompts(data):
+    return load_prompts(data, "test")
+
+
+def save_run(folder: Path, data: str, seed: int, **keys) -> Path:
+    """A run folder as training leaves it: config.yaml beside agent/. Returns agent/."""
+    tiny.gpt2(seed=seed).save_pretrained(folder / "agent")
+    tiny.byte_tokenizer().save_pretrained(folder / "agent")
+    (folder / "agent" / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 9}', encoding="utf-8")
+    reward = {"id": "CompositeReward", "args": {"parts": [{"id": "Meteor", "args": {"meteor_wordnet": "off"}}, LENGTH]}}
+    keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": reward, **keys}
+    (folder / "config.yaml").write_text(dump_yaml(Config.model_validate(keys)), encoding="utf-8")
+    return folder / "agent"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, data):
+    root = tmp_path_factory.mktemp("runs")
+    return save_run(root / "trained", data, seed=1), save_run(root / "start", data, seed=2)
+
+
+@pytest.fixture(scope="module")
+def agent(runs):
+    return ChatAgent.load(runs[0])
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    """A random classifier of four acts."""
+    folder = tmp_path_factory.mktemp("classifier")
+    tokenizer = tiny.byte_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(**sizes, intermediate_size=16, num_labels=4, pad_token_id=tokenizer.pad_token_id)
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
+OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
+BASELINES = {
+    "constant_reply",
+    "long_constant_reply",
+    "repeat_last_turn",
+    "random_reference",
+    "random_train_reply",
+    "always_inform",
+    "true_replies",
+}
+
+
+def save_plain(folder: Path) -> str:
+    """A model folder without settings."""
+    tiny.gpt2().save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return str(folder)

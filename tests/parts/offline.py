@@ -1,0 +1,14 @@
+"""No network, and one thread, so that two workers fit two cores. `import offline` before torch."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import rlhf_dialog  # noqa: F401  before torch
+
+# isort: split
+import torch
+
+torch.set_num_threads(1)

@@ -1,0 +1,108 @@
+"""Policies of the kinds of zoo.py, what they answer, and their gradients in a trainer. `from policies import new_policy`."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import plain
+import pytest
+import torch
+from plain import Case
+from tiny import byte_tokenizer
+from torch import nn
+from zoo import END, KINDS, PAD, SOME, new_lm
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.metrics import VecInfo
+from rlhf_dialog.models.generation import respond
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.training.trainer import PPOTrainer
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+some_kinds = pytest.mark.parametrize("kind", SOME)
+
+
+def tolerance(kind: str) -> dict[str, float]:
+    """BLOOM writes its softmax in float32, and gives NaN for padding in float64; Cohere's norm adds up in float32."""
+    return {"rtol": 0, "atol": {"bloom": 2e-4, "cohere": 1e-7}.get(kind, 1e-9)}
+
+
+def precision(kind: str) -> torch.dtype:
+    return torch.float32 if kind == "bloom" else torch.float64
+
+
+def new_policy(kind: str, seed: int = 0, value_head: bool = True, packing: bool = True) -> Policy:
+    """A policy with a value head that has opinions."""
+    policy = Policy(new_lm(kind, seed, packing, precision(kind)), value_head).to(precision(kind)).eval()
+    return with_opinion(policy)
+
+
+def with_opinion(module: Any) -> Any:
+    if module.value_head is not None:
+        nn.init.normal_(module.value_head.weight, std=0.3)
+        nn.init.constant_(module.value_head.bias, 0.2)
+    return module
+
+
+def settings(**keys: Any) -> Config:
+    env = {"args": {"data_path": "unused"}}
+    small = {
+        "rollout_batch_size": 4,
+        "num_mini_batch": 1,
+        "entropy_coef": 0.3,
+        "value_loss_coef": 0.7,
+        "clip_param": 0.3,
+    }
+    return Config(model_path="tiny", env=env, reward_class={"id": "Meteor"}, **{**small, **keys})
+
+
+def fast_gradients(policy: Policy, critic: Critic | None, case: Case, old: dict[str, Any], config: Config):
+    """Loss and gradients of one minibatch as the trainer computes them, microbatch by microbatch, and no step."""
+    models = Models(policy, critic, policy, byte_tokenizer())
+    trainer = PPOTrainer(config, models, [Dialogue(["a"])], BaseReward(), VecInfo())
+    for engine in trainer.engines.values():
+        engine.zero_grad()
+        engine.step = engine.zero_grad = lambda: None
+    trainer.update._clip_gradients = dict
+    rollout = SimpleNamespace(**vars(case), **old)
+    totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
+    return totals, gradients(policy, critic)
+
+
+def gradients(policy: Policy, critic: Critic | None) -> dict[str, torch.Tensor | None]:
+    named = itertools.chain(
+        policy.named_parameters(), () if critic is None else critic.named_parameters(prefix="critic")
+    )
+    return {name: p.grad for name, p in named}
+
+
+def old_numbers(policy: Policy, case: Case, temperature: float) -> dict[str, torch.Tensor]:
+    """What a rollout would hold: log-probs near the policy's own, so that some ratios are clipped."""
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        logprobs = plain.evaluated(plain.as_made(policy), case, temperature).logprobs
+    shape, like = logprobs.shape, {"generator": g, "dtype": logprobs.dtype}
+    noise = {name: torch.randn(shape, **like) for name in ("values", "advantages", "targets")}
+    return {"logprobs": logprobs + 0.3 * torch.randn(shape, **like), **noise}
+
+
+class Ends:
+    """A response ends with one of these ids; a quarter of them, so that rows end at different times."""
+
+    def __init__(self, ids=(END, *range(40, 50))):
+        self.end_ids = list(ids)
+
+    def ended(self, ids):
+        return torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
+
+
+def answered(policy, case, sampling, stop=None, seed=0, **options):
+    torch.manual_seed(seed)
+    return respond(policy, case.prompt_ids, case.prompt_mask, sampling, stop or Ends(), PAD, **options)
+
+
+def as_case(case, found):
+    return Case(case.prompt_ids, case.prompt_mask, found.ids, found.mask, found.support)

@@ -1,0 +1,100 @@
+"""Whole runs of several ranks: the fixture `ppo`, its reward, and what such a run left. `from rank_runs import lines`."""
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from ranks import runs_in_ranks
+from safetensors.torch import load_file
+from trainers import numbers_of
+
+from rlhf_dialog import BaseReward, RewardFactory, main
+
+RUN = Path("run_results/ppo")
+
+
+class Moody(BaseReward):
+    """Draws from all generators, notes what it is asked (`seen<rank>`), and ends badly on one rank at one call."""
+
+    calls = 0
+
+    def __init__(self, rank: int = -1, at: int = 2, end: str = "raise"):
+        self.rank, self.at, self.end = rank, at, end
+
+    def __call__(self, dialogues):
+        Moody.calls += 1
+        rank = int(os.environ.get("RANK", "0"))
+        rows = [[d.meta["split"], d.meta["index"], d.response] for d in dialogues]
+        with open(f"seen{rank}", "a") as file:
+            file.write(json.dumps(rows) + "\n")
+        if rank == self.rank and Moody.calls == self.at:
+            self.bad_end()
+        drawn = random.random() + np.random.random() + torch.rand(()).item()
+        return [drawn + len(d.response) / 10 for d in dialogues]
+
+    def bad_end(self):
+        if self.end == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.end == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        raise ZeroDivisionError("a bad day")
+
+
+@pytest.fixture
+def ppo(world, tmp_path, monkeypatch):
+    """A folder with ppo.yaml; `ppo(2, "--key", "value")` runs two ranks there and returns code, stdout and stderr of each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Moody": Moody})
+    settings = {
+        "model_path": str(world / "model"),
+        "env": {"args": {"data_path": str(world / "data")}},
+        "reward_class": {"id": "Moody"},
+        "rollout_batch_size": 7,
+        "num_mini_batch": 2,
+        "ppo_epoch": 2,
+        "per_device_microbatch_size": 2,
+        "max_new_tokens": 6,
+        "max_prompt_length": 60,
+        "max_iterations": 4,
+        "save_interval": 2,
+        "lr": 1e-3,
+        "critic_lr": 1e-3,
+        "sample_interval": 2,
+        "device": "cpu",
+    }
+    Path("ppo.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+    def run(size: int, *words: str) -> list[tuple[int, str, str]]:
+        def work(_: int) -> int:
+            Moody.calls = 0
+            try:
+                return main(["--config", "ppo.yaml", *words])
+            except SystemExit as end:
+                return end.code
+
+        return runs_in_ranks(size, work, tmp_path)
+
+    return run
+
+
+def lines(folder: Path = RUN) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def numbers(rows: list[dict]) -> list[dict]:
+    return [numbers_of({name: x for name, x in row.items() if x is not None}) for row in rows]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {f"{path.name}.{name}": x for path in folder.glob("*.safetensors") for name, x in load_file(path).items()}
+
+
+def seen(rank: int) -> list[list]:
+    return [json.loads(line) for line in Path(f"seen{rank}").read_text().splitlines()]

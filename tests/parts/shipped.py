@@ -1,0 +1,12 @@
+"""The configurations that ship, and the schema of each. `from shipped import CONFIGS`."""
+
+from processes import ROOT
+
+import rlhf_dialog.metrics
+import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
+from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
+from rlhf_dialog.training.supervised.sft import SFTConfig
+
+CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
+SCHEMAS: dict[str, type[Settings]] = {"sft": SFTConfig, "intent": IntentConfig}  # by the first word of the name

@@ -1,0 +1,82 @@
+"""A PPOTrainer on the tiny GPT-2, with rewards that are made for it. `from trainers import make_trainer`."""
+
+import math
+
+import torch
+from tiny import byte_tokenizer, gpt2
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.metrics import VecInfo
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.training.trainer import PPOTrainer
+
+PROMPTS = [Dialogue([f"{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefghijklmnop")]
+
+
+class Share(BaseReward):
+    """The share of one letter in the response."""
+
+    name = "share"
+
+    def __call__(self, dialogues):
+        return [d.response.count("e") / max(len(d.response), 1) for d in dialogues]
+
+
+class Places(BaseReward):
+    """Something that differs from response to response."""
+
+    name = "places"
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    def __call__(self, dialogues):
+        return [self.scale * ((i * 7) % 5 - 1.5) for i in range(len(dialogues))]
+
+
+def settings(**keys):
+    small = {"rollout_batch_size": 6, "max_new_tokens": 5, "num_mini_batch": 2, "ppo_epoch": 2, "lr": 1e-3}
+    base = {"model_path": "tiny", "env": {"args": {"data_path": "unused"}}, "reward_class": {"id": "Meteor"}}
+    return Config(**{**base, **small, "critic_lr": 1e-3, "use_share_model": True, **keys})
+
+
+def make_trainer(reward=None, ref_seed=0, vec_info=None, use_amp=False, world=None, double=False, **keys):
+    """A trainer on the tiny GPT-2, built as `load_models` would; a third of the tokens end a response."""
+    config = settings(**keys, use_amp=use_amp)
+    gae = config.advantage_estimator == "gae"
+    lm = gpt2()
+    lm.generation_config.eos_token_id = list(range(160, 240))
+    policy = Policy(lm, gae and config.use_share_model, use_amp).eval()
+    critic = Critic(gpt2(), use_amp).eval() if gae and not config.use_share_model else None
+    ref_policy = Policy(gpt2(ref_seed), use_amp=use_amp).eval().requires_grad_(False)
+    for model in (policy, critic, ref_policy) if double else ():
+        model = model and model.double()
+    torch.manual_seed(config.seed)
+    models = Models(policy, critic, ref_policy, byte_tokenizer())
+    return PPOTrainer(config, models, PROMPTS, reward or Places(), vec_info or VecInfo(), world)
+
+
+def numbers_of(metrics):
+    """What is no time, and is a number."""
+    return {
+        name: x for name, x in metrics.items() if name != "FPS" and not name.startswith("time/") and math.isfinite(x)
+    }
+
+
+def parameters(module):
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+class Holes(BaseReward):
+    """None, NaN or inf at some places, else something that differs from response to response."""
+
+    name = "holes"
+
+    def __init__(self, places, value=None):
+        self.places, self.value = places, value
+
+    def __call__(self, dialogues):
+        return [self.value if i in self.places else (i * 7) % 5 - 1.5 for i in range(len(dialogues))]

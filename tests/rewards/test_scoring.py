@@ -1,0 +1,258 @@
+"""Scores of a reward: what counts as one, what is skipped, what is computed beside, and a reward's life in a run."""
+
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+from given import DIALOGUES, Given
+from prices import Halved, Price, priced, summed
+
+from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, scored
+from rlhf_dialog.rewards.base import Part
+from rlhf_dialog.rewards.scoring import (
+    STOPPING,
+    Scorer,
+    ScoringRules,
+    begin_scoring,
+    load_state,
+    metrics_of,
+    scored_beside,
+    state_of,
+)
+
+pytestmark = pytest.mark.usefixtures("own_rewards", "price")
+
+
+def test_a_single_reward_is_one_part_of_weight_one():
+    class Slow(Given):
+        def __call__(self, dialogues):
+            time.sleep(0.05)
+            return super().__call__(dialogues)
+
+    scores = scored(Slow(0.25), DIALOGUES)
+    assert scores.total == [0.25] * 3
+    assert list(scores.parts) == ["slow"]
+    assert scores.parts["slow"].raw == scores.parts["slow"].weighted == [0.25] * 3
+    assert 0.05 <= scores.parts["slow"].seconds < 60
+
+
+def test_no_dialogues():
+    scores = scored(CompositeReward([{"id": "Given"}]), [])
+    assert scores.total == []
+    assert scores.parts["given"].raw == []
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_lists_and_arrays_are_welcome(kind):
+    scores = scored(Given(kind([1, True, 0.5]), per_dialogue=False), DIALOGUES)
+    assert scores.total == [1.0, 1.0, 0.5]
+    assert all(type(value) is float for value in scores.total)
+
+
+@pytest.mark.parametrize(
+    ("value", "per_dialogue", "message"),
+    [
+        ([1.0, 2.0], False, r"'given' returned 2 values for 3 dialogues"),
+        (None, False, r"'given' returned NoneType; it must return a list"),
+        (1.0, False, r"'given' returned float; it must return a list"),
+        ([0.0, 0.0, "high"], False, r"'given' gave 'high', which is not a number, for dialogue 2 .*'the cat sat'"),
+        ([0.0, None, 0.0], False, r"'given' gave None, which is not a number, for dialogue 1 with the response ''"),
+        ([0.0, 0.0, float("nan")], False, r"gave nan, which is not finite, for dialogue 2 .*'the cat sat'"),
+        (float("-inf"), True, r"gave -inf, which is not finite, for dialogue 0 .*'one two'"),
+    ],
+)
+def test_unusable_values(value, per_dialogue, message):
+    reward = Given(value, per_dialogue)
+    with pytest.raises(RewardError, match=message):
+        scored(reward, DIALOGUES)
+    with pytest.raises(RewardError, match=message):
+        CompositeReward([{"id": "Given", "args": {"value": value, "per_dialogue": per_dialogue}}])(DIALOGUES)
+
+
+SKIP = ScoringRules(skip_unscored=True)
+
+
+def test_skip_makes_none_and_what_is_not_finite_a_nan(caplog):
+    values = [None, math.inf, 2.0]
+    inner = {
+        "id": "CompositeReward",
+        "args": {"parts": [{"id": "Given", "args": {"value": [1, -math.inf, 3], "per_dialogue": False}}]},
+    }
+    reward = CompositeReward([{"id": "Given", "weight": 0.0, "args": {"value": values, "per_dialogue": False}}, inner])
+    scores = scored(reward, DIALOGUES, SKIP)
+    assert [str(value) for value in scores.total] == ["nan", "nan", "3.0"]
+    assert [str(value) for value in scores.parts["given"].raw] == ["nan", "nan", "2.0"]
+    assert [str(value) for value in scores.parts["composite"].raw] == ["1.0", "nan", "3.0"]
+    assert caplog.text.count("reward 'given' gave no score for 2 of 3 dialogues (the first is number 0: None)") == 1
+    assert caplog.text.count("reward 'given' gave no score for 1 of 3 dialogues (the first is number 1: -inf)") == 1
+    kept = scores.of([2])
+    assert (kept.total, kept.parts["given"].weighted, kept.parts["composite"].raw) == ([3.0], [0.0], [3.0])
+
+
+@pytest.mark.parametrize("value", [["high", 1.0, 1.0], [1.0, 2.0], None, ValueError("bug")])
+def test_skip_forgives_no_bug(value):
+    with pytest.raises(RewardError):
+        scored(Given(value, per_dialogue=False), DIALOGUES, SKIP)
+
+
+def test_skip_asks_for_what_is_available():
+    class Server(Given):
+        def score_available(self, dialogues):
+            return [None, 5, None]
+
+    assert [str(value) for value in scored(Server(1.0), DIALOGUES, SKIP).total] == ["nan", "5.0", "nan"]
+    assert scored(Server(1.0), DIALOGUES).total == [1.0] * 3
+
+
+class Threaded(BaseReward):
+    """Says in which thread it was asked."""
+
+    def __init__(self, label, uses_device=False, error=None):
+        self.label, self.uses_device, self.error, self.threads = label, uses_device, error, []
+
+    @property
+    def name(self):
+        return self.label
+
+    def __call__(self, dialogues):
+        self.threads.append(threading.current_thread())
+        if self.error:
+            raise self.error
+        return [float(len(dialogue.response)) for dialogue in dialogues]
+
+
+def beside(*rewards, rules=STOPPING):
+    reward = CompositeReward.__new__(CompositeReward)
+    reward._set_parts([Part(0.5, one) for one in rewards])
+    return reward, scored_beside(reward, DIALOGUES, rules)
+
+
+def test_parts_without_a_device_are_computed_beside_and_the_scores_are_the_same():
+    text, device = Threaded("text"), Threaded("device", uses_device=True)
+    reward, scores = beside(device, text)
+    text_began_at_once = wait_for(lambda: text.threads)
+    assert text_began_at_once
+    assert not device.threads
+    found = scores()
+    assert device.threads == [threading.current_thread()]
+    assert text.threads != device.threads
+    same = scored(reward, DIALOGUES)
+    assert found.total == same.total
+    assert list(found.parts) == ["device", "text"]
+    assert [part.raw for part in found.parts.values()] == [part.raw for part in same.parts.values()]
+    assert [part.weighted for part in found.parts.values()] == [part.weighted for part in same.parts.values()]
+
+
+def test_an_error_beside_is_raised_when_the_scores_are_asked_for():
+    _, scores = beside(Threaded("text", error=ZeroDivisionError("no")))
+    with pytest.raises(RewardError, match=r"reward 'text' raised ZeroDivisionError: no"):
+        scores()
+
+
+def test_with_a_time_limit_nothing_begins_early():
+    text = Threaded("text")
+    _, scores = beside(text, rules=ScoringRules(timeout_s=30.0))
+    assert not text.threads
+    assert scores().total == [0.5 * len(dialogue.response) for dialogue in DIALOGUES]
+
+
+def test_a_reward_that_uses_the_device_waits_for_its_turn():
+    single = Threaded("device", uses_device=True)
+    scores = scored_beside(single, DIALOGUES)
+    assert not single.threads
+    assert scores().parts["device"].raw == [float(len(dialogue.response)) for dialogue in DIALOGUES]
+
+
+def wait_for(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_scorer_asks_its_reward_by_its_rules():
+    class Judge(BaseReward):
+        def __call__(self, dialogues):
+            return [None, *(float(len(dialogue.response)) for dialogue in dialogues[1:])]
+
+    skipping = Scorer(Judge(), ScoringRules(skip_unscored=True), truncation_penalty=0.5)
+    for scores in (skipping.score(DIALOGUES), skipping.begin(DIALOGUES)()):
+        assert math.isnan(scores.total[0])
+        assert scores.total[1:] == [float(len(dialogue.response)) for dialogue in DIALOGUES[1:]]
+    with pytest.raises(RewardError, match="gave None"):
+        Scorer(Judge()).score(DIALOGUES)
+
+
+def test_names_of_states_and_numbers_inside_of_rewards():
+    one, two, three = priced(1.0, 2.0, 3.0)
+    reward = summed(one, two, summed(Halved(three)))
+    states = {"price": {"coef": 1.0}, "price_2": {"coef": 2.0}, "composite": {"halved": {"price": {"coef": 3.0}}}}
+    assert state_of(reward) == states
+    names = {"price/coef": 1.0, "price_2/coef": 2.0, "composite/halved/price/coef": 3.0}
+    assert metrics_of(reward) == names
+    load_state(reward, {"price_2": {"coef": 5.0}, "composite": {"halved": {"price": {"coef": 6.0}}}, "gone": {}})
+    assert [reward.coef for reward in (one, two, three)] == [1.0, 5.0, 6.0]
+    begin_scoring(reward, "rollout", 7)
+    assert Price.told == [("rollout", 7, True)] * 3
+
+
+def test_a_number_of_a_sum_itself_cannot_be_taken_for_a_part():
+    reward = summed(*priced(1.0))
+    reward.metrics = lambda: {"price": 2.0, "price/coef": 1.0, "other/coef": 3}
+    assert metrics_of(reward) == {"composite/price": 2.0, "price/coef": 1.0, "composite/other/coef": 3.0}
+
+
+def test_a_reward_without_a_life():
+    class Plain(BaseReward):
+        def __call__(self, dialogues):
+            return [1.0] * len(dialogues)
+
+    reward = summed(Plain(), Halved(Plain()))
+    begin_scoring(reward, "evaluation", 0)
+    load_state(reward, {})
+    assert (metrics_of(reward), state_of(reward)) == ({}, {})
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("method", "ask"),
+    [
+        ("begin_scoring", lambda reward: begin_scoring(reward, "rollout", 1)),
+        ("metrics", metrics_of),
+        ("state_dict", state_of),
+        ("load_state_dict", lambda reward: load_state(reward, {"price": {}})),
+    ],
+)
+def test_an_error_in_its_life_names_the_reward_and_the_line(nested, method, ask):
+    class Broken(Price):
+        pass
+
+    def bad(*_):
+        raise ZeroDivisionError("no")
+
+    setattr(Broken, method, bad)
+    with pytest.raises(RewardError, match=r"^reward 'price' raised ZeroDivisionError: no at .*test_scoring\.py:\d+$"):
+        ask(summed(Broken()) if nested else Broken())
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "said"),
+    [
+        ("metrics", {"coef": "high"}, "metrics() has 'high' as 'coef'; give a number"),
+        ("metrics", {"coef": None}, "metrics() has None as 'coef'; give a number"),
+        ("state_dict", {"seen": {1, 2}}, "state_dict() is not JSON (Object of type set is not JSON serializable)"),
+        ("state_dict", [1.0], "state_dict() returned list; return a dict"),
+    ],
+)
+def test_what_its_life_may_not_return(method, value, said):
+    reward = Price()
+    setattr(reward, method, lambda: value)
+    with pytest.raises(RewardError) as caught:
+        {"metrics": metrics_of, "state_dict": state_of}[method](reward)
+    assert f"reward 'price': {said}" in str(caught.value)
+
+
+def test_a_number_that_is_not_finite_is_logged_as_it_is():
+    assert math.isnan(metrics_of(*priced(math.nan))["price/coef"])

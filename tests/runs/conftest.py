@@ -1,0 +1,4 @@
+"""Fixtures of tests/parts for runs."""
+
+from handlers import handlers  # noqa: F401
+from ppo_runs import refused, rewards, run, world  # noqa: F401

@@ -1,0 +1,74 @@
+"""PPOAgent from Python, and what it refuses before anything is trained."""
+
+import json
+
+import pytest
+import tiny
+from ppo_runs import same, weights
+from trainers import settings
+
+from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
+from rlhf_dialog.runs.agent import _two_prompts
+
+
+def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, tmp_path, monkeypatch):
+    folder = tmp_path / "run_results" / "ppo"
+    folder.mkdir(parents=True)
+    lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "yesterday"}
+    (folder / ".lock").write_text(json.dumps(lock), encoding="utf-8")
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    message = refused()
+    assert "run_results/ppo: in use by process 7 on elsewhere since yesterday" in message
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, rewards):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
+
+    @RewardFactory.register("WantsActs")
+    class WantsActs(RewardFactory.classes["Vowels"]):  # type: ignore[misc]
+        needs = ("act",)
+
+    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: WantsActs}")
+    assert "2 of 2 prompts have no act" in message
+    assert "wantsacts" in message.lower()
+
+
+def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
+    words = tiny.byte_tokenizer()
+    words.add_tokens(["more"])
+    words.save_pretrained(tmp_path / "words")
+    assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
+
+
+@pytest.mark.whole_run
+def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    agent = PPOAgent.from_config("ppo.yaml", max_iterations=None, **{"env.args.tokenizer_path": None, "seed": 3})
+    with pytest.raises(UserError, match=r"train\(\) first"):
+        agent.save("early")
+    metrics = agent.train(total_time_steps=60, use_wandb=True, use_tensorboard=True)
+    assert metrics["time_steps"] >= 60
+    agent.save("./ppo_agent")
+    assert isinstance(ChatAgent.load("./ppo_agent").chat("Hello", history=["Hi", "Hi"]), str)
+    folder = tmp_path / "run_results" / "ppo"
+    assert same(weights(tmp_path / "ppo_agent"), weights(folder / "agent"))
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "run_results", "ppo_agent"}
+    assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
+    assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
+    again = PPOAgent.from_config("ppo.yaml")
+    with pytest.raises(UserError, match="already contains a run"):
+        again.train()
+
+
+def test_from_python_mistakes_are_user_errors(run):
+    with pytest.raises(UserError, match="lr: found -1"):
+        PPOAgent.from_config("ppo.yaml", lr=-1)
+    with pytest.raises(UserError, match="total_time_steps"):
+        PPOAgent.from_config("ppo.yaml").train(total_time_steps=0)
+
+
+@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
+def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
+    small = _two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
+    assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)

@@ -1,0 +1,36 @@
+"""Evaluation during training: prompts, the best iteration, and what is refused before training."""
+
+import time
+
+import pytest
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.rewards import BaseReward
+from rlhf_dialog.rewards.timeout import RewardTimeout
+from rlhf_dialog.runs.validation import Validation
+
+
+def test_a_reward_without_an_end_stops_an_evaluation():
+    class Stuck(BaseReward):
+        name = "stuck"
+
+        def __call__(self, dialogues):
+            time.sleep(10)
+
+    config = Config(model_path="m", env={"args": {"data_path": "d"}}, reward_class={"id": "x"}, reward_timeout_s=0.2)
+    with pytest.raises(RewardTimeout, match=r"reward 'stuck' did not finish within 0\.2 seconds"):
+        Validation(config, [Dialogue(["Hi ."], reference="Ho .")], Stuck()).check()
+
+
+def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
+    message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}", "--eval_interval", "1")
+    assert "eval_interval: 1 needs a validation split; set eval_interval: 0, or fix this: " in message
+
+
+def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    message = refused("--eval_interval", "1", "--eval_metric", "scroe")
+    assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
+    assert "length_match" in message

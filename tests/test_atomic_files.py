@@ -1,0 +1,70 @@
+"""Files and folders that are written whole or not at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog.atomic_files import mend_swaps, replace_json, written_whole
+from rlhf_dialog.errors import UserError
+
+
+def test_a_killed_write_leaves_no_half_folder_behind(tmp_path):
+    (tmp_path / ".iter_000003.tmp").mkdir()  # of a process that was killed
+    (tmp_path / ".iter_000003.tmp/policy.safetensors").write_text("half")
+    (tmp_path / "iter_000003").mkdir()
+    (tmp_path / "iter_000003/old").write_text("old")
+    with written_whole(tmp_path / "iter_000003") as target:
+        assert list(target.iterdir()) == []
+        (target / "new").write_text("new")
+        assert (tmp_path / "iter_000003/old").exists()  # until the new one is whole
+    assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "iter_000003"):
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["iter_000003"]
+    assert [path.name for path in (tmp_path / "iter_000003").iterdir()] == ["new"]
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        replace_json(tmp_path / "file" / "x.json", {})
+
+
+def test_replace_json(tmp_path):
+    replace_json(tmp_path / "deep/x.json", {"a": 1})
+    replace_json(tmp_path / "deep/x.json", {"a": [2]})
+    assert json.loads((tmp_path / "deep/x.json").read_text()) == {"a": [2]}
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.json"]
+
+
+def test_a_swap_that_was_killed_is_taken_back_or_finished(tmp_path):
+    for name in ("back", ".done.old", "done", ".half.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    (tmp_path / "back").rename(tmp_path / ".back.old")
+    (tmp_path / ".file.tmp").write_text("half")
+    mend_swaps(tmp_path, ("back", "done", "half", "file", "absent"))
+    assert {path.name: (path / "file").read_text() for path in tmp_path.iterdir()} == {"back": "back", "done": "done"}
+    (tmp_path / "back").rename(tmp_path / ".back.old")
+    with pytest.raises(KeyboardInterrupt), written_whole(tmp_path / "back"):
+        raise KeyboardInterrupt
+    assert (tmp_path / "back/file").read_text() == "back"
+
+
+def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
+    with written_whole(tmp_path / "agent") as target:
+        (target / "file").write_text("old")
+    real = Path.rename
+
+    def refuse(self, target):
+        if self.name.endswith(".tmp"):
+            raise OSError("Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="Input/output error"), written_whole(tmp_path / "agent") as target:
+        (target / "file").write_text("new")
+    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
+        tmp_path / "agent/file": "old"
+    }

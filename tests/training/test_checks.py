@@ -1,0 +1,174 @@
+"""The checks that every run makes: the ratio and the KL of the start, and models whose numbers are not finite."""
+
+import math
+
+import pytest
+import torch
+from trainers import Places, make_trainer, parameters
+
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.training import update as update_module
+
+
+def noisy(size):
+    def evaluate_with_noise(*args):
+        result = teacher_forced(*args)
+        result.logprobs = result.logprobs + size * torch.sin(torch.arange(result.logprobs.numel())).view_as(
+            result.logprobs
+        )
+        return result
+
+    return evaluate_with_noise
+
+
+def test_ratio_check_stops_in_every_iteration(monkeypatch):
+    trainer = make_trainer()
+    trainer.step()
+    before = parameters(trainer.models.policy)
+    monkeypatch.setattr(update_module, "teacher_forced", noisy(1e-3))
+    with pytest.raises(RunStopped, match=r"iteration 2: the ratio .* is not 1 on the first minibatch"):
+        trainer.step()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+    assert RunStopped.exit_code == 3
+
+
+def test_ratio_check_allows_rounding(monkeypatch):
+    monkeypatch.setattr(update_module, "teacher_forced", noisy(1e-5))
+    make_trainer().step()
+
+
+def test_ratio_check_sees_every_microbatch_of_the_first_minibatch(monkeypatch):
+    calls = []
+
+    def last_is_wrong(*args):
+        calls.append(1)
+        return noisy(1e-2 if len(calls) == 6 else 0)(*args)
+
+    monkeypatch.setattr(update_module, "teacher_forced", last_is_wrong)
+    with pytest.raises(RunStopped, match="ratio"):
+        make_trainer(num_mini_batch=1, per_device_microbatch_size=1).step()
+    assert len(calls) == 6
+
+
+def test_ratio_check_ignores_padding(monkeypatch):
+    trainer = make_trainer()
+    seen = []
+
+    def wrong_on_padding(policy, prompt_ids, prompt_mask, response_ids, *rest):
+        result = teacher_forced(policy, prompt_ids, prompt_mask, response_ids, *rest)
+        padding = response_ids == 256
+        seen.append(padding.sum().item())
+        result.logprobs = torch.where(padding, math.nan, result.logprobs)
+        result.entropy = torch.where(padding, math.inf, result.entropy)
+        return result
+
+    monkeypatch.setattr(update_module, "teacher_forced", wrong_on_padding)
+    metrics = trainer.step()
+    assert sum(seen) > 0
+    assert math.isfinite(metrics["ppo/policy_loss"])
+    assert all(p.isfinite().all() for p in trainer.models.policy.parameters())
+
+
+def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
+    with pytest.raises(RunStopped, match=r"starts as its own reference, but their KL is"):
+        make_trainer(ref_seed=1).step()
+    with pytest.raises(RunStopped, match=r"starts as its own reference"):
+        make_trainer(ref_seed=1, ref_model="tiny").step()  # named, and the same as model_path
+    metrics = make_trainer(ref_seed=1, ref_model="another").step()
+    assert abs(metrics["objective/kl"]) > 1e-3
+    assert metrics["objective/kl_initial"] == metrics["objective/kl"]
+
+
+@pytest.mark.parametrize(("shift", "fine"), [(1e-6, True), (-1e-6, True), (1e-4, False), (-1e-4, False)])
+def test_kl_check_has_a_tolerance(monkeypatch, shift, fine):
+    trainer = make_trainer()
+
+    reference = trainer.models.ref_policy
+    predict = reference.predict
+
+    def shifted(*args):
+        logprobs, entropy = predict(*args)
+        return logprobs - shift, entropy
+
+    monkeypatch.setattr(reference, "predict", shifted)
+    if fine:
+        assert trainer.step()["objective/kl"] == pytest.approx(shift, abs=5e-7)
+    else:
+        with pytest.raises(RunStopped, match="starts as its own reference"):
+            trainer.step()
+
+
+def test_kl_check_is_of_the_first_iteration_only():
+    trainer = make_trainer(lr=1e-2)
+    first, second = trainer.step(), trainer.step()
+    assert abs(first["objective/kl"]) < 1e-5
+    assert abs(second["objective/kl"]) > 1e-5
+    assert "objective/kl_initial" not in second
+
+
+def test_dropout_left_on_is_noticed():
+    trainer = make_trainer()
+    trainer.models.policy.train()
+    with pytest.raises(RunStopped, match="reference"):
+        trainer.step()
+    trainer = make_trainer(ref_model="another")
+    trainer.models.policy.train()
+    with pytest.raises(RunStopped, match="ratio"):
+        trainer.step()
+
+
+def test_weights_that_are_no_numbers_stop_the_run():
+    trainer = make_trainer()
+    torch.nn.init.constant_(trainer.models.ref_policy.lm.transformer.ln_f.weight, math.nan)
+    with pytest.raises(RunStopped, match=r"iteration 1: the reference gives NaN or inf for 6 of 6 responses"):
+        trainer.step()
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_optimizer():
+    trainer = make_trainer(Places(1e30), use_huber_loss=False, use_valuenorm=False)
+    before = parameters(trainer.models.policy)
+    with pytest.raises(RunStopped, match=r"iteration 1: a number of the update is not finite \(.*ppo/value_loss inf"):
+        trainer.step()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_weights_of_the_policy_that_are_no_numbers_stop_before_a_token_is_drawn(number):
+    trainer = make_trainer()
+    trainer.step()
+    torch.nn.init.constant_(trainer.models.policy.lm.transformer.ln_f.bias, number)
+    with pytest.raises(RunStopped, match=r"predictions are not finite \(NaN or inf\)"):
+        trainer.step()
+
+
+def test_weights_of_the_critic_that_are_no_numbers_stop_before_the_update():
+    trainer = make_trainer(use_share_model=False)
+    torch.nn.init.constant_(trainer.models.critic.value_head.weight, math.nan)
+    before = parameters(trainer.models.policy)
+    with pytest.raises(
+        RunStopped, match=r"iteration 1: the critic gives NaN or inf for 6 of 6 responses .*prompt \d+,"
+    ):
+        trainer.step()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
+    trainer = make_trainer(num_mini_batch=3, ppo_epoch=1)
+    calls = []
+
+    def bad_then_wrong(*args):
+        calls.append(1)
+        return noisy(math.nan if len(calls) == 1 else 1e-2)(*args)
+
+    monkeypatch.setattr(update_module, "teacher_forced", bad_then_wrong)
+    with pytest.raises(RunStopped, match="ratio"):
+        trainer.step()
+    assert len(calls) == 2
+
+
+def test_autocast_has_its_own_tolerances():
+    metrics = make_trainer(use_amp=True).step()
+    assert 0 <= abs(metrics["objective/kl"]) < 1e-3
+    with pytest.raises(RunStopped, match="reference"):
+        make_trainer(use_amp=True, ref_seed=1).step()

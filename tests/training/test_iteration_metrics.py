@@ -1,0 +1,81 @@
+"""The line of an iteration: its numbers by hand, its keys, and a vec-info that raises."""
+
+import pytest
+import torch
+from prices import priced
+from ranks import in_ranks
+from trainers import Places, make_trainer
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics import NLPVecInfo, VecInfo
+from rlhf_dialog.rewards import RewardError
+from rlhf_dialog.training.iteration_metrics import reward_metrics
+
+
+def test_statistics_of_a_single_step_by_hand():
+    keys = {"num_mini_batch": 1, "ppo_epoch": 1, "use_adv_normalize": False, "use_valuenorm": False}
+    trainer = make_trainer(**keys, use_huber_loss=True, huber_delta=0.5)
+    metrics, rollout = trainer.step(), trainer.rollout
+    mask = rollout.response_mask
+    assert 0 < mask.sum() < mask.numel()
+    assert metrics["ppo/policy_loss"] == pytest.approx(-rollout.advantages[mask].mean().item(), abs=1e-5)
+    sizes = rollout.returns[mask].abs()  # the values are 0
+    clipped = torch.where(sizes <= 0.5, sizes**2 / 2, 0.5 * (sizes - 0.25))
+    assert metrics["ppo/value_loss"] == pytest.approx(clipped.mean().item(), abs=1e-5)
+    assert metrics["ppo/clip_fraction"] == 0
+    assert metrics["ppo/approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["ppo/explained_variance"] == pytest.approx(0, abs=1e-6)
+    assert metrics["objective/score"] == pytest.approx(sum(Places()(rollout.dialogues)) / 6)
+    assert metrics["objective/entropy"] == pytest.approx(rollout.entropy[mask].mean().item(), abs=1e-6)
+    assert metrics["response/length"] == mask.sum().item() / 6
+    assert metrics["response/truncated"] == pytest.approx(rollout.truncated.float().mean().item())
+    assert metrics["reward/places"] == metrics["reward/places_weighted"] == pytest.approx(metrics["objective/score"])
+
+
+def test_keys_of_a_metrics_line():
+    class Mine(VecInfo):
+        def __call__(self, rollout):
+            return {"mine/size": float(len(rollout)), "mine/paid": rollout.rewards.sum().item()}
+
+    metrics = make_trainer(vec_info=Mine()).step()
+    wanted = """iteration time_steps episodes FPS objective/score objective/kl objective/kl_coef objective/entropy
+        reward/places reward/places_weighted ppo/policy_loss ppo/value_loss ppo/clip_fraction ppo/approx_kl
+        ppo/explained_variance ppo/grad_norm response/length response/truncated time/rollout time/reward time/update"""
+    assert set(wanted.split()) <= set(metrics)
+    assert metrics["mine/size"] == 6
+    assert metrics["mine/paid"] != 0
+    assert all(isinstance(value, (int, float)) for value in metrics.values())
+    seconds = metrics["time/rollout"] + metrics["time/reward"] + metrics["time/update"]
+    assert metrics["FPS"] == pytest.approx(metrics["time_steps"] / seconds, rel=0.2)
+    assert "response/distinct_2" in make_trainer(vec_info=NLPVecInfo()).step()
+
+
+def test_a_vec_info_that_raises_is_the_users_error():
+    class Broken(VecInfo):
+        def __call__(self, rollout):
+            return {"x": 1 / 0}
+
+    with pytest.raises(
+        UserError, match=r"vec_info_class: Broken raised ZeroDivisionError: .* at .*test_iteration_metrics\.py:\d+"
+    ):
+        make_trainer(vec_info=Broken()).step()
+
+
+def of_rank(world):
+    episodes = [[0], [0, 0, 0], []][world.rank]  # its number counts as many times as it scored episodes
+    return reward_metrics(priced(world.rank + 1.0)[0], episodes, world)
+
+
+@pytest.mark.multiprocess
+def test_the_numbers_of_several_ranks_are_the_mean_by_episodes():
+    assert in_ranks(3, of_rank) == [{"reward/price/coef": (1 * 1.0 + 3 * 2.0) / 4}] * 3
+
+
+@pytest.mark.multiprocess
+def test_a_broken_number_on_one_rank_ends_all():
+    def asked(world):
+        reward = priced(1.0 if world.rank else "x")[0]
+        with pytest.raises((RewardError, Exception), match="give a number"):
+            reward_metrics(reward, [0], world)
+
+    in_ranks(2, asked)

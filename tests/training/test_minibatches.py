@@ -1,0 +1,39 @@
+"""Which responses each optimizer step sees on each rank, and the blank ones that fill up."""
+
+import pytest
+import torch
+from trainers import make_trainer
+
+from rlhf_dialog.models.generation import Microbatch
+from rlhf_dialog.training.minibatches import blank, minibatch_sizes, parts_of
+
+
+@pytest.mark.parametrize(
+    ("counts", "minibatches"), [([16, 16], 20), ([3, 2], 4), ([7], 3), ([0, 5], 2), ([4, 4, 4], 1), ([1, 0, 9], 10)]
+)
+def test_minibatch_sizes(counts, minibatches):
+    sizes = minibatch_sizes(counts, minibatches)
+    assert [sum(own) for own in sizes] == counts
+    together = [sum(own[i] for own in sizes) for i in range(minibatches)]
+    for some in (*sizes, together):
+        assert max(some) - min(some) <= 1
+    if len(counts) == 1:
+        assert sizes[0] == [len(part) for part in torch.arange(counts[0]).tensor_split(minibatches)]
+
+
+def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
+    trainer = make_trainer(top_k=5)
+    trainer.step()
+    rollout = trainer.rollout
+    parts = parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=7)
+    assert [len(part.rows) for _, part in parts] == [2, 1, 1, 1]
+    assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
+    assert len(parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
+    assert [len(part.rows) for _, part in parts_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)] == [1]
+    losses, statistics = trainer.update.losses(*parts[-1], num_tokens=torch.tensor(9), is_first=True)
+    losses["policy"].backward()
+    gradients = [p.grad for p in trainer.models.policy.parameters()]
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+    assert {value.item() for value in statistics.values()} == {0.0}
+    assert blank(rollout).support.shape == (1, 1, 1)
+    assert isinstance(parts[-1][1], Microbatch)

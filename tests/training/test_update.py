@@ -1,0 +1,330 @@
+"""The optimizer steps of an iteration: their gradient, their settings, and numbers that are not finite."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from trainers import make_trainer, parameters
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.models.decoding import position_ids_of
+from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training import update as update_module
+
+
+def spoil(monkeypatch, trainer, is_bad, number=math.nan):
+    """Log-probs become `number` in the update where `is_bad(number of the minibatch, index of the prompt)`, both from 0."""
+    minibatches, original = [], trainer.update.optimizer_step
+
+    def recording(rollout, rows, is_first):
+        minibatches.append(None)
+        minibatches[-1] = original(rollout, rows, is_first)
+        return minibatches[-1]
+
+    def spoilt(policy, prompt_ids, prompt_mask, *rest):
+        result = teacher_forced(policy, prompt_ids, prompt_mask, *rest)
+        for row in range(len(prompt_ids)):
+            if is_bad(len(minibatches) - 1, index_of(trainer, prompt_ids[row], prompt_mask[row])):
+                result.logprobs[row] = number
+        return result
+
+    monkeypatch.setattr(trainer.update, "optimizer_step", recording)
+    monkeypatch.setattr(update_module, "teacher_forced", spoilt)
+    return minibatches
+
+
+def index_of(trainer, ids, mask):
+    """The index of the prompt with these tokens, by its letter."""
+    text = trainer.models.tokenizer.decode(ids[mask].tolist())
+    return "abcdefghijklmnop".index(text.strip()[0])
+
+
+def frozen_state(trainer):
+    """Weights and moments of every optimizer, as numbers that can be compared."""
+    modules = [m for m in (trainer.models.policy, trainer.models.critic) if m is not None]
+    weights = [p.detach().clone() for m in modules for p in m.parameters()]
+    moments = [
+        torch.as_tensor(x).clone() for o in trainer.optimizers.values() for s in o.state.values() for x in s.values()
+    ]
+    return weights + moments
+
+
+def same(left, right):
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_a_bad_microbatch_skips_its_step_and_is_named(monkeypatch, caplog):
+    """Of three minibatches of two, the one with a certain prompt is left out, whatever its position."""
+    for share, number in ((True, math.nan), (False, math.inf)):
+        trainer = make_trainer(num_mini_batch=3, ppo_epoch=2, per_device_microbatch_size=1, use_share_model=share)
+        trainer.prompts = [Dialogue(d.prompt_turns, meta=d.meta | {"split": "train"}) for d in trainer.prompts]
+        target = make_trainer(num_mini_batch=3).sampler.take(6)[4]
+        minibatches = spoil(monkeypatch, trainer, lambda _, index, target=target: index == target, number)
+        caplog.clear()
+        metrics = trainer.step()
+        good = [m for m in minibatches if all(math.isfinite(value) for value in m.values())]
+        assert (len(minibatches), len(good)) == (6, 4)
+        assert metrics["ppo/skipped_steps"] == 2
+        for name in ("ppo/policy_loss", "ppo/value_loss", "ppo/grad_norm", "ppo/approx_kl"):
+            assert metrics[name] == pytest.approx(sum(m[name] for m in good) / 4)
+        warnings = [record.getMessage() for record in caplog.records]
+        assert len(warnings) == 2
+        for text in warnings:
+            assert text.startswith("iteration 1: a number of the update is not finite (ppo/")
+            assert f"prompts of the microbatch with it: train {target};" in text
+        for optimizer in trainer.optimizers.values():
+            assert {int(state["step"]) for state in optimizer.state.values()} == {4}
+        assert all(p.grad is None for p in trainer.models.policy.parameters())
+        assert all(p.isfinite().all() for p in trainer.models.policy.parameters())
+        monkeypatch.undo()
+        assert make_trainer().step()["ppo/skipped_steps"] == 0
+
+
+def test_a_skipped_step_applies_nothing(monkeypatch):
+    trainer = make_trainer(num_mini_batch=2, ppo_epoch=1, use_share_model=False)
+    trainer.step()
+    spoil(monkeypatch, trainer, lambda minibatch, _: minibatch in (0, 1))
+    before = frozen_state(trainer)
+    metrics = trainer.step()
+    assert same(frozen_state(trainer), before)
+    assert metrics["ppo/skipped_steps"] == 2
+    names = ["loss", "policy_loss", "value_loss", "clip_fraction", "approx_kl", "grad_norm", "critic_grad_norm"]
+    assert all(math.isnan(metrics[f"ppo/{name}"]) for name in names)
+    assert math.isfinite(metrics["objective/kl"])
+
+
+@pytest.mark.parametrize("module", ["policy", "critic"])
+def test_a_gradient_that_is_not_finite_skips_both_optimizers(monkeypatch, caplog, module):
+    trainer = make_trainer(num_mini_batch=1, ppo_epoch=1, use_share_model=False, per_device_microbatch_size=2)
+    trainer.step()
+    before = frozen_state(trainer)
+    weight = next(getattr(trainer.models, module).parameters())
+    hook = weight.register_hook(lambda grad: grad * math.inf)
+    metrics = trainer.step()
+    hook.remove()
+    assert same(frozen_state(trainer), before)
+    assert metrics["ppo/skipped_steps"] == 1
+    indices = {dialogue.meta["index"] for dialogue in trainer.rollout.dialogues}
+    (text,) = [record.getMessage() for record in caplog.records]
+    name = "ppo/grad_norm" if module == "policy" else "ppo/critic_grad_norm"
+    assert f"({name} nan)" in text
+    listed = text.split("prompts of the minibatch: ")[1].split(";")[0]
+    assert {int(word) for word in listed.replace("prompt ", "").split(", ")} == indices
+    trainer.step()
+    assert not same(frozen_state(trainer), before)
+
+
+def test_skipped_steps_in_a_row_stop_the_run_across_iterations(monkeypatch):
+    trainer = make_trainer(num_mini_batch=2, ppo_epoch=1)
+    spoil(monkeypatch, trainer, lambda minibatch, _: minibatch >= 2)
+    trainer.step()
+    before = frozen_state(trainer)
+    assert trainer.step()["ppo/skipped_steps"] == 2
+    state = json.loads(json.dumps(trainer.state_dict()))
+    assert state["skipped_in_a_row"] == 2
+    with pytest.raises(
+        RunStopped, match=r"iteration 3: .*policy_loss nan.*prompt \d+.* 3 in a row.*last checkpoint is kept"
+    ):
+        trainer.step()
+    assert same(frozen_state(trainer), before)
+    assert trainer.iteration == 2
+    resumed = make_trainer(num_mini_batch=2, ppo_epoch=1)
+    resumed.load_state_dict(state)
+    spoil(monkeypatch, resumed, lambda *_: True)
+    with pytest.raises(RunStopped, match="3 in a row"):
+        resumed.step()
+
+
+def test_a_good_step_begins_the_count_anew(monkeypatch):
+    trainer = make_trainer(num_mini_batch=3, ppo_epoch=2)
+    minibatches = spoil(monkeypatch, trainer, lambda minibatch, _: minibatch % 3 < 2)
+    for _ in range(2):
+        assert trainer.step()["ppo/skipped_steps"] == 4
+    assert len(minibatches) == 12
+    assert trainer.update.skipped_in_a_row == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_max_skipped_steps(monkeypatch, limit):
+    trainer = make_trainer(num_mini_batch=6, ppo_epoch=2, max_skipped_steps=limit)
+    minibatches = spoil(monkeypatch, trainer, lambda *_: True)
+    with pytest.raises(RunStopped, match=f"{limit} in a row"):
+        trainer.step()
+    assert len(minibatches) == limit
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_one_step_follows_the_gradient_of_the_written_loss(share):
+    """-mean(A ratio) - c_e entropy + c_v (v - R)^2 / 2 over the response tokens; epsilon 1 makes Adam g / (|g| + 1)."""
+    keys = {"entropy_coef": 0.3, "value_loss_coef": 0.7, "lr": 0.1, "critic_lr": 0.05}
+    trainer = make_trainer(
+        use_share_model=share,
+        use_valuenorm=False,
+        use_max_grad_norm=False,
+        num_mini_batch=1,
+        ppo_epoch=1,
+        opti_eps=1.0,
+        **keys,
+    )
+    models = copy.deepcopy(trainer.models)
+    trainer.step()
+    rollout = trainer.rollout
+    mask = rollout.response_mask
+    sequence = torch.cat([rollout.prompt_ids, rollout.response_ids], dim=1)
+    attended = torch.cat([rollout.prompt_mask, torch.ones_like(mask)], dim=1)
+    before = slice(-mask.shape[1] - 1, -1)
+    inputs = {"input_ids": sequence, "attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
+    output = models.policy.lm(**inputs, output_hidden_states=True)
+    hidden, head = output.hidden_states[-1], models.policy.value_head
+    if models.critic is not None:
+        hidden, head = models.critic.trunk(**inputs)[0], models.critic.value_head
+    values = head(hidden[:, before]).squeeze(-1)
+    logprobs = output.logits[:, before].log_softmax(-1)
+    chosen = logprobs.gather(2, rollout.response_ids.unsqueeze(2)).squeeze(2)[mask]
+    entropy = -(logprobs.exp() * logprobs).sum(-1)[mask]
+    error = values[mask] - rollout.returns[mask]
+    policy_loss = -(rollout.advantages[mask] * (chosen - chosen.detach()).exp()).mean()
+    (policy_loss - 0.3 * entropy.mean() + 0.7 * (error**2 / 2).mean()).backward()
+    pairs = [(models.policy, trainer.models.policy, 0.1)]
+    pairs += [(models.critic, trainer.models.critic, 0.05)] if models.critic else []
+    for old, new, lr in pairs:
+        for (name, start), end in zip(old.named_parameters(), new.parameters(), strict=True):
+            expected = start - lr * start.grad / (start.grad.abs() + 1)
+            torch.testing.assert_close(end, expected, rtol=0, atol=3e-6, msg=lambda text, name=name: f"{name}: {text}")
+            assert start.grad.any() or name.endswith("value_head.weight") is False
+
+
+@pytest.mark.parametrize("estimator", ["gae", "rloo"])
+def test_microbatch_size_does_not_change_the_step(estimator):
+    ends = []
+    for size in (1, 4, 16):
+        keys = {"opti_eps": 1.0, "lr": 0.1, "ppo_epoch": 1, "rollout_batch_size": 12}
+        trainer = make_trainer(advantage_estimator=estimator, per_device_microbatch_size=size, **keys)
+        start = parameters(trainer.models.policy)
+        metrics = trainer.step()
+        moved = {name: p.detach() - start[name] for name, p in trainer.models.policy.named_parameters()}
+        ends.append((moved, metrics))
+    for moved, metrics in ends[1:]:
+        for name, difference in moved.items():
+            assert (difference - ends[0][0][name]).norm() <= 1e-4 * difference.norm() + 1e-7, name
+        for name in ("ppo/policy_loss", "ppo/approx_kl", "ppo/clip_fraction", "ppo/grad_norm"):
+            assert metrics[name] == pytest.approx(ends[0][1][name], rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize(("keys", "largest"), [({}, 3.0), ({"use_clipped_value_loss": False}, 1.0)])
+def test_switches_of_the_losses_arrive(monkeypatch, keys, largest):
+    """What the configuration says reaches the formulas."""
+    given = []
+    value_loss, policy_loss = ppo.value_loss, ppo.policy_loss
+    monkeypatch.setattr(ppo, "value_loss", lambda *args: given.append(args[4:6]) or value_loss(*args))
+    monkeypatch.setattr(ppo, "policy_loss", lambda *args: given.append(args[4:6]) or policy_loss(*args))
+    options = {"clip_param": 0.3, "huber_delta": 4.0, "dual_clip_coeff": largest + 1}
+    make_trainer(**options, **keys, dual_clip_ppo=True, num_mini_batch=1, ppo_epoch=1).step()
+    assert given == [(0.3, largest + 1), (0.3 if not keys else None, 4.0)]
+    given.clear()
+    make_trainer(**options, **keys, use_huber_loss=False, num_mini_batch=1, ppo_epoch=1).step()
+    assert given == [(0.3, None), (0.3 if not keys else None, None)]
+
+
+def test_each_minibatch_is_the_mean_over_its_own_tokens(monkeypatch):
+    seen = []
+    policy_loss, value_loss = ppo.policy_loss, ppo.value_loss
+
+    def recording_policy_loss(*args):
+        seen.append({"new": args[0].detach(), "old": args[1], "mask": args[3], "tokens": int(args[6])})
+        return policy_loss(*args)
+
+    def recording_value_loss(*args):
+        seen[-1] |= {"values": args[0].detach(), "old_values": args[1]}
+        assert int(args[6]) == int(args[3].sum())
+        return value_loss(*args)
+
+    monkeypatch.setattr(ppo, "policy_loss", recording_policy_loss)
+    monkeypatch.setattr(ppo, "value_loss", recording_value_loss)
+    metrics = make_trainer(lr=1e-2).step()
+    assert len(seen) == 4
+    assert [call["tokens"] for call in seen] == [int(call["mask"].sum()) for call in seen]
+    log_ratios = [(call["new"] - call["old"])[call["mask"]] for call in seen]
+    assert log_ratios[3].abs().max() > 1e-3
+    k3 = [(r.exp() - 1 - r).mean().item() for r in log_ratios]
+    assert metrics["ppo/approx_kl"] == pytest.approx(sum(k3) / 4, rel=1e-3)
+    clipped = [call["values"][call["mask"]].abs().max().item() for call in seen]
+    assert clipped[0] == 0 < clipped[3]
+    assert not any(call["old_values"][call["mask"]].any() for call in seen)  # those of the rollout, all along
+
+
+@pytest.mark.parametrize(
+    ("responses", "asked", "sizes"), [(13, 20, [1] * 13), (13, 4, [4, 3, 3, 3]), (6, 1, [6]), (8, 4, [2] * 4)]
+)
+def test_minibatches_count_responses(monkeypatch, responses, asked, sizes):
+    minibatches = []
+
+    def recording(policy, prompt_ids, prompt_mask, *rest):
+        minibatches.append([tuple(ids[mask].tolist()) for ids, mask in zip(prompt_ids, prompt_mask, strict=True)])
+        return teacher_forced(policy, prompt_ids, prompt_mask, *rest)
+
+    monkeypatch.setattr(update_module, "teacher_forced", recording)
+    trainer = make_trainer(rollout_batch_size=responses, num_mini_batch=asked, ppo_epoch=3)
+    assert trainer.plan.num_minibatches == len(sizes)
+    trainer.step()
+    rollout = trainer.rollout
+    prompts = [tuple(ids[mask].tolist()) for ids, mask in zip(rollout.prompt_ids, rollout.prompt_mask, strict=True)]
+    assert len(set(prompts)) == responses  # each names its response
+    assert len(minibatches) == 3 * len(sizes)
+    epochs = [minibatches[i : i + len(sizes)] for i in range(0, len(minibatches), len(sizes))]
+    for epoch in epochs:
+        assert [len(minibatch) for minibatch in epoch] == sizes
+        assert sorted(row for minibatch in epoch for row in minibatch) == sorted(prompts)  # each once, none dropped
+    shares = [[set(minibatch) for minibatch in epoch] for epoch in epochs]
+    if asked > 1:
+        assert shares[0] != shares[1] != shares[2] != shares[0]  # a fresh permutation each epoch
+
+
+def test_every_minibatch_is_one_optimizer_step():
+    trainer = make_trainer(use_share_model=False, num_mini_batch=3, ppo_epoch=4)
+    trainer.step()
+    for name, module in (("policy", trainer.models.policy), ("critic", trainer.models.critic)):
+        steps = {int(trainer.optimizers[name].state[p]["step"]) for p in module.parameters()}
+        assert steps == {12}
+    assert all(p.grad is None for p in trainer.models.policy.parameters())
+
+
+@pytest.mark.parametrize("decay", [True, False])
+def test_linear_learning_rate_decay(decay):
+    keys = {"lr": 4e-3, "critic_lr": 8e-3, "max_iterations": 4}
+    trainer = make_trainer(use_share_model=False, use_linear_lr_decay=decay, **keys)
+    used = []
+    for _ in trainer.train():
+        used.append([trainer.optimizers[name].param_groups[0]["lr"] for name in ("policy", "critic")])
+    shares = [1, 0.75, 0.5, 0.25] if decay else [1] * 4
+    assert used == [pytest.approx([4e-3 * share, 8e-3 * share]) for share in shares]
+
+
+def test_optimizer_settings():
+    trainer = make_trainer(weight_decay=0.1)
+    group = trainer.optimizers["policy"].param_groups[0]
+    assert (group["eps"], group["weight_decay"], group["lr"]) == (1e-5, 0.1, 1e-3)
+    assert set(trainer.optimizers) == {"policy"}
+    assert len(group["params"]) == len(list(trainer.models.policy.parameters()))
+
+
+def test_gradients_are_clipped():
+    """With epsilon 1 a step is lr * g / (|g| + 1): tiny where the norm is held at 1e-3."""
+    keys = {"opti_eps": 1.0, "lr": 1.0, "num_mini_batch": 1, "ppo_epoch": 1, "max_grad_norm": 1e-3}
+    moved = []
+    for use in (True, False):
+        trainer = make_trainer(
+            use_max_grad_norm=use, use_share_model=False, critic_lr=1.0, **{k: v for k, v in keys.items()}
+        )
+        modules = (trainer.models.policy, trainer.models.critic)
+        before = [parameters(module) for module in modules]
+        metrics = trainer.step()
+        assert min(metrics["ppo/grad_norm"], metrics["ppo/critic_grad_norm"]) > 1e-2  # before clipping
+        for module, start in zip(modules, before, strict=True):
+            moved.append(math.sqrt(sum(((p - start[name]) ** 2).sum().item() for name, p in module.named_parameters())))
+    assert moved[:2] == pytest.approx([1e-3, 1e-3], rel=1e-2)
+    assert min(moved[2:]) > 1e-2
