@@ -4,21 +4,28 @@ import argparse
 import sys
 from pathlib import Path
 
+import rlhf_dialog.metrics
+import rlhf_dialog.rewards  # noqa: F401  registers its classes
 from rlhf_dialog.commands.command_line import key_rows
+from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import NO_EFFECT, Config
 
+REWARDS, VEC_INFOS = (
+    sorted(name for name, cls in registry.classes.items() if cls.__module__.startswith("rlhf_dialog."))
+    for registry in (RewardFactory, VecInfoFactory)
+)
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIG.md"
-HEAD = """# Configuration of train_ppo.py
+HEAD = f"""# Configuration of train_ppo.py
 
-Written by `python scripts/write_config_docs.py` from `rlhf_dialog/schema.py`; a test keeps it true. The same table, shorter:
-`python train_ppo.py --help`. Every key can stand in the YAML or on the command line (`--key value`, `--a.b value`, also
+Written by `python scripts/write_config_docs.py` from `rlhf_dialog/config/schema.py`; a test keeps it true. The same table,
+shorter: `python train_ppo.py --help`. Every key can stand in the YAML or on the command line (`--key value`, `--a.b value`, also
 `--reward_class.args.parts.0.weight 0.3`); order: defaults < file < command line. Unknown keys, wrong types and values out of
 range are reported all at once, with the nearest known name, before anything is loaded.
 
 Classes are named by their registered id and get `args` as arguments of their constructor:
-`reward_class` (NLPReward, CompositeReward, Intent, Meteor, LengthMatch, RemoteReward, or your own) and `vec_info_class`
-(NLPVecInfo, or your own). NLPReward's arguments `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` are the top-level
-keys of these names.
+`reward_class` ({", ".join(REWARDS)}, or your own) and
+`vec_info_class` ({", ".join(VEC_INFOS)}, or your own).
+NLPReward's arguments `ref_model`, `kl_coef`, `kl_target`, `kl_rate` and `kl_clip` are the top-level keys of these names.
 """
 
 

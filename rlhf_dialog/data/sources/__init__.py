@@ -1,7 +1,7 @@
 """Dialogues with their acts from files, folders, archives or the Hugging Face Hub: reading and checking, nothing else.
 
-`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `tables`, `original`,
-`from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
+`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `text`, `tables`,
+`original`, `from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
 """
 
 import os
