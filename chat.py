@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.chat import main
+from rlhf_dialog.commands.chat import main
 
 if __name__ == "__main__":
     sys.exit(main())

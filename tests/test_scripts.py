@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SHIMS = [
     "scripts/benchmark.py",
+    "scripts/evaluate.py",
     "scripts/plot_run.py",
     "scripts/quickstart.py",
     "scripts/train_sft.py",

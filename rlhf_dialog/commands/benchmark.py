@@ -209,7 +209,7 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
 
     Raises UserError when a prompt does not have the ids that W gives it.
     """
-    trainer = PPOAgent(config)._build()
+    trainer = PPOAgent(config).build()
     trainer.speaker.stop.end_ids = [-1]
     encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
     if encoded != inputs.expected_ids():

@@ -140,6 +140,6 @@ def _refuse_another_base(found: str, config: Config, source: Path, state: dict[s
         wanted = state.get("identity", {}).get("model_path", found)  # earlier versions did not say
     if found != wanted:
         raise UserError(
-            f"{source}: its adapter belongs to another model than '{config.model_path}' now holds ({wanted} then, {found} now); "
-            "name the folder of the model that the run started from with --model_path"
+            f"{source}: its adapter belongs to another model than '{config.model_path}' now holds ({str(wanted)[:100]!r} then, "
+            f"{found!r} now); name the folder of the model that the run started from with --model_path"
         )

@@ -22,9 +22,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import rlhf_dialog
+from rlhf_dialog.config.loading import shipped
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 RUN = Path("runs/quickstart")
+CHECK = Path("scripts/check_quickstart.py")
 
 
 @dataclass(frozen=True)
@@ -42,37 +44,37 @@ DATA, SFT, INTENT = Path("runs/quickstart_data"), Path("runs/quickstart_sft"), P
 STAGES = (
     Stage(
         "write dialogues",
-        f"scripts/write_dialogues.py --output {DATA} --num_dialogues 3400 --scenes cafe hotel train doctor",
+        f"-m rlhf_dialog write-dialogues --output {DATA} --num_dialogues 3400 --scenes cafe hotel train doctor",
         (),
         DATA,
     ),
     Stage(
         "supervised fine-tuning of a small GPT-2 from scratch",
-        "scripts/train_sft.py --config sft_quickstart.yaml",
+        "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
         (Path("configs/sft_quickstart.yaml"), DATA),
         SFT,
     ),
     Stage(
         "train the act classifier of the reward",
-        "reward_models/train_intent_classifier.py --config intent_quickstart.yaml",
+        "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
         (Path("configs/intent_quickstart.yaml"), DATA),
         INTENT,
     ),
     Stage(
         "PPO",
-        "train_ppo.py --config quickstart.yaml",
+        "-m rlhf_dialog train --config quickstart.yaml",
         (Path("configs/quickstart.yaml"), DATA, SFT, INTENT),
         RUN,
     ),
     Stage(
         "compare before and after on held-out prompts",
-        f"scripts/evaluate.py --agent {RUN}/agent --baseline {SFT} "
+        f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} "
         f"--output {RUN}/evaluation.json --samples {RUN}/samples.json",
         (RUN / "agent", SFT, INTENT, DATA),
         RUN / "evaluation.json",
         clear=False,
     ),
-    Stage("plot", f"scripts/plot_run.py --run {RUN}", (RUN / "metrics.jsonl",), RUN / "plot.png", clear=False),
+    Stage("plot", f"-m rlhf_dialog plot-run --run {RUN}", (RUN / "metrics.jsonl",), RUN / "plot.png", clear=False),
 )
 
 
@@ -91,8 +93,11 @@ def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
     console.print(
         f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {RUN}; the plot is {RUN}/plot.png"
     )
-    console.print("check the targets:  .venv/bin/python scripts/check_quickstart.py")
-    console.print(f"talk to it:         .venv/bin/python chat.py --agent {RUN}/agent")
+    python = Path(sys.executable)
+    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    if (folder / CHECK).is_file():
+        console.print(f"check the targets:  {shown} {CHECK}")
+    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {RUN}/agent")
     return 0
 
 
@@ -115,14 +120,18 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
 
 
 def fingerprint_of(stage: Stage, folder: Path) -> str:
-    """A hash of the command, the code with its grammar, the inputs, and the versions that compute."""
+    """A hash of the command, the code with its grammar, the inputs, and the versions that compute.
+
+    A configuration that is not in the folder is the one that comes with the program.
+    """
     digest = hashlib.sha256(f"{stage.command} {version('torch')} {version('transformers')}".encode())
     script = Path(stage.command.split()[0])
-    for base, path in ((folder, script), (PACKAGE, Path()), *((folder, path) for path in stage.inputs)):
-        found = base / path
+    for path in (folder / script, PACKAGE, *(folder / path for path in stage.inputs)):
+        found = path if path.exists() else shipped("configs") / path.name
         for file in sorted(found.rglob("*")) if found.is_dir() else [found]:
             if file.is_file() and "__pycache__" not in file.parts:
-                digest.update(f"{file.relative_to(base)}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+                name = f"{found.name}/{file.relative_to(found)}"
+                digest.update(f"{name}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
     return digest.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.base import BaseReward
 
 ACTS = {1: "inform", 2: "question", 3: "directive", 4: "commissive"}  # DailyDialog's numbers
 
@@ -29,6 +30,17 @@ def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
         known = ", ".join(f"{number} {act}" for number, act in ACTS.items())
         raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {known}")
     return found
+
+
+def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") -> None:
+    """Raises UserError when the reward wants a reference or an act and a prompt (of `where`) has none."""
+    for need in reward.needs:
+        missing = sum(getattr(prompt, need) is None for prompt in prompts)
+        if missing:
+            raise UserError(
+                f"env.args.data_path: {missing} of {len(prompts)} prompts{where} have no {need}, but the reward '{reward.name}' "
+                "needs it; use data that has it, or another reward_class"
+            )
 
 
 def _missing(what: str, lacks: list[bool], reward: str) -> UserError:

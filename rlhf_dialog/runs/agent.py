@@ -28,6 +28,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
+from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs import folder as run_folder
@@ -36,7 +37,7 @@ from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import Trackers
-from rlhf_dialog.runs.validation import Validation, load_validation_prompts
+from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class PPOAgent:
         self.weights_from = None if weights_from is None else Path(weights_from)
         self.world = World()
         self._identity: dict[str, Any] = {}
+        self._trackers: Trackers | None = None  # rank 0 has them
+        self._is_trial = False  # of two prompts, in a folder that is removed
         self.trainer: PPOTrainer | None = None
         self.validation: Validation | None = None
         self._seconds: dict[str, float] = defaultdict(float)
@@ -88,16 +91,20 @@ class PPOAgent:
     ) -> dict[str, float]:
         """Train to the end, leaving metrics, checkpoints and `agent/` in the run folder; returns the last metrics.
 
-        Arguments that are given replace the keys of the same names. Raises UserError for whatever the user can mend, and
+        Arguments that are given replace the keys of the same names. Raises UserError for what the user can correct, and
         RunStopped when a check of the run fails.
         """
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self.world = launch.start(self.config)
         self.world.on_main(self._check_folder)
-        metrics = self._run()
-        self._tell_best()
-        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
+        with self._failures_recorded():
+            trainer = self.build()
+            with self._locked_folder():
+                state = self._begin(trainer)
+                metrics = self._loop(state)
+                self._save_agent()
+        self._report_end()
         return metrics
 
     def smoke(self) -> dict[str, float]:
@@ -112,50 +119,88 @@ class PPOAgent:
         with contextlib.ExitStack() as stack:
             folder = self.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
             small = PPOAgent(_two_prompts(self.config, folder, self.world.size))
-            small.world = self.world
+            small._is_trial = True
             small._seconds["config"] = time.perf_counter() - start
-            metrics = small._train()
+            metrics = small.train()
             self.world.on_main(small._answer_once)
         for stage, name in (("rollout", "rollout"), ("reward", "reward"), ("update", "update"), ("evaluation", "eval")):
             if f"time/{name}" in metrics:
                 small._seconds[stage] += metrics[f"time/{name}"]
         return {stage: small._seconds[stage] for stage in STAGES if stage in small._seconds}
 
-    def _run(self) -> dict[str, float]:
+    @contextlib.contextmanager
+    def _failures_recorded(self) -> Iterator[None]:
+        """What a user's reward or another rank raises in the block leaves its traceback in `error.log`."""
         try:
-            return self._train()
+            yield
         except (UserError, RunStopped) as error:
-            if isinstance(error, RewardError | RewardTimeout) or isinstance(error.__cause__, OtherRankFailed):
+            is_foreign = isinstance(error, RewardError | RewardTimeout) or isinstance(error.__cause__, OtherRankFailed)
+            if is_foreign and not self._is_trial:
                 self._leave_traceback(error)
             raise
 
-    def _train(self) -> dict[str, float]:
-        trainer = self.trainer = self._build()
+    @contextlib.contextmanager
+    def _locked_folder(self) -> Iterator[None]:
+        """The run folder belongs to this run while the block lasts."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(run_folder.disk_errors_told(self.run_folder))
             self.world.on_main(lambda: stack.enter_context(run_folder.locked(self.run_folder)))
-            self.world.on_main(self._check_folder)  # what another run has left there since
-            state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
-            state.begin(self.overwrite, self.resume, self.weights_from, self.resume_from)
-            return self._go_on(state)
+            self.world.on_main(self._check_folder)  # for what another run has left there since
+            yield
 
-    def _go_on(self, state: RunState) -> dict[str, float]:
-        """Train to the end from the state that the run is in, and save the agent."""
-        trackers: list[Trackers] = []  # rank 0 has them
+    def _begin(self, trainer: PPOTrainer) -> RunState:
+        """The state that the run starts from: a new one, that of a checkpoint, or the weights of another run."""
+        state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
+        state.begin(self.overwrite, self.resume, self.weights_from, self.resume_from)
+        return state
+
+    def _loop(self, state: RunState) -> dict[str, float]:
+        """Train to the end; returns the metrics of the last iteration. A signal leaves after it is saved."""
         with Interrupts(self.config.grace_seconds, self.world.is_main, self.run_folder) as interrupts:
-            self.world.on_main(lambda: trackers.append(Trackers(self.config, self.run_folder)))
+            self.world.on_main(self._open_trackers)
             try:
-                metrics = self._loop(state, trackers, interrupts)
+                with self.world.contact():
+                    return self._iterate(state, interrupts)
             except RunStopped:
                 if interrupts.signum is not None and self.world.size > 1:  # other ranks have left already
                     leave(interrupts.signum)
                 raise
             finally:
-                for places in trackers:
-                    places.close()
+                if self._trackers:
+                    self._trackers.close()
+
+    def _open_trackers(self) -> None:
+        self._trackers = Trackers(self.config, self.run_folder)
+
+    def _iterate(self, state: RunState, interrupts: Interrupts) -> dict[str, float]:
+        """Iterations until the end; evaluates, logs and saves after those where it is time. All ranks decide the same."""
+        metrics: dict[str, float] = {}
+        trainer, validation, world = state.trainer, state.validation, self.world
+        for metrics in trainer.train():
+            is_best = False
+            if validation and validation.due(trainer.iteration, trainer.done):
+                metrics |= validation.run(trainer, self._trackers)
+                is_best = validation.is_best(trainer.iteration)
+            world.on_main(partial(self._log, trainer, metrics))
+            is_asked = interrupts.agree(world.gather(interrupts.signum))
+            is_due = is_best or trainer.done or is_asked or trainer.iteration % self.config.save_interval == 0
+            if is_due:
+                with self._timed("checkpoint"):
+                    state.save(is_best)
+            interrupts.iteration_ended(trainer.iteration, saved=is_due and (is_asked or world.size == 1))
+        return metrics
+
+    def _log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
+        if self._trackers is None:
+            return
+        self._trackers.log(trainer.iteration, metrics)
+        self._trackers.console.advance(trainer.progress)
+        if trainer.rollout and self.config.sample_interval and trainer.iteration % self.config.sample_interval == 0:
+            self._trackers.console.show_samples(trainer.rollout, trainer.iteration)
+
+    def _save_agent(self) -> None:
         with self._timed("checkpoint"):
             self.save(self.run_folder / "agent")
-        return metrics
 
     def save(self, folder: str | Path) -> None:
         """Write the trained agent, as `agent/` of the run folder holds it. Raises UserError before any training."""
@@ -183,20 +228,22 @@ class PPOAgent:
             path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
             logger.info("the traceback is in %s", path)
 
-    def _tell_best(self) -> None:
-        if not self.validation:
+    def _report_end(self) -> None:
+        if self._is_trial:
             return
-        best = self.validation.best
-        if not best:
+        if self.validation:
+            self._report_best(self.validation.best)
+        logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
+
+    def _report_best(self, best: Best | None) -> None:
+        if best is None:
             logger.warning("eval/%s was never a number, so there is no best agent", self.config.eval_metric)
-        else:
-            logger.info(
-                "best eval/%s: %.4f after iteration %d; its agent: %s",
-                best.metric,
-                best.value,
-                best.iteration,
-                self.run_folder / "best_agent" if (self.run_folder / "best_agent").exists() else NO_BEST_AGENT,
-            )
+            return
+        folder = self.run_folder / "best_agent"
+        logger.info(
+            "best eval/%s: %.4f after iteration %d; its agent: %s",
+            *(best.metric, best.value, best.iteration, folder if folder.exists() else NO_BEST_AGENT),
+        )
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -221,8 +268,8 @@ class PPOAgent:
             )
         run_folder.check_source(self.weights_from, self.run_folder)
 
-    def _build(self) -> PPOTrainer:
-        """Everything that a run needs, cheap checks first."""
+    def build(self) -> PPOTrainer:
+        """The trainer with everything that a run needs, cheap checks first. Raises UserError as `train` does."""
         config, device = self.config, self.world.device
         seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
@@ -243,7 +290,7 @@ class PPOAgent:
             reward.to(str(device))
         self._identity = identity.identity_of(config, models, prompts, reward)
         identity.refuse_other_ranks(config, self._identity, self.world)
-        trainer = PPOTrainer(config, models, prompts, reward, vec_info, self.world)
+        trainer = self.trainer = PPOTrainer(config, models, prompts, reward, vec_info, self.world)
         count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
         logger.info("%d prompts; %.1f million trained parameters on %s", len(prompts), count / 1e6, device)
         logger.info("%s", trainer.plan.text)
@@ -261,58 +308,6 @@ class PPOAgent:
             check_needs(reward, held_out, " of the validation split (eval_interval)")
             self.validation = Validation(config, held_out, reward)
         return prompts
-
-    def _loop(self, state: RunState, trackers: list[Trackers], interrupts: Interrupts) -> dict[str, float]:
-        """Iterations until the end; evaluates, logs and saves after those where it is time. All ranks decide the same."""
-        metrics: dict[str, float] = {}
-        trainer, validation, world = state.trainer, state.validation, self.world
-        with world.contact():
-            for metrics in trainer.train():
-                best = False
-                if validation and validation.due(trainer.iteration, trainer.done):
-                    metrics |= validate(validation, trainer, trackers)
-                    best = validation.is_best(trainer.iteration)
-                world.on_main(partial(self._log, trainer, trackers, metrics))
-                asked = interrupts.agree(world.gather(interrupts.signum))
-                due = best or trainer.done or asked or trainer.iteration % self.config.save_interval == 0
-                if due:
-                    with self._timed("checkpoint"):
-                        state.save(best)
-                interrupts.iteration_ended(trainer.iteration, saved=due and (asked or world.size == 1))
-        return metrics
-
-    def _log(self, trainer: PPOTrainer, trackers: list[Trackers], metrics: dict[str, float]) -> None:
-        samples = self.config.sample_interval and trainer.iteration % self.config.sample_interval == 0
-        for places in trackers:
-            places.log(trainer.iteration, metrics)
-            places.console.advance(trainer.progress)
-            if samples and trainer.rollout:
-                places.console.show_samples(trainer.rollout, trainer.iteration)
-
-
-def validate(validation: Validation, trainer: PPOTrainer, trackers: list[Trackers]) -> dict[str, float]:
-    """Rank 0 measures while the others wait, so that the numbers are those of a single process; all know the best iteration."""
-
-    found: list[dict[str, float]] = []
-    with trainer.world.fail_together(), trainer.sharing.rollout(), contextlib.ExitStack() as stack:
-        for places in trackers:
-            stack.enter_context(places.console.paused())
-        if trainer.world.is_main:
-            found.append(validation.measure(trainer))
-    metrics, best = trainer.world.on_main(lambda: (found[0], validation.state_dict()))
-    validation.load_state_dict(best)
-    return metrics
-
-
-def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") -> None:
-    """Raises UserError when the reward wants a reference or an act and a prompt (of `where`) has none."""
-    for need in reward.needs:
-        missing = sum(getattr(prompt, need) is None for prompt in prompts)
-        if missing:
-            raise UserError(
-                f"env.args.data_path: {missing} of {len(prompts)} prompts{where} have no {need}, but the reward '{reward.name}' "
-                "needs it; use data that has it, or another reward_class"
-            )
 
 
 def _two_prompts(config: Config, folder: str, world_size: int) -> Config:

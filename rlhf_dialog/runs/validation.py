@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlhf_dialog.evaluation.measure import judges_of, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_replies
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.training.trainer import Metrics, PPOTrainer
 
 BATCH_SIZE = 64  # prompts answered at a time, or as many as a rollout has
@@ -57,6 +59,18 @@ class Validation:
     def due(self, iteration: int, done: bool) -> bool:
         """Whether to measure after `iteration`; the last one of a run always is."""
         return done or iteration % self.config.eval_interval == 0
+
+    def run(self, trainer: PPOTrainer, trackers: Trackers | None) -> Metrics:
+        """Rank 0 measures while the others wait, so that the numbers are those of one process; all know the best iteration.
+
+        Every rank calls it; `trackers` are those of rank 0. Returns what `measure` returns, and raises as it does.
+        """
+        paused = trackers.console.paused() if trackers else nullcontext()
+        with trainer.world.fail_together(), trainer.sharing.rollout(), paused:
+            measured = self.measure(trainer) if trainer.world.is_main else {}
+        metrics, best = trainer.world.broadcast((measured, self.state_dict()))
+        self.load_state_dict(best)
+        return metrics
 
     def measure(self, trainer: PPOTrainer) -> Metrics:
         """`eval/<metric>` of the policy as it is, and `time/eval`. Raises RewardError when the reward fails."""

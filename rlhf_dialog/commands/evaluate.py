@@ -1,0 +1,292 @@
+"""Measure one agent, or two on the same prompts, on a held-out split, next to replies that no model wrote:
+
+python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickstart_sft --output evaluation.json
+
+Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
+agent/), or of --config; with --data_path neither is needed. A config.yaml that is found beside the agent is data: nothing of
+it opens a connection, reads an environment variable or a pickle, or runs a reward of your own, unless --trust_config or
+--config says that it may. Without that a reward that would do so is left out.
+"""
+
+import argparse
+import logging
+import os
+import re
+import runpy
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+from rlhf_dialog.atomic_files import replace_file, replace_json
+from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
+from rlhf_dialog.config.loading import find_config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.evaluation import measure, replies, report
+from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
+from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.metrics.meteor import meteor_variant
+from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
+from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards import Intent
+from rlhf_dialog.rewards.composite import model_paths
+from rlhf_dialog.rewards.intent import CLASSIFIER
+from rlhf_dialog.rewards.scoring import Scorer
+
+logger = logging.getLogger(__name__)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--agent", required=True, help="folder of the agent (any causal LM folder is one)")
+    add(
+        "--baseline",
+        help="a second agent, measured on the same prompts: the `before` of the comparison; the separator and the "
+        "lengths are those of --agent unless its own folder says otherwise",
+    )
+    add("--output", required=True, type=Path, help="JSON file to write")
+    add("--report", type=Path, help="Markdown file for the table of all systems and metrics")
+    add(
+        "--sweep",
+        action="store_true",
+        help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
+        "the agent's: what sharper sampling gains without any training",
+    )
+    add("--replies", type=Path, help="JSONL file for every prompt with the replies of agents and baselines")
+    add("--samples", type=Path, help="JSON file for the replies of three prompts")
+    add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
+    add(
+        "--trust_config",
+        action="store_true",
+        help="let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
+        "variables and pickled weights, use rewards of --register",
+    )
+    add("--data_path", help="data to use in place of the configuration's; without a configuration there is no score")
+    add("--register", help="Python file that registers rewards of your own, run first; for example train_ppo.py")
+    judge = parser.add_mutually_exclusive_group()
+    judge.add_argument("--intent_model", help="act classifier; default: that of the run's reward, if it has one")
+    judge.add_argument(
+        "--no_intent",
+        action="store_true",
+        help="leave out the intent metrics, and a score that needs a classifier",
+    )
+    add(
+        "--legacy_eou",
+        action="store_true",
+        help="count the separator's text in ROUGE, METEOR and BLEU, as the published tables do",
+    )
+    add("--split", default="test", choices=("train", "validation", "test"), help="default: test")
+    add("--max_prompts", type=int, help="measure at most this number of prompts, drawn with --seed; default: all")
+    add("--min_context_size", type=int, help="default: the configuration's")
+    add("--batch_size", type=int, default=64, help="number of prompts answered at a time (default: 64)")
+    add("--seed", type=int, default=0, help="seed of sampling and resampling (default: 0)")
+    add("--temperature", type=float, help="default: the agent's own sampling")
+    add("--top_k", type=int, help="default: the agent's own sampling")
+    add("--top_p", type=float, help="default: the agent's own sampling")
+    add("--min_new_tokens", type=int, default=0, help="default: 0")
+    add("--greedy", action="store_true", help="the most likely token instead of sampling")
+    add("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = parse(argv)
+    set_up_logging()
+    return exit_code_of(lambda: run(options), options.debug)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises UserError for options that cannot work."""
+    for name in ("batch_size", "max_prompts", "min_context_size"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name}: found {value}, wanted at least 1")
+    if options.min_new_tokens < 0 or not 0 <= options.seed < 2**32:
+        raise UserError("--min_new_tokens: wanted at least 0; --seed: wanted 0 to 4294967295")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
+        raise UserError(f"--device: found '{options.device}', wanted cpu or cuda")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"--device {options.device}: torch finds no CUDA device here; leave it out")
+    if options.data_path == "":
+        raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
+    check_outputs(options)
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
+    given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
+    paths = {name: path.absolute() for name, path in given.items() if path is not None}
+    for name, path in paths.items():
+        above = next(parent for parent in path.parents if parent.exists())
+        if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+            raise UserError(
+                f"--{name}: '{given[name]}' cannot be written; name a file in a folder that you may write to"
+            )
+        if list(paths.values()).count(path) > 1:
+            raise UserError(f"--{name}: '{given[name]}' is given twice; name one file for each output")
+
+
+def run(options: argparse.Namespace) -> None:
+    check(options)
+    agent = ChatAgent.load(options.agent, device=options.device)
+    task = read_task(options, agent)
+    judges = judges_of(options, task)
+    prompts = held_out_prompts(task, options)
+    filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
+    sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
+    systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
+    comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
+    result = comparison.run(train_replies(task), options.sweep)
+    result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
+    write_results(options, report.finite(result), comparison)
+
+
+def write_results(options: argparse.Namespace, result: dict[str, Any], comparison: Comparison) -> None:
+    """Write the files that the options name, and show the tables."""
+    replace_json(options.output, result)
+    if options.report:
+        replace_file(options.report, report.markdown(result))
+    if options.replies:
+        replace_file(options.replies, report.replies_of(comparison.prompts, comparison.answers))
+    if options.samples:
+        agents = {name: comparison.answers[name] for name in comparison.systems}
+        replace_json(options.samples, report.samples_of(comparison.prompts, agents))
+    console = Console(width=None if sys.stdout.isatty() else 165)
+    console.print(*report.tables_of(result, console.width))
+    logger.info("written: %s", options.output)
+
+
+def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
+    """The second agent, with room for responses as long as the first one's."""
+    own = read_settings(Path(options.baseline), agent.settings)
+    settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
+    return ChatAgent.load(options.baseline, device=options.device, settings=settings)
+
+
+@dataclass
+class Task:
+    """What the replies are measured on."""
+
+    data_path: str
+    context_size: int
+    min_context_size: int
+    drop_overlap: bool = False
+    run: RunConfig | None = None
+
+
+def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
+    """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
+    if options.register:
+        register(options.register)
+    if run := read_run(options):
+        data_path = options.data_path or run.data_path()
+        least = options.min_context_size or run.config.min_context_size
+        return Task(data_path, run.config.context_size, least, run.config.drop_overlap, run)
+    if not options.data_path:
+        raise UserError(
+            f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
+            "with --data_path"
+        )
+    return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1)
+
+
+def read_run(options: argparse.Namespace) -> RunConfig | None:
+    """The configuration of --config, else the one beside the agent, if any. Raises UserError for its mistakes."""
+    beside = Path(options.agent).resolve().parent / "config.yaml"
+    try:
+        return read_run_config(find_config(options.config) if options.config else None, beside, options.trust_config)
+    except UserError as error:
+        if "unknown reward" in str(error):
+            also = "" if options.config or options.trust_config else ", and allow it with --trust_config"
+            error.args = (
+                f"{error}\nIf it is a reward of your own, name the file that registers it: --register train_ppo.py{also}",
+            )
+        raise
+
+
+def register(path: str) -> None:
+    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
+    words, sys.argv = sys.argv, [path]
+    try:
+        runpy.run_path(path, run_name="registered")
+    except (Exception, SystemExit) as error:
+        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.argv = words
+
+
+def judges_of(options: argparse.Namespace, task: Task) -> Judges:
+    """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
+    reward, run = None, task.run
+    models = model_paths(run.config.reward_class.id, run.config.reward_class.args) if run else {}
+    classifiers = [path for name, path in models.items() if name.startswith(CLASSIFIER)]
+    if run and not (options.no_intent and classifiers):
+        reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
+        reward = reward and reward.to(options.device)
+    elif run:
+        logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
+    judges = measure.judges_of(Scorer(reward) if reward else None)
+    if options.intent_model and not (judges.intent and classifiers):
+        judges.intent = Intent(options.intent_model).to(options.device)
+    if judges.intent:
+        judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
+    judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
+    return judges
+
+
+def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
+    try:
+        prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
+    except MissingSplit as error:
+        raise MissingSplit(f"{error}; or measure on another split with --split train") from error
+    prompts = replies.pick_prompts(prompts, options.max_prompts, options.seed)
+    for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
+        missing = sum(getattr(prompt, what) is None for prompt in prompts)
+        if missing:
+            logger.warning("%d of %d prompts have no %s: left out are %s", missing, len(prompts), what, left_out)
+    return prompts
+
+
+def train_replies(task: Task) -> list[str]:
+    """The references of the training split; none, with a notice, when it cannot be read."""
+    try:
+        prompts = load_prompts(task.data_path, "train", task.context_size, task.min_context_size, task.drop_overlap)
+    except UserError as error:
+        logger.warning("no baseline random_train_reply: %s", error)
+        return []
+    return [prompt.reference for prompt in prompts if prompt.reference]
+
+
+def settings_of(
+    options: argparse.Namespace, task: Task, sampling: Sampling, judges: Judges, num_prompts: int
+) -> dict[str, Any]:
+    return {
+        "agent": str(options.agent),
+        "baseline": options.baseline,
+        "data_path": task.data_path,
+        "split": options.split,
+        "num_prompts": num_prompts,
+        "context_size": task.context_size,
+        "min_context_size": task.min_context_size,
+        "sampling": vars(sampling),
+        "seed": options.seed,
+        "batch_size": options.batch_size,
+        "legacy_eou": options.legacy_eou,
+        "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
+        "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
+        "meteor": meteor_variant(judges.wordnet),
+        "sacrebleu_tokenize": "intl",
+        "distinct_block": measure.BLOCK,
+        "distinct_blocks": max(num_prompts // measure.BLOCK, 1),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,370 @@
+"""`turn_separator: chat_template`: prompts, targets and ends in the tokenizer's template, and the whole way with it."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import load_script
+from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokenizer
+from tokenizers import models, pre_tokenizers
+from torch import nn
+
+from rlhf_dialog import ChatAgent, main
+from rlhf_dialog.commands import chat, train_sft
+from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AGENT_FILE, collate
+from rlhf_dialog.models.generation import Sampling, StopRule, respond
+from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.training.supervised import sft
+
+PAD, EOS, BOS, START, END = 256, 257, 258, 259, 260
+THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
+SWITCHED = CHATML.replace(
+    "<|im_start|>assistant\n", "<|im_start|>assistant\n{% if enable_thinking is false %}<think></think>{% endif %}"
+)
+UNMARKED = (
+    "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def spell(*parts: str | int) -> list[int]:
+    """Ids written by hand: numbers as they are, texts byte by byte."""
+    letters = byte_tokenizer(separator_token=False)
+    return [i for part in parts for i in ([part] if isinstance(part, int) else letters(part)["input_ids"])]
+
+
+def said(role: str, text: str) -> list[int]:
+    """One whole message in ChatML."""
+    return spell(START, f"{role}\n{text}", END, "\n")
+
+
+OPEN = spell(START, "assistant\n")
+
+
+def encoder_of(template: str = CHATML, max_prompt_length: int = 200) -> TemplateEncoder:
+    encoder = prompt_encoder(chat_tokenizer(template), "chat_template", max_prompt_length)
+    assert isinstance(encoder, TemplateEncoder)
+    return encoder
+
+
+# prompts
+
+
+def test_the_factory_keeps_the_separators_way():
+    assert isinstance(prompt_encoder(byte_tokenizer(), "<EOU>", 64), PromptEncoder)
+
+
+def test_the_last_turn_is_the_users_and_roles_alternate_backwards():
+    encoder = encoder_of()
+    assert encoder.encode_prompt(["a"]) == said("user", "a") + OPEN
+    assert encoder.encode_prompt(["a", "b"]) == said("assistant", "a") + said("user", "b") + OPEN
+    three = said("user", "a") + said("assistant", "b") + said("user", "c") + OPEN
+    assert encoder.encode_prompt(["a", "b", "c"]) == three
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"), [(["a", "b"], "b"), (["a", "b", "c", "d"], "bcd"), (["a", "b", "c"], "abc")]
+)
+def test_a_template_that_wants_the_user_first_does_not_get_an_oldest_assistant_turn(turns, kept):
+    roles = ("user", "assistant", "user")
+    expected = [i for role, text in zip(roles, kept, strict=False) for i in said(role, text)] + OPEN
+    assert encoder_of(CHATML_USER_FIRST).encode_prompt(turns) == expected
+
+
+def test_bos_comes_from_the_template_alone():
+    encoder = encoder_of(LLAMA2)
+    assert encoder.tokenizer("a")["input_ids"] == [BOS, *spell("a")]  # the tokenizer would add one itself
+    assert encoder.encode_prompt(["a"]) == spell(BOS, "[INST] a [/INST]")
+    three = spell(BOS, "[INST] a [/INST] b ", EOS, BOS, "[INST] c [/INST]")
+    assert encoder.encode_prompt(["a", "b", "c"]) == three
+    assert BOS not in encoder_of(CHATML).encode_prompt(["a", "b"])
+
+
+def test_whole_oldest_turns_go_first_then_tokens_from_the_left():
+    turns = ["aaa", "bb", "c"]
+    wholes = [
+        said("user", "aaa") + said("assistant", "bb") + said("user", "c") + OPEN,
+        said("assistant", "bb") + said("user", "c") + OPEN,
+        said("user", "c") + OPEN,
+    ]
+    for length in range(2, len(wholes[0]) + 2):
+        fitting = [whole for whole in wholes if len(whole) <= length]
+        expected = fitting[0] if fitting else wholes[-1][-length:]
+        assert encoder_of(CHATML, length).encode_prompt(turns) == expected
+
+
+def test_bos_stays_in_front_of_a_cut_prompt():
+    assert encoder_of(LLAMA2, 10).encode_prompt(["x", "y", "long"]) == spell(BOS, "g [/INST]")
+
+
+CHATTY = {template: chat_tokenizer(template) for template in (CHATML, CHATML_USER_FIRST, LLAMA2)}
+
+
+@given(st.sampled_from(list(CHATTY)), st.lists(st.text("ab .", max_size=9), min_size=1, max_size=6), st.integers(2, 90))
+def test_a_prompt_is_never_too_long_and_ends_with_the_generation_prompt(template, turns, max_prompt_length):
+    ids = TemplateEncoder(CHATTY[template], max_prompt_length).encode_prompt(turns)
+    end = spell("[/INST]") if template == LLAMA2 else OPEN
+    assert len(ids) <= max_prompt_length
+    assert ids[-min(max_prompt_length - 1, len(end)) :] == end[-min(max_prompt_length - 1, len(end)) :]
+
+
+# ends, targets and texts
+
+
+@pytest.mark.parametrize(
+    ("template", "end"), [(CHATML, END), (CHATML_USER_FIRST, END), (LLAMA2, EOS), (THINKING, END), (UNMARKED, EOS)]
+)
+def test_end_of_turn_is_the_first_special_token_behind_the_words(template, end):
+    assert end_of_turn(chat_tokenizer(template)) == end
+
+
+def test_an_end_of_turn_token_that_is_not_special_is_found():
+    tokenizer = byte_tokenizer(separator_token=False)
+    tokenizer.add_tokens(["  ", "<end>"])
+    tokenizer.chat_template = UNMARKED.replace("message.content + '", "message.content + '  <end>")
+    assert end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids("<end>")
+
+
+@pytest.mark.parametrize(
+    ("template", "reply"),
+    [
+        (CHATML, spell("No .", END)),
+        (LLAMA2, spell(" No . ", EOS)),
+        (THINKING, spell("No .", END)),  # the open prompt does not begin the whole dialogue
+        (UNMARKED, spell("No .\n", EOS)),
+    ],
+)
+def test_the_target_is_the_reply_up_to_its_end_of_turn_token(template, reply):
+    encoder = encoder_of(template)
+    assert encoder.encode_reply("No .") == encoder.encode_target("No .") == reply
+
+
+def test_prompt_and_target_are_the_whole_dialogue_in_the_template():
+    whole = said("assistant", "a") + said("user", "b") + said("assistant", "c")
+    assert (
+        encoder_of().encode_prompt(["a", "b"]) + encoder_of().encode_reply("c") == whole[:-1]
+    )  # without the last "\n"
+    encoder = encoder_of(LLAMA2)
+    whole = spell(BOS, "[INST] a [/INST] b ", EOS, BOS, "[INST] c [/INST] d ", EOS)
+    assert encoder.encode_prompt(["a", "b", "c"]) + encoder.encode_reply("d") == whole
+
+
+def test_a_reply_that_grows_together_with_the_prompt_is_encoded_apart():
+    tokenizer = chat_tokenizer(LLAMA2)
+    alphabet = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer.backend_tokenizer.model = models.BPE(vocab={**alphabet, "]Ġ": 999}, merges=[("]", "Ġ")])
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder = TemplateEncoder(tokenizer, 200)
+    assert encoder.encode_prompt(["a", "b", "c"]).count(999) == 3  # "[INST] " twice, and "[/INST] b"
+    assert encoder.encode_reply("No .") == spell(" No . ", EOS)
+
+
+def test_a_template_that_can_think_is_told_not_to():
+    assert encoder_of(SWITCHED).encode_prompt(["a"]) == said("user", "a") + OPEN + spell("<think></think>")
+
+
+def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
+    encoder = encoder_of()
+    assert encoder.reply_text(spell(" Yes .\n", END, "\nmore", END)) == "Yes ."
+    assert encoder.reply_text(spell("Yes", START, PAD, " .", EOS, "more")) == "Yes ."
+    assert encoder.reply_text(spell("a <EOU> b chat_template c")) == "a <EOU> b chat_template c"
+    assert encoder.reply_text([]) == encoder.reply_text([END]) == ""
+
+
+# what the user says between two replies
+
+
+def test_prompt_reply_and_what_was_heard_are_the_longer_prompt():
+    for template, reply in ((CHATML, spell("b", END)), (LLAMA2, spell(" b ", EOS)), (UNMARKED, spell("b"))):
+        encoder = encoder_of(template)
+        whole = encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "c")
+        assert whole == encoder.encode_prompt(["a", "b", "c"]), template
+
+
+def test_a_reply_without_its_end_is_closed_for_the_user():
+    assert encoder_of().encode_heard(spell("b"), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of().encode_heard(spell("b", EOS), "c") == spell(END, "\n") + said("user", "c") + OPEN
+    assert encoder_of(UNMARKED).encode_heard(spell("b", EOS), "c") == spell("\nuser: c\nassistant: ")
+
+
+class Scripted(nn.Module):
+    """A model whose most likely tokens are those of the rows."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, *rows, eos=None):
+        super().__init__()
+        self.rows, self.step = torch.tensor(rows), 0
+        self.generation_config = SimpleNamespace(eos_token_id=eos)
+
+    def forward(self, input_ids, attention_mask, past_key_values=None, use_cache=None):
+        wanted = self.rows[:, self.step].unsqueeze(1).expand(input_ids.shape)
+        self.step += 1
+        return SimpleNamespace(logits=nn.functional.one_hot(wanted, 261) * 80.0, past_key_values=None)
+
+
+def test_a_response_ends_with_the_end_of_the_turn_of_the_model_or_of_the_text():
+    policy = Policy(Scripted([5, END, 6, 7], [5, 6, EOS, 7], [9, 5, 6, 7], [5, START, 6, 7], eos=[9]))
+    encoder = encoder_of()
+    stop = StopRule(policy, encoder.tokenizer, "chat_template")
+    assert stop.end_ids == [9, EOS, END]
+    prompts = collate([encoder.encode_prompt(["a"])] * 4, PAD)
+    found = respond(policy, *prompts, Sampling(4, greedy=True), stop, PAD)
+    assert found.mask.sum(dim=1).tolist() == [2, 3, 1, 4]
+    assert found.truncated.tolist() == [False, False, False, True]
+
+
+# mistakes
+
+
+BROKEN = {
+    "no chat template": None,
+    "TemplateSyntaxError": "{% for",
+    "out of service": "{{ raise_exception('out of service') }}",
+    "UndefinedError": "{{ messages[0].nothing.at_all }}",
+    "TypeError": "{{ 1 + 'a' }}",
+    "leaves the assistant's words out": "{{ messages[0].content }}",
+}
+
+
+@pytest.mark.parametrize("words", BROKEN)
+def test_a_template_that_does_not_work_is_one_error_of_the_user(words):
+    tokenizer = chat_tokenizer(BROKEN[words])
+    policy = Policy(Scripted([0]))
+    for make in (
+        lambda: prompt_encoder(tokenizer, "chat_template", 64),
+        lambda: StopRule(policy, tokenizer, "chat_template"),
+    ):
+        with pytest.raises(UserError, match=f"turn_separator.*tokenizer.*{words}.*name another tokenizer") as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_no_end_at_all_is_an_error():
+    tokenizer = chat_tokenizer(UNMARKED)
+    tokenizer.eos_token = None
+    with pytest.raises(UserError, match=r"turn_separator.*no special token.*eos_token"):
+        end_of_turn(tokenizer)
+
+
+# the whole way
+
+
+def save(folder: Path, template: str | None) -> Path:
+    tiny.gpt2(vocab_size=261).save_pretrained(folder)
+    chat_tokenizer(template).save_pretrained(folder)
+    return folder
+
+
+def fine_tune(model: Path | None, root: Path, output: str) -> int:
+    argv = ["--data_path", str(root / "data"), "--output", str(root / output), "--turn_separator", "chat_template"]
+    argv += ["--model_path", str(model)] if model else []
+    few = ["--max_steps", "3", "--batch_size", "4", "--evals", "1", "--device", "cpu", "--pytorch_threads", "1"]
+    return train_sft.main([*argv, *few])
+
+
+def train(model: Path, root: Path) -> int:
+    keys = {
+        "model_path": str(model),
+        "env": {"args": {"data_path": str(root / "data")}},
+        "reward_class": {"id": "LengthMatch"},
+        **{"turn_separator": "chat_template", "max_iterations": 2, "rollout_batch_size": 6, "num_mini_batch": 2},
+        **{"max_new_tokens": 6, "device": "cpu", "run_dir": str(root / "runs"), "experiment_name": "chatty"},
+        **{"pytorch_threads": 1, "lr": 1e-3, "critic_lr": 1e-3},
+    }
+    (root / "run.yaml").write_text(json.dumps(keys), encoding="utf-8")
+    return main(["--config", str(root / "run.yaml")])
+
+
+def evaluate(agent: Path, root: Path) -> int:
+    output = str(root / "evaluation.json")
+    argv = ["--agent", str(agent), "--config", str(root / "run.yaml"), "--output", output, "--max_prompts", "4"]
+    return load_script("scripts/evaluate.py").main(argv)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder where a model that wants the user first went through fine-tuning and PPO."""
+    root = tmp_path_factory.mktemp("template")
+    tiny.write_data(root / "data", 6)
+    assert fine_tune(save(root / "model", CHATML_USER_FIRST), root, "sft") == 0
+    assert train(root / "sft", root) == 0
+    return root
+
+
+def test_ppo_trains_and_the_ratio_starts_at_one(world):
+    rows = [json.loads(line) for line in (world / "runs/chatty/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["iteration"] for row in rows] == [1, 2]
+    assert rows[0]["objective/kl"] == pytest.approx(0, abs=1e-5)
+    assert rows[1]["objective/kl"] != 0
+
+
+def test_the_agent_keeps_template_and_setting_and_answers(world):
+    agent = ChatAgent.load(world / "runs/chatty/agent")
+    assert agent.settings.turn_separator == "chat_template"
+    assert agent.encoder.encode_prompt(["a", "b"]) == said("user", "b") + OPEN
+    assert END in agent.stop.end_ids
+    reply = agent.chat("Hello", history=["Hi", "Who is there ?"])
+    assert isinstance(reply, str)
+    assert "<|" not in reply
+
+
+def test_a_reply_is_counted_with_its_end_token(world):
+    assert evaluate(world / "runs/chatty/agent", world) == 0
+    result = json.loads((world / "evaluation.json").read_text(encoding="utf-8"))
+    constant = result["baselines"]["constant_reply"]
+    assert constant["mean_length"]["mean"] == len("Yes , I am .") + 1
+
+
+@pytest.mark.parametrize("template", [None, "{{ raise_exception('out of service') }}"])
+@pytest.mark.parametrize("stage", ["sft", "ppo", "chat", "evaluate"])
+def test_every_stage_says_so_before_it_begins(world, tmp_path, capsys, stage, template):
+    (tmp_path / "data").symlink_to(world / "data")
+    (tmp_path / "run.yaml").symlink_to(world / "run.yaml")
+    model = save(tmp_path / "model", template)
+    (model / AGENT_FILE).write_text('{"format_version": 1, "turn_separator": "chat_template"}', encoding="utf-8")
+    if stage == "ppo":
+        (tmp_path / "run.yaml").unlink()
+    stages = {
+        "sft": lambda: fine_tune(model, tmp_path, "out"),
+        "ppo": lambda: train(model, tmp_path),
+        "chat": lambda: chat.main(["--agent", str(model)]),
+        "evaluate": lambda: evaluate(model, tmp_path),
+    }
+    assert stages[stage]() == 2
+    error = capsys.readouterr().err
+    assert "turn_separator" in error
+    assert "chat template" in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs" / "chatty" / "metrics.jsonl").exists()
+
+
+def test_a_new_tokenizer_has_no_template(world, tmp_path, capsys):
+    (tmp_path / "data").symlink_to(world / "data")
+    assert fine_tune(None, tmp_path, "out") == 2
+    assert "turn_separator: chat_template needs a tokenizer with a chat template" in capsys.readouterr().err
+
+
+def test_labels_and_merged_rows_with_a_template():
+    encoder = encoder_of()
+    turns = ["a", "b", "c", "d"]
+    rows = [sft.example(encoder, Dialogue(turns[:i], reference=turns[i])) for i in (1, 2, 3)]
+    first = said("user", "a") + OPEN
+    assert rows[0]["input_ids"] == first + spell("b", END)
+    assert rows[0]["labels"] == [-100] * len(first) + spell("b", END)
+    assert sft.example(encoder, Dialogue(["a"], reference="b"), learn_eos=True) == rows[0]
+    assert sft.merge_prefixes(rows) == rows  # the roles change from row to row
+    (merged,) = sft.merge_prefixes([rows[0], rows[2]])
+    between = spell("\n") + said("user", "c") + OPEN
+    assert merged["input_ids"] == rows[2]["input_ids"]
+    assert merged["labels"] == rows[0]["labels"] + [-100] * len(between) + spell("d", END)

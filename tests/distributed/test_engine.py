@@ -1,0 +1,174 @@
+"""`use_amp` in both 16-bit types: what is computed, the scale of fp16's losses, and what counts as a skipped step."""
+
+import logging
+import math
+
+import pytest
+import torch
+from test_lora import CPU, EPISODES, save
+from test_trainer import make_trainer, numbers_of, settings
+from tiny import gpt2
+
+from rlhf_dialog.distributed.engine import Engine
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import amp_dtype, load_models
+from rlhf_dialog.runs.checkpoint import load_checkpoint, save_checkpoint
+from rlhf_dialog.training.trainer import PPOTrainer
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("model"), gpt2())
+
+
+def build(path, amp="fp16", **keys):
+    config = settings(model_path=path, use_amp=True, amp_dtype=amp, **keys)
+    models = load_models(config, CPU)
+    models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
+    like = make_trainer()
+    torch.manual_seed(0)
+    return PPOTrainer(config, models, like.prompts, like.reward, VecInfo())
+
+
+def modules_of(trainer):
+    return {name: engine.module for name, engine in trainer.engines.items()}
+
+
+@pytest.mark.parametrize("amp", ["auto", "bf16", "fp16"])
+@pytest.mark.parametrize("share", [True, False])
+def test_a_run_in_16_bit(path, amp, share):
+    """The ratio and the KL of the start are checked in each; ids stay ids, results and weights are float32."""
+    trainer = build(path, amp, use_share_model=share)
+    inside = []
+    trainer.models.policy.lm.transformer.h[0].mlp.c_fc.register_forward_hook(
+        lambda _, args, out: inside.append(out.dtype)
+    )
+    embedded = []
+    trainer.models.policy.lm.transformer.wte.register_forward_pre_hook(lambda _, args: embedded.append(args[0].dtype))
+    found = [trainer.step() for _ in range(2)]
+    assert set(inside) == {TYPES.get(amp, torch.bfloat16)}
+    assert set(embedded) == {torch.long}
+    assert all(p.dtype == torch.float32 for m in modules_of(trainer).values() for p in m.parameters())
+    assert all(math.isfinite(x) for x in numbers_of(found[1]).values())
+    assert ("ppo/overflow_steps" in found[1]) == (amp == "fp16")
+    assert trainer.rollout.logprobs.dtype == torch.float32
+
+
+def test_the_ratio_is_checked_in_fp16(path, monkeypatch):
+    trainer = build(path)
+    from rlhf_dialog.training import update as module
+
+    real = module.teacher_forced
+    monkeypatch.setattr(module, "teacher_forced", lambda *args: _shifted(real(*args)))
+    with pytest.raises(RunStopped, match="ratio of new to old"):
+        trainer.step()
+
+
+def _shifted(found):
+    found.logprobs = found.logprobs + 0.4
+    return found
+
+
+def test_gradients_are_unscaled_before_they_are_clipped(path):
+    """The norm that is told and clipped to is that of the true gradient, whatever the scale."""
+    found = {}
+    for amp in ("fp16", "bf16"):
+        models = load_models(settings(model_path=path, use_amp=True, amp_dtype=amp), CPU)
+        module = models.policy
+        engine = Engine(module, torch.optim.AdamW(module.parameters()), World(), fp16=amp == "fp16")
+        engine.backward(teacher_forced(module, *EPISODES, 1.0).logprobs.sum() / 100)
+        scale = engine.scaler.get_scale() if engine.scaler else 1
+        raw = torch.linalg.vector_norm(
+            torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
+        )
+        norm = engine.clip(0.01)
+        clipped = torch.linalg.vector_norm(
+            torch.stack([p.grad.norm() for p in engine.trained.values() if p.grad is not None])
+        )
+        assert raw.item() / scale == pytest.approx(norm, rel=1e-4)
+        assert clipped.item() == pytest.approx(0.01, rel=1e-3)
+        found[amp] = norm
+    assert found["fp16"] == pytest.approx(found["bf16"], rel=0.05)
+    assert found["fp16"] > 0.02
+
+
+def too_large(trainer, scale):
+    for engine in trainer.engines.values():
+        engine.scaler.scale(torch.zeros(()))  # which makes it
+        engine.scaler.update(scale)
+
+
+def test_a_scale_that_is_too_large_is_lowered_and_does_not_stop_the_run(path, caplog):
+    trainer = build(path, max_skipped_steps=1, num_mini_batch=6, ppo_epoch=2)
+    too_large(trainer, 2.0**30)
+    before = {name: p.detach().clone() for name, p in trainer.models.policy.named_parameters()}
+    with caplog.at_level(logging.WARNING):
+        found = trainer.step()
+    assert found["ppo/overflow_steps"] == found["ppo/skipped_steps"] > 2
+    assert trainer.update.skipped_in_a_row == 0
+    assert trainer.engines["policy"].scaler.get_scale() == 2.0 ** (30 - found["ppo/overflow_steps"])
+    assert "is skipped" not in caplog.text
+    after = trainer.models.policy
+    made = found["ppo/overflow_steps"] < 12
+    assert any(not torch.equal(before[name], p) for name, p in after.named_parameters()) == made
+    assert all(p.isfinite().all() for p in after.parameters())
+
+
+def test_gradients_that_are_bad_at_any_scale_stop_the_run(path):
+    trainer = build(path, max_skipped_steps=3, num_mini_batch=6, ppo_epoch=9)
+    trainer.models.policy.lm.transformer.ln_f.weight.register_hook(lambda g: g * math.nan)
+    with pytest.raises(RunStopped, match="3 in a row"):
+        trainer.step()
+    assert trainer.update.overflows == 16  # 65536 to 1
+
+
+def test_a_loss_that_is_not_finite_counts_at_once(path, monkeypatch):
+    trainer = build(path, max_skipped_steps=2)
+    real = trainer.update.losses
+
+    def broken(*args):
+        losses, statistics = real(*args)
+        return {k: x * math.nan for k, x in losses.items()}, {k: x * math.nan for k, x in statistics.items()}
+
+    trainer.update.losses = broken
+    with pytest.raises(RunStopped, match="2 in a row"):
+        trainer.step()
+    assert trainer.update.overflows == 0
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_resume_is_exact_with_the_scale(path, tmp_path, share):
+    def start():
+        trainer = build(path, use_share_model=share)
+        too_large(trainer, 2.0**18)
+        return trainer
+
+    whole = start()
+    expected = [numbers_of(whole.step()) for _ in range(3)]
+    first = start()
+    assert numbers_of(first.step()) == expected[0]
+    save_checkpoint(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
+    again = build(path, use_share_model=share)
+    state = load_checkpoint(tmp_path, modules_of(again), again.optimizers, CPU)
+    again.load_state_dict(state)
+    assert again.state_dict() == first.state_dict()
+    assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]
+    assert set(state["scalers"]) == set(again.engines)
+    assert again.state_dict() == whole.state_dict()
+
+
+def test_where_there_is_no_such_autocast(path, monkeypatch):
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
+    with pytest.raises(UserError, match="amp_dtype: this torch has no fp16 on cpu"):
+        load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16"), CPU)
+    assert amp_dtype(settings(model_path=path, amp_dtype="fp16"), CPU) == torch.float16  # not asked without use_amp
+
+
+def test_a_critic_in_fp16_gives_float32(path):
+    models = load_models(settings(model_path=path, use_amp=True, amp_dtype="fp16", use_share_model=False), CPU)
+    assert teacher_forced_values(models.critic, *EPISODES).dtype == torch.float32

@@ -1,0 +1,122 @@
+"""Activation checkpointing: the same losses and gradients, less kept, also in eval mode."""
+
+import copy
+
+import pytest
+import torch
+from test_lora import CPU, EPISODES, save
+from test_trainer import make_trainer, numbers_of, settings
+from tiny import gpt2, llama
+from torch import nn
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.activation_checkpointing import recompute_layers
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import Critic, Policy, load_models
+from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.training import trainer as trainer_module
+
+
+def kept(compute):
+    """The bytes that autograd keeps for the way back, each storage once."""
+    storages = {}
+
+    def pack(x):
+        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        loss = compute()
+    return loss, sum(storages.values())
+
+
+def heads(model, seed=0):
+    torch.manual_seed(seed)
+    nn.init.normal_(model.value_head.weight)
+    return model.double()
+
+
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_the_same_losses_and_gradients(monkeypatch, make, packs):
+    """In float64, with the attention of packed rows and with the library's own; and no random number is drawn for it."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    lm = make(initializer_range=0.3).double().eval()
+    if not packs:
+        lm.set_attn_implementation("sdpa")
+    assert (lm.config._attn_implementation == ATTENTION) is packs
+    found = []
+    for again in (False, True):
+        policy, critic = heads(Policy(copy.deepcopy(lm), True)), heads(Critic(copy.deepcopy(lm)))
+        for trunk in (policy.lm.base_model, critic.trunk) if again else ():
+            recompute_layers(trunk)
+        result = teacher_forced(policy, *EPISODES, 0.9)
+        values = teacher_forced_values(critic, *EPISODES)
+        loss = (result.logprobs.sin() + result.entropy.cos() + result.values.sin()).sum()
+        loss.backward()
+        values.sin().sum().backward()
+        gradients = {f"{i}{n}": p.grad for i, m in enumerate((policy, critic)) for n, p in m.named_parameters()}
+        found.append((loss, values, gradients))
+    assert (found[0][0] - found[1][0]).abs() < 1e-9
+    assert torch.allclose(found[0][1], found[1][1], rtol=0, atol=1e-9)
+    assert sum(g is not None and g.norm() > 0 for g in found[0][2].values()) > 20
+    for name, expected in found[0][2].items():
+        if expected is not None:
+            assert torch.allclose(found[1][2][name], expected, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_less_is_kept(make):
+    """Of each layer but its input, which is a twentieth or so of what it keeps (model_sizes.kept_bytes)."""
+    deep = {"n_layer": 12} if make is gpt2 else {"num_hidden_layers": 12}
+    lm = make(**deep).eval()
+    ids, mask = torch.arange(120).view(2, 60), torch.ones(2, 60, dtype=torch.bool)
+    weights = sum(p.numel() * 4 for p in lm.parameters())
+    sizes = []
+    for again in (False, True):
+        policy = Policy(copy.deepcopy(lm), True)
+        if again:
+            recompute_layers(policy.lm.base_model)
+        loss, size = kept(
+            lambda policy=policy: teacher_forced(policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum()
+        )
+        sizes.append(size - weights)
+        loss.backward()
+    assert 0 < sizes[1] + weights < (sizes[0] + weights) / 2
+    with torch.no_grad():
+        assert kept(lambda: teacher_forced(policy, *EPISODES, 1.0).logprobs.sum())[1] == 0
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_adapters_keep_no_more_than_the_forecast_counts(tmp_path, amp):
+    """model_sizes.kept_bytes counts no adapter: their own vectors are small, and the inputs are kept once either way."""
+    path = save(tmp_path, gpt2(n_layer=6, n_embd=64))
+    ids, mask = torch.arange(240).view(4, 60), torch.ones(4, 60, dtype=torch.bool)
+    sizes = []
+    for lora in (False, True):
+        models = load_models(settings(model_path=path, use_lora=lora, lora_r=2, use_amp=amp), CPU)
+        sizes.append(
+            kept(lambda m=models: teacher_forced(m.policy, ids, mask, ids[:, :3], mask[:, :3], 1.0).logprobs.sum())[1]
+        )
+    assert sizes[1] < 1.05 * sizes[0]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_a_run_is_the_same(monkeypatch, tmp_path, share):
+    path = save(tmp_path, gpt2(initializer_range=0.3))
+    runs = []
+    for again in (False, True):
+        models = load_models(settings(model_path=path, use_share_model=share, activation_checkpointing=again), CPU)
+        trainer = make_trainer(use_share_model=share)
+        trainer = trainer_module.PPOTrainer(
+            trainer.config, models, trainer.prompts, trainer.scorer.reward, trainer.vec_info
+        )
+        torch.manual_seed(0)
+        runs.append([numbers_of(trainer.step()) for _ in range(2)])
+    for plain, again in zip(*runs, strict=True):
+        assert again == pytest.approx(plain, rel=1e-4, abs=1e-6)
+
+
+def test_a_model_without_layers_is_refused():
+    with pytest.raises(UserError, match="activation_checkpointing: Linear has no layers"):
+        recompute_layers(nn.Linear(2, 2))

@@ -1,0 +1,216 @@
+"""Generation, packed and padded: `model.generate` token for token, the plain path's numbers, and nothing drawn otherwise."""
+
+import copy
+
+import plain
+import pytest
+import torch
+from plain import Case, new_case
+from test_policy import every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
+from zoo import END, PAD, new_lm
+
+from rlhf_dialog.models import generation
+from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder, new_decoder, position_ids_of
+from rlhf_dialog.models.generation import Sampling, respond
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.policy import Critic
+from rlhf_dialog.training.rollout import _evaluate
+
+FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
+FLOATS = ("logprobs", "entropy", "values")
+
+
+class Ends:
+    """A response ends with one of these ids; a quarter of them, so that rows end at different times."""
+
+    def __init__(self, ids=(END, *range(40, 50))):
+        self.end_ids = list(ids)
+
+    def ended(self, ids):
+        return torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
+
+
+def answered(policy, case, sampling, stop=None, seed=0, **options):
+    torch.manual_seed(seed)
+    return respond(policy, case.prompt_ids, case.prompt_mask, sampling, stop or Ends(), PAD, **options)
+
+
+def as_case(case, found):
+    return Case(case.prompt_ids, case.prompt_mask, found.ids, found.mask, found.support)
+
+
+def compare(kind, found, expected, mask, **closer):
+    for name in FLOATS:
+        ours, theirs = getattr(found, name), getattr(expected, name)
+        assert not ours[~mask].any()
+        options = {**tolerance(kind), **closer}
+        torch.testing.assert_close(ours[mask], theirs[mask], **options, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@every_kind
+@pytest.mark.parametrize("packing", [True, False])
+def test_greedy_equals_hugging_face(kind, packing):
+    policy = new_policy(kind, packing=packing)
+    case = plain.without_gaps(new_case(5, rows=6))
+    ids, mask = case.prompt_ids, case.prompt_mask
+    usual = plain.as_made(policy.lm)
+    stop = Ends()
+    options = {"do_sample": False, "max_new_tokens": 12, "pad_token_id": PAD, "eos_token_id": stop.end_ids}
+    expected = usual.generate(ids, attention_mask=mask.long(), **options)[:, ids.shape[1] :]
+    for rows, prompts in ((128, 16), (4, 3), (1, 1)):
+        found = answered(policy, case, Sampling(12, greedy=True), stop, rows_at_once=rows, prompts_at_once=prompts)
+        assert torch.equal(found.ids, expected)
+    packs = kind != "bloom" and packing
+    decoder = new_decoder(policy, ids, mask, 2, 16)
+    assert type(decoder) is (PackedDecoder if packs else PaddedDecoder)
+
+
+@torch.no_grad()
+@every_kind
+@pytest.mark.parametrize("packing", [True, False])
+def test_what_sampling_knows_equals_the_plain_path(kind, packing):
+    """Log-probabilities, entropies and values of tokens as they were drawn, of prompts with gaps and rows of one token."""
+    policy = new_policy(kind, packing=packing)
+    oracle, lengths = plain.as_made(policy), set()
+    for seed, filters in enumerate(FILTERS):
+        case = new_case(seed, rows=7, holes=kind not in ("mistral", "qwen2") or packing)
+        sampling = Sampling(9, temperature=(1.0, 0.7)[seed % 2], **filters)
+        found = answered(policy, case, sampling, seed=seed, rows_at_once=5, prompts_at_once=2)
+        expected = plain.evaluated(oracle, as_case(case, found), sampling.temperature)
+        compare(kind, found, expected, found.mask)
+        lengths |= set(found.mask.sum(dim=1).tolist())
+        assert (found.support is None) == (not filters)
+    assert len(lengths) > 4  # some rows left the batch early
+
+
+@some_kinds
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_same_random_numbers_give_the_same_tokens(kind, filters, packing, monkeypatch):
+    """Whatever stands beside a row, and whether those that have ended leave."""
+    policy, case = new_policy(kind, packing=packing), new_case(3, rows=9, holes=kind != "mistral")
+    sampling = Sampling(10, **filters)
+    first = answered(policy, case, sampling)
+    dropped = []
+    keep_rows = PackedDecoder.keep_rows
+    monkeypatch.setattr(PackedDecoder, "keep_rows", lambda self, rows: dropped.append(rows) or keep_rows(self, rows))
+    options = [{"rows_at_once": 4, "prompts_at_once": 3}, {"rows_at_once": 1}, {"prompts_at_once": 1}, {}]
+    for number, kept in enumerate(options):
+        monkeypatch.setattr(PackedDecoder, "can_drop_rows", number != 2)
+        found = answered(policy, case, sampling, **kept)
+        for name, x in vars(first).items():
+            y = getattr(found, name)
+            if x is None or not x.is_floating_point():
+                assert x is y is None or torch.equal(x, y), name
+            else:
+                torch.testing.assert_close(x, y, **tolerance(kind))
+    assert bool(dropped) == (packing and kind != "bloom")
+    assert not torch.equal(first.ids, answered(policy, case, sampling, seed=1).ids)
+
+
+@some_kinds
+def test_packed_and_padded_rows_draw_the_same(kind):
+    case, sampling = new_case(4, rows=8, holes=False), Sampling(8, 0.9, top_p=0.9)
+    first, second = (answered(new_policy(kind, packing=packing), case, sampling) for packing in (True, False))
+    assert torch.equal(first.ids, second.ids)
+    assert torch.equal(first.support, second.support)
+    compare(kind, first, second, first.mask)
+
+
+@torch.no_grad()
+@some_kinds
+@pytest.mark.parametrize("filters", FILTERS[:3])
+@pytest.mark.parametrize("share", [True, False])
+def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, share):
+    """Also what a filter hides; responses with holes, and microbatches that do not divide the rows."""
+    policy, reference = new_policy(kind, value_head=share), new_policy(kind, seed=4, value_head=False)
+    critic = None if share else with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
+    case = new_case(6, rows=5)
+    found = answered(policy, case, Sampling(7, 0.8, **filters))
+    found.mask &= torch.rand(found.mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
+    case, models = as_case(case, found), Models(policy, critic, reference, None)
+    tensors = _evaluate(models, case.prompt_ids, case.prompt_mask, found, 0.8, 2)
+    oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
+    expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
+    expected["values"] = (
+        plain.evaluated(oracle, case, 0.8).values if share else plain.criticised(plain.as_made(critic), case)
+    )
+    if filters:
+        expected["kl_full"], expected["ref_support_mass"] = plain.unfiltered(oracle, oracle_reference, case, 0.8)
+    assert {name for name, x in tensors.items() if x is not None} == set(expected)
+    for name, theirs in expected.items():
+        ours = tensors[name]
+        torch.testing.assert_close(ours[found.mask], theirs[found.mask], **tolerance(kind))
+        assert name == "values" or not ours[~found.mask].any()
+
+
+def test_positions_and_lengths_of_a_packed_decoder():
+    """The next token of each row lies behind its last one, whatever the padding."""
+    policy, case = new_policy("llama"), new_case(2)
+    decoder = PackedDecoder(policy, case.prompt_ids, case.prompt_mask, 3, 2)
+    lengths = case.prompt_mask.sum(dim=1)
+    assert torch.equal(decoder.cache.lengths, lengths)
+    with torch.no_grad():
+        decoder.step(torch.full((4,), 9))
+        assert torch.equal(decoder.cache.lengths, lengths + 1)
+        decoder.keep_rows(torch.tensor([False, True, False, True]))
+        decoder.step(torch.full((2,), 9))
+    assert torch.equal(decoder.cache.lengths, (lengths + 2)[[1, 3]])
+    assert decoder.features.shape == (2, 16)
+    with pytest.raises(NotImplementedError):
+        PaddedDecoder(policy, case.prompt_ids, case.prompt_mask).keep_rows(torch.tensor([True] * 4))
+
+
+def test_padded_decoding_counts_on_from_the_mask():
+    mask = torch.tensor([[False, True, True], [True, False, True]])
+    assert position_ids_of(mask).tolist() == [[0, 0, 1], [0, 0, 1]]
+    calls = []
+    policy = new_policy("gpt2", value_head=False, packing=False)
+    forward = policy.lm.forward
+
+    def looking(input_ids, attention_mask, past_key_values, use_cache, position_ids):
+        calls.append((attention_mask.tolist(), position_ids.tolist()))
+        return forward(input_ids, past_key_values, attention_mask, None, position_ids, use_cache=use_cache)
+
+    policy.lm.forward = looking
+    decoder = PaddedDecoder(policy, torch.tensor([[7, 8, 9], [10, 11, 12]]), mask)
+    decoder.step(torch.tensor([5, 6]))
+    decoder.step(torch.tensor([5, 6]))
+    assert [positions for _, positions in calls] == [[[0, 0, 1], [0, 0, 1]], [[2], [2]], [[3], [3]]]
+    assert calls[2][0] == [[0, 1, 1, 1, 1], [1, 0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.1, 0.25, 0.6, 0.999999999, 1 - 2**-53])
+def test_a_random_number_picks_the_token_that_it_falls_on(uniform):
+    """By hand over probabilities 0, 1/4, 0, 1/2, 1/4, 0: never a token without probability."""
+    scores = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64).log()
+    wanted = 1 if uniform < 0.25 else 3 if uniform < 0.75 else 4
+    for dtype in (torch.float32, torch.float64):
+        assert generation._draw(scores.to(dtype), torch.tensor([uniform], dtype=torch.float64)).item() == wanted
+
+
+def test_rounding_leaves_no_random_number_behind_the_last_token():
+    """Probabilities of float32 add up to a little less or more than 1."""
+    sums = set()
+    for count in range(2, 200):
+        scores = torch.zeros(1, count)
+        sums.add(scores.softmax(dim=-1).double().sum().item())
+        scores = torch.cat([scores, torch.full((1, 3), -torch.inf)], dim=1)
+        largest = torch.tensor([1 - 2**-53], dtype=torch.float64)  # that torch.rand can give
+        assert generation._draw(scores, largest).item() == count - 1
+    assert min(sums) < 1 < max(sums)
+
+
+def test_one_random_number_for_every_token(monkeypatch):
+    """From torch's global state, as one table: rows do not take numbers from each other."""
+    policy, case, used = new_policy("gpt2"), new_case(3, rows=5), []
+    draw = generation._draw
+    monkeypatch.setattr(generation, "_draw", lambda scores, u: used.append(u) or draw(scores, u))
+    answered(policy, case, Sampling(4), Ends([]), seed=3)
+    torch.manual_seed(3)
+    assert torch.equal(torch.stack(used, dim=1), torch.rand(5, 4, dtype=torch.float64))
+
+
+def test_a_copy_of_a_policy_packs_too():
+    policy, case = copy.deepcopy(new_policy("llama")), new_case(0)
+    assert type(new_decoder(policy, case.prompt_ids, case.prompt_mask, 1, 1)) is PackedDecoder

@@ -1,0 +1,276 @@
+"""Loading of policy, critic, reference and tokenizer; dropout off; the errors of a wrong folder."""
+
+import shutil
+
+import pytest
+import torch
+from tiny import byte_tokenizer, gpt2, llama
+from tokenizers import AddedToken
+from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.decoding import position_ids_of
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import (
+    check_left_padding,
+    load_causal_lm,
+    load_models,
+    num_embeddings,
+    trained_parameters,
+)
+from rlhf_dialog.models.packing import ATTENTION, pack
+from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs
+
+CPU = torch.device("cpu")
+PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
+RESPONSE, WHOLE = torch.tensor([[20, 21, 22], [23, 24, 257]]), torch.ones(2, 3, dtype=torch.bool)
+INPUTS = (PROMPT, MASK, RESPONSE, WHOLE)
+
+
+def save(folder, lm=None, tokenizer=None, **options):
+    """A model folder; returns its path as text."""
+    (lm or gpt2(initializer_range=0.3)).save_pretrained(folder, **options)
+    if tokenizer is not False:
+        (tokenizer or byte_tokenizer()).save_pretrained(folder)
+    return str(folder)
+
+
+def settings(model_path, tokenizer_path=None, **keys):
+    env = {"args": {"data_path": "unused", "tokenizer_path": tokenizer_path}}
+    return Config(
+        model_path=model_path, env=env, reward_class={"id": "Meteor"}, max_prompt_length=100, max_new_tokens=20, **keys
+    )
+
+
+def test_position_ids_by_hand():
+    mask = torch.tensor([[False, False, True, True], [True, True, True, True], [False] * 4, [True, False, True, True]])
+    assert position_ids_of(mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3], [0, 0, 0, 0], [0, 0, 1, 2]]
+
+
+def test_accepted_options():
+    class Takes(torch.nn.Module):
+        def forward(self, x, position_ids=None): ...
+
+    assert accepted(Takes(), position_ids=1, logits_to_keep=2) == {"position_ids": 1}
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_loaded_models(tmp_path, share):
+    path = save(tmp_path / "lm")
+    models = load_models(settings(path, use_share_model=share), CPU)
+    assert (models.policy.value_head is not None) == share
+    assert (models.critic is None) == share
+    assert not any(module.training for m in (models.policy, models.ref_policy) for module in m.modules())
+    assert all(p.requires_grad for p in models.policy.parameters())
+    assert not any(p.requires_grad for p in models.ref_policy.parameters())
+    assert {p.dtype for p in models.policy.parameters()} == {torch.float32}
+    ours, theirs = (teacher_forced(m, *INPUTS, 1.0) for m in (models.policy, models.ref_policy))
+    assert torch.equal(ours.logprobs, theirs.logprobs)
+    values = ours.values if share else teacher_forced_values(models.critic, *INPUTS)
+    assert values.tolist() == [[0, 0, 0], [0, 0, 0]]
+    if models.critic is not None:
+        assert not any(module.training for module in models.critic.modules())
+        shared = {p.data_ptr() for p in models.critic.parameters()} & {p.data_ptr() for p in models.policy.parameters()}
+        assert not shared
+        assert all(p.requires_grad for p in models.critic.parameters())
+    apart = {p.data_ptr() for p in models.ref_policy.parameters()} & {p.data_ptr() for p in models.policy.parameters()}
+    assert not apart
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_key_packing_reaches_every_model(tmp_path, packing):
+    path, ref = save(tmp_path / "lm", llama()), save(tmp_path / "ref", llama(5))
+    models = load_models(settings(path, ref_model=ref, use_share_model=False, packing=packing), CPU)
+    for lm in (models.policy.lm, models.ref_policy.lm, models.critic.trunk):
+        assert packs(lm) == packing
+        assert lm.config._attn_implementation == (ATTENTION if packing else "sdpa")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
+@pytest.mark.parametrize("share", [True, False])
+def test_only_gae_has_a_critic(tmp_path, estimator, share):
+    models = load_models(settings(save(tmp_path), use_share_model=share, advantage_estimator=estimator), CPU)
+    assert models.critic is None
+    assert models.policy.value_head is None
+
+
+def test_another_reference(tmp_path):
+    path, ref = save(tmp_path / "lm"), save(tmp_path / "ref", gpt2(5, initializer_range=0.3))
+    models = load_models(settings(path, ref_model=ref), CPU)
+    expected = load_causal_lm(ref, "ref_model")
+    assert torch.equal(models.ref_policy.lm.transformer.wte.weight, expected.transformer.wte.weight)
+    assert not torch.equal(models.ref_policy.lm.transformer.wte.weight, models.policy.lm.transformer.wte.weight)
+    other = save(tmp_path / "big", gpt2(vocab_size=300))
+    with pytest.raises(UserError, match=r"ref_model: .*another vocabulary size"):
+        load_models(settings(path, ref_model=other), CPU)
+
+
+def test_dropout_is_off(tmp_path):
+    lm = gpt2(resid_pdrop=0.9, embd_pdrop=0.9, attn_pdrop=0.9)
+    models = load_models(settings(save(tmp_path, lm), use_share_model=False), CPU)
+    for model in (models.policy, models.ref_policy):
+        first, second = (teacher_forced(model, *INPUTS, 1.0).logprobs for _ in range(2))
+        assert torch.equal(first, second)
+    torch.nn.init.normal_(models.critic.value_head.weight)
+    first, second = (teacher_forced_values(models.critic, *INPUTS) for _ in range(2))
+    assert torch.equal(first, second)
+    assert models.policy.lm.config.resid_pdrop == 0.9  # it would drop in train mode
+    models.policy.train()
+    first, second = (teacher_forced(models.policy, *INPUTS, 1.0).logprobs for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_value_head_is_a_linear_map_of_the_last_hidden_state(make):
+    lm = make(initializer_range=0.3).eval()
+    head = new_value_head(lm)
+    assert not head.weight.any()
+    assert not head.bias.any()
+    policy, critic = Policy(lm, with_value_head=True), Critic(lm)
+    for module in (policy, critic):
+        module.value_head.weight.data = torch.linspace(-1, 1, 32).unsqueeze(0)
+        module.value_head.bias.data = torch.tensor([0.25])
+    packed = pack(*INPUTS)
+    features, values = policy.features(packed)
+    sequence, attended = torch.cat([PROMPT, RESPONSE], dim=1), torch.cat([MASK, WHOLE], dim=1)
+    inputs = {"attention_mask": attended.long(), "position_ids": position_ids_of(attended)}
+    output = lm(sequence, **inputs, output_hidden_states=True)
+    before = slice(3, 6)  # the last token of the prompt and all of the response but the last
+    expected = (output.hidden_states[-1][:, before] @ torch.linspace(-1, 1, 32) + 0.25).flatten()
+    torch.testing.assert_close(values, expected)
+    torch.testing.assert_close(policy(packed, 1.0)[2], expected)
+    torch.testing.assert_close(critic(packed), expected)
+    torch.testing.assert_close(policy.logits(features), output.logits[:, before].flatten(0, 1))
+    torch.testing.assert_close(
+        Policy(lm).logits(Policy(lm).features(packed)[0]), output.logits[:, before].flatten(0, 1)
+    )
+    assert Policy(lm)(packed, 1.0)[2] is None
+    assert features.shape == (6, 32)  # no logits are computed but those that are asked for
+
+
+def test_autocast_gives_float32_from_bfloat16():
+    lm = gpt2(initializer_range=0.3).eval()
+    exact, rough = Policy(lm, True), Policy(lm, True, use_amp=True)
+    assert rough.logits(rough.features(pack(*INPUTS))[0]).dtype == torch.bfloat16
+    for x, y in zip(exact(pack(*INPUTS), 1.0)[:2], rough(pack(*INPUTS), 1.0)[:2], strict=True):
+        assert x.dtype == y.dtype == torch.float32
+        assert 0 < (x - y).abs().max() < 0.5
+    assert rough(pack(*INPUTS), 1.0)[2].dtype == torch.float32
+
+
+def test_left_padding_probe():
+    class Blind(GPT2LMHeadModel):
+        """GPT-2 that counts its positions from the left edge, padding or not."""
+
+        def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask)
+
+    check_left_padding(gpt2(initializer_range=0.3).eval(), "x", "model_path")
+    blind = Blind(gpt2(initializer_range=0.3).config).eval()
+    with pytest.raises(UserError, match=r"ref_model: 'x' \(Blind\) changes its predictions .* padded on the left"):
+        check_left_padding(blind, "x", "ref_model")
+    with torch.no_grad():
+        blind.transformer.wpe.weight.fill_(float("nan"))  # nan is no agreement
+    with pytest.raises(UserError, match="padded on the left"):
+        check_left_padding(blind, "x", "ref_model")
+
+
+def test_loading_probes_left_padding(monkeypatch):
+    class Blind(GPT2LMHeadModel):
+        def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask)
+
+    monkeypatch.setattr("rlhf_dialog.models.loading.load_pretrained", lambda *_, **__: Blind(gpt2().config))
+    assert packs(load_causal_lm("x", "model_path"))  # its trunk takes positions, and nothing is padded
+    with pytest.raises(UserError, match="padded on the left"):
+        load_causal_lm("x", "model_path", packing=False)
+    monkeypatch.setattr(Blind, "_supports_attention_backend", False)
+    with pytest.raises(UserError, match="padded on the left"):
+        load_causal_lm("x", "model_path")
+
+
+def test_tokenizer_larger_than_the_embedding(tmp_path):
+    path = save(tmp_path, gpt2(vocab_size=258))
+    with pytest.raises(UserError, match=r"tokenizer_path.*has 259 tokens, but the model .* for 258"):
+        load_models(settings(path), CPU)
+    assert num_embeddings(gpt2(vocab_size=258)) == 258
+
+
+def test_tokenizer_of_another_model(tmp_path):
+    path = save(tmp_path / "lm")
+    other = byte_tokenizer()
+    other.add_tokens([AddedToken("how")])
+    big = save(tmp_path / "big", gpt2(vocab_size=300))
+    strange = save(tmp_path / "strange", tokenizer=other)
+    with pytest.raises(UserError, match=r"tokenizer_path: .* gives other token ids than the tokenizer in the model"):
+        load_models(settings(big, tokenizer_path=strange), CPU)
+    same = save(tmp_path / "same")
+    assert len(load_models(settings(path, tokenizer_path=same), CPU).tokenizer) == 259
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_prompt_and_response_must_fit(tmp_path, make):
+    small = {gpt2: {"n_positions": 119}, llama: {"max_position_embeddings": 119}}[make]
+    with pytest.raises(UserError, match=r"max_prompt_length: 100 \+ max_new_tokens 20 = 120 tokens, .* 119 positions"):
+        load_models(settings(save(tmp_path / "a", make(**small))), CPU)
+    exact = {key: 120 for key in small}
+    load_models(settings(save(tmp_path / "b", make(**exact))), CPU)
+
+
+def test_pickled_weights_only_where_they_are_allowed(tmp_path):
+    path = save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(gpt2(initializer_range=0.3).state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"model_path: .*no safetensors weights; .*allow_pickle_weights: true"):
+        load_models(settings(path), CPU)
+    models = load_models(settings(path, allow_pickle_weights=True), CPU)
+    assert torch.equal(models.policy.lm.transformer.wte.weight, gpt2(initializer_range=0.3).transformer.wte.weight)
+
+
+def test_folders_that_hold_no_causal_lm(tmp_path):
+    with pytest.raises(UserError, match="model_path: there is no folder"):
+        load_models(settings(str(tmp_path / "nothing")), CPU)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"model_path: .*cannot be loaded as a causal LM"):
+        load_models(settings(str(tmp_path / "empty")), CPU)
+    path = save(tmp_path / "lm")
+    shutil.rmtree(tmp_path / "lm")
+    byte_tokenizer().save_pretrained(tmp_path / "lm")
+    with pytest.raises(UserError, match=r"model_path: .*cannot be loaded as a causal LM"):
+        load_models(settings(path), CPU)
+    with pytest.raises(UserError, match="ref_model: there is no folder"):
+        load_models(settings(save(tmp_path / "whole"), ref_model=str(tmp_path / "nothing")), CPU)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_model_folder_without_a_tokenizer(tmp_path, make):
+    """transformers makes an empty GPT-2 tokenizer of one token out of nothing: every prompt would be empty."""
+    bare, tokenizer = save(tmp_path / "bare", make(), tokenizer=False), save(tmp_path / "whole")
+    assert len(load_models(settings(bare, tokenizer_path=tokenizer), CPU).tokenizer) == 259
+    with pytest.raises(UserError, match=r"tokenizer_path"):
+        load_models(settings(bare), CPU)
+
+
+def test_weights_cut_short(tmp_path):
+    path = save(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(UserError, match=r"model_path: .*cannot be loaded as a causal LM"):
+        load_models(settings(path), CPU)
+
+
+def test_trained_parameters():
+    policy = Policy(gpt2(), with_value_head=True)
+    frozen = Policy(gpt2()).requires_grad_(False)
+    expected = sum(p.numel() for p in gpt2().parameters()) + 32 + 1
+    assert trained_parameters([policy, frozen]) == expected
+
+
+def test_a_model_that_looks_ahead_is_refused(tmp_path):
+    """A BERT loads as a causal LM, but attends to both sides."""
+    tokenizer = byte_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(**sizes, intermediate_size=16, initializer_range=0.3)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no causal LM"):
+        load_causal_lm(str(tmp_path), "model_path")

@@ -1,0 +1,367 @@
+"""LoRA: adapters compute what the paper says, the reference is the disabled adapter, only adapters and heads are trained."""
+
+import builtins
+import logging
+
+import pytest
+import torch
+from ranks import in_ranks
+from safetensors.torch import load_file
+from test_ranks import distance, one_step
+from test_trainer import PROMPTS, Places, Share, numbers_of, parameters, settings
+from tiny import byte_tokenizer, gpt2, llama
+from transformers import AutoModelForCausalLM
+
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
+from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
+from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.runs import identity
+from rlhf_dialog.runs.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
+from rlhf_dialog.training.trainer import PPOTrainer
+
+R, ALPHA = 4, 6.0
+CPU = torch.device("cpu")
+PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])
+RESPONSE = torch.tensor([[20, 21, 22], [23, 24, 257]])
+EPISODES = (PROMPT, MASK, RESPONSE, torch.ones_like(RESPONSE, dtype=torch.bool))
+
+
+def save(folder, lm):
+    lm.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "gpt2": save(root / "gpt2", gpt2(initializer_range=0.3)),
+        "llama": save(root / "llama", llama(initializer_range=0.3)),
+        "other": save(root / "other", gpt2(5, initializer_range=0.3)),
+    }
+
+
+def config_of(path, **keys):
+    return settings(model_path=path, use_lora=True, lora_r=R, lora_alpha=ALPHA, **keys)
+
+
+def disturb(module, seed=0):
+    """Adapters that change something, and a head that does."""
+    torch.manual_seed(seed)
+    for name, parameter in trained(module).items():
+        if "lora_B" in name or "value_head" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+
+
+def build(path, world=None, double=False, **keys):
+    """A trainer as PPOAgent builds it."""
+    config = config_of(path, **keys)
+    models = load_models(config, CPU)
+    models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
+    for model in (models.policy, models.critic, models.ref_policy) if double else ():
+        model = model and model.double()
+    torch.manual_seed(config.seed)
+    return PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
+
+
+def modules_of(trainer):
+    return {name: engine.module for name, engine in trainer.engines.items()}
+
+
+# -- what is computed
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_an_adapter_is_the_papers_change_of_the_weights(paths, kind, onednn):
+    """arXiv 2106.09685, section 4.1, by hand: W + B A alpha / r in a plain model; packed and fused layers below."""
+    models = load_models(config_of(paths[kind]), CPU)
+    use_onednn(models.policy.lm, onednn)
+    disturb(models.policy)
+    by_hand = AutoModelForCausalLM.from_pretrained(paths[kind]).eval()
+    values = dict(models.policy.lm.named_parameters())
+    count = 0
+    for name, weight in by_hand.named_parameters():
+        layer = name.removesuffix(".weight")
+        if f"{layer}.lora_A.policy.weight" in values:
+            change = values[f"{layer}.lora_B.policy.weight"] @ values[f"{layer}.lora_A.policy.weight"] * ALPHA / R
+            weight.data += change.T if kind == "gpt2" else change
+            count += 1
+    assert count == len(lora_layers(models.policy.lm)) == {"gpt2": 8, "llama": 14}[kind]
+    assert models.policy.lm.config._attn_implementation == ATTENTION
+    found = teacher_forced(models.policy, *EPISODES, 1.0)
+    for row in range(2):
+        ids = torch.cat([PROMPT[row][MASK[row]], RESPONSE[row]]).unsqueeze(0)
+        logprobs = by_hand(ids).logits.log_softmax(-1)[0, -4:-1]
+        assert torch.allclose(found.logprobs[row], logprobs.gather(1, RESPONSE[row].unsqueeze(1)).squeeze(1), atol=1e-4)
+    start = AutoModelForCausalLM.from_pretrained(paths[kind]).eval()(ids).logits
+    assert (start - by_hand(ids).logits).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_reference_is_the_policy_without_its_adapter(paths, kind):
+    models = load_models(config_of(paths[kind]), CPU)
+    start = load_causal_lm(paths[kind], "model_path")
+    whole, _ = models.ref_policy, models.policy
+    expected = teacher_forced(type(models.policy)(start), *EPISODES, 1.0).logprobs
+    fresh = teacher_forced(models.policy, *EPISODES, 1.0).logprobs
+    assert torch.equal(fresh, expected)  # zero-initialised: the KL of the start is 0
+    disturb(models.policy)
+    found = teacher_forced(whole, *EPISODES, 1.0).logprobs
+    assert torch.equal(found, expected)
+    assert not found.requires_grad
+    assert whole.lm is models.policy.lm
+    changed = teacher_forced(models.policy, *EPISODES, 1.0).logprobs
+    assert changed.requires_grad
+    assert (changed - expected).abs().max() > 0.01
+
+
+def test_a_separate_critic_has_an_adapter_of_its_own_on_the_same_base(paths):
+    models = load_models(config_of(paths["gpt2"], use_share_model=False), CPU)
+    policy, critic = models.policy, models.critic
+    assert critic.trunk is policy.lm.base_model
+    ours, theirs = (set(map(id, trained(module).values())) for module in (policy, critic))
+    assert not ours & theirs
+    assert len(ours) == 16
+    assert len(theirs) == 18
+    assert trained_parameters([policy, critic]) == sum(p.numel() for m in (policy, critic) for p in trained(m).values())
+    disturb(policy)
+    before = teacher_forced(policy, *EPISODES, 1.0).logprobs
+    disturb(critic, seed=1)
+    values = teacher_forced_values(critic, *EPISODES)
+    assert torch.equal(teacher_forced(policy, *EPISODES, 1.0).logprobs, before)
+    with selected(policy.lm, "policy"):
+        critic.adapter = None
+        assert (teacher_forced_values(critic, *EPISODES) - values).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_reach_each_adapter_from_its_own_loss_alone(paths, recompute):
+    """Forward of policy and critic, and only then backward: peft's own switch would lose the policy's gradient."""
+    together = load_models(config_of(paths["gpt2"], use_share_model=False, activation_checkpointing=recompute), CPU)
+    apart = load_models(config_of(paths["gpt2"], use_share_model=False), CPU)
+    for models in (together, apart):
+        for module in (models.policy, models.critic):
+            disturb(module)
+    logprobs = teacher_forced(together.policy, *EPISODES, 1.0).logprobs
+    values = teacher_forced_values(together.critic, *EPISODES)
+    teacher_forced(together.ref_policy, *EPISODES, 1.0)
+    logprobs.sum().backward()
+    values.sum().backward()
+    teacher_forced(apart.policy, *EPISODES, 1.0).logprobs.sum().backward()
+    assert all(p.grad is None for p in trained(apart.critic).values())
+    teacher_forced_values(apart.critic, *EPISODES).sum().backward()
+    for name in ("policy", "critic"):
+        found, expected = ({k: p.grad for k, p in trained(getattr(m, name)).items()} for m in (together, apart))
+        assert set(found) == set(expected)
+        assert len(expected) == {"policy": 16, "critic": 18}[name]
+        for key, gradient in expected.items():
+            assert gradient.norm() > 0, key
+            assert torch.allclose(found[key], gradient, rtol=1e-4, atol=1e-6), key
+    assert not [n for n, p in together.policy.lm.named_parameters() if p.grad is not None and "lora" not in n]
+
+
+# -- a run
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_training_moves_adapters_and_heads_and_nothing_else(paths, share):
+    trainer = build(paths["gpt2"], use_share_model=share, kl_coef=0.1)
+    before = {name: parameters(module) for name, module in modules_of(trainer).items()}
+    first = trainer.step()
+    assert abs(first["objective/kl_initial"]) < 1e-6
+    assert abs(trainer.step()["objective/kl"]) > 1e-7
+    for name, module in modules_of(trainer).items():
+        own = trained(module)
+        foreign = {key for key in before[name] if key not in own and "lora" in key}
+        assert bool(foreign) is not share  # the other's adapter moves, by the other's optimizer
+        for key, value in parameters(module).items():
+            if key not in foreign:
+                assert torch.equal(value, before[name][key]) == (key not in own), key
+
+
+def test_a_trainer_with_adapters_learns(paths):
+    keys = {"rollout_batch_size": 96, "per_device_microbatch_size": 96, "max_new_tokens": 6, "num_mini_batch": 4}
+    trainer = build(paths["llama"], lr=2e-2, gamma=1.0, kl_coef=0.0, entropy_coef=0.0, **keys)
+    trainer.scorer.reward, trainer.speaker.stop.end_ids = Share(), []
+    scores = [trainer.step()["objective/score"] for _ in range(12)]
+    assert scores[-1] > max(0.2, 4 * scores[0]), scores
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_agent_is_merged_and_the_model_in_training_is_not(paths, kind, tmp_path):
+    trainer = build(paths[kind])
+    disturb(trainer.models.policy)
+    before, state = parameters(trainer.models.policy), trainer.models.policy.lm.state_dict()
+    save_agent(tmp_path / "agent", trainer.models.policy, trainer.models.tokenizer, trainer.config)
+    assert list(state) == list(trainer.models.policy.lm.state_dict())
+    assert all(torch.equal(before[name], value) for name, value in parameters(trainer.models.policy).items())
+    merged, start = (AutoModelForCausalLM.from_pretrained(path).eval() for path in (tmp_path / "agent", paths[kind]))
+    assert {n: p.shape for n, p in merged.named_parameters()} == {n: p.shape for n, p in start.named_parameters()}
+    assert set(load_file(tmp_path / "agent/model.safetensors")) == set(load_file(f"{paths[kind]}/model.safetensors"))
+    ids = RESPONSE
+    assert torch.allclose(merged(ids).logits, trainer.models.policy.lm(ids).logits, atol=1e-4)
+    assert not torch.allclose(merged(ids).logits, start(ids).logits, atol=1e-1)
+
+
+def steps(trainer, count):
+    return [numbers_of(trainer.step()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path, share):
+    expected = steps(build(paths["gpt2"], use_share_model=share), 3)
+    first = build(paths["gpt2"], use_share_model=share)
+    assert steps(first, 1) == expected[:1]
+    save_checkpoint(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
+    source = newest_checkpoint(tmp_path)
+    for name, module in modules_of(first).items():
+        assert set(load_file(source / f"{name}.safetensors")) == set(trained(module))
+    again = build(paths["gpt2"], use_share_model=share, lr=9.0)
+    torch.manual_seed(999)
+    again.load_state_dict(load_checkpoint(tmp_path, modules_of(again), again.optimizers, CPU))
+    again.config = again.update.config = first.config
+    assert steps(again, 2) == expected[1:]
+
+
+def test_weights_only_and_what_does_not_fit(paths, tmp_path):
+    first, config = build(paths["gpt2"]), config_of(paths["gpt2"])
+    disturb(first.models.policy)
+    save_checkpoint(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
+    source = newest_checkpoint(tmp_path)
+    second = build(paths["gpt2"], use_share_model=False)
+    assert load_weights(source, modules_of(second), CPU) == ["critic"]
+    ours, theirs = (teacher_forced(t.models.policy, *EPISODES, 1.0).logprobs for t in (first, second))
+    assert torch.equal(ours, theirs)
+    with pytest.raises(UserError, match=r"lora_A.* is \(4, 32\), here \(2, 32\)"):
+        load_weights(source, {"policy": load_models(config.model_copy(update={"lora_r": 2}), CPU).policy}, CPU)
+    with pytest.raises(UserError, match="policy differs in lm"):
+        load_weights(source, modules_of(build(paths["gpt2"], lora_target_modules=["c_attn"])), CPU)
+    whole = load_models(settings(model_path=paths["gpt2"]), CPU)
+    with pytest.raises(UserError, match="does not fit"):
+        load_weights(source, {"policy": whole.policy}, CPU)
+    save_checkpoint(tmp_path / "whole", first.config, first.state_dict(), {"policy": whole.policy}, {})
+    with pytest.raises(UserError, match=r"holds a whole model, and this run .use_lora. trains adapters"):
+        load_weights(newest_checkpoint(tmp_path / "whole"), modules_of(second), CPU)
+
+
+# -- loading
+
+
+def test_the_identity_is_that_of_the_base(paths):
+    lm = load_causal_lm(paths["gpt2"], "model_path")
+    expected = identity.model_fingerprint(lm)
+    models = load_models(config_of(paths["gpt2"], use_share_model=False), CPU)
+    disturb(models.policy)
+    assert identity.model_fingerprint(models.policy.lm) == identity.model_fingerprint(models.ref_policy.lm) == expected
+    assert {"use_lora", "lora_r", "lora_alpha", "lora_target_modules"} <= set(identity.SHARED_KEYS)
+
+
+def test_adapters_start_from_the_seed_and_draw_nothing_else(paths):
+    drawn, found = [], []
+    for keys in ({"seed": 0}, {"seed": 0}, {"seed": 1}, {"use_lora": False}):
+        torch.manual_seed(3)
+        found.append(trained(load_models(settings(model_path=paths["gpt2"], **{"use_lora": True, **keys}), CPU).policy))
+        drawn.append(torch.rand(()).item())
+    first, second, other, _ = found
+    assert len(set(drawn)) == 1
+    assert all(torch.equal(p, second[name]) for name, p in first.items())
+    assert any(not torch.equal(p, other[name]) for name, p in first.items())
+
+
+def test_another_reference_is_a_second_model_and_is_told(paths, caplog):
+    with caplog.at_level(logging.WARNING):
+        models = load_models(config_of(paths["gpt2"], ref_model=paths["other"]), CPU)
+    assert "a second model is held for the reference" in caplog.text
+    assert models.ref_policy.lm is not models.policy.lm
+    assert not any(p.requires_grad for p in models.ref_policy.parameters())
+    assert all(p.requires_grad for p in trained(models.policy).values())
+    caplog.clear()
+    same = load_models(config_of(paths["gpt2"], ref_model=paths["gpt2"]), CPU)
+    assert same.ref_policy.lm is same.policy.lm
+    assert not caplog.text
+
+
+def test_targets(paths):
+    lm = load_causal_lm(paths["llama"], "model_path")
+    assert len(target_names(lm, ["q_proj", "mlp.up_proj"])) == 4
+    assert not [name for name in target_names(lm, None) if "lm_head" in name]
+    for wrong in ("lm_head", "proj", "embed_tokens"):
+        with pytest.raises(
+            UserError, match=f"lora_target_modules: '{wrong}' is no linear layer .* has down_proj, gate"
+        ):
+            add_adapters(lm, ["policy"], 2, 2.0, ["q_proj", wrong], 0)
+
+
+def test_not_with_deepspeed():
+    for keys in ({"use_lora": True}, {"use_amp": True, "amp_dtype": "fp16"}):
+        with pytest.raises(ValueError, match=f"{list(keys)[-1]}: has not been tested with use_deepspeed"):
+            settings(use_deepspeed=True, **keys)
+    assert settings(use_deepspeed=True, amp_dtype="fp16").use_deepspeed
+
+
+def test_without_peft_the_command_that_installs_it(paths, monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *args, **options):
+        if name.split(".")[0] == "peft":
+            raise ImportError(name)
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(UserError, match="use_lora: needs peft: pip install"):
+        load_models(config_of(paths["gpt2"]), CPU)
+    load_models(settings(model_path=paths["gpt2"]), CPU)
+
+
+# -- ranks
+
+
+def rank_step(world, path, rollout, rows, share):
+    torch.Tensor.float = torch.Tensor.double
+    return own_step(path, rollout, rows, world, share)
+
+
+def own_step(path, rollout, rows, world, share):
+    trainer = build(
+        path, world, True, use_share_model=share, num_mini_batch=1, ppo_epoch=1, lr=0.5, per_device_microbatch_size=2
+    )
+    trainer.starts_from_reference = False
+    for engine in trainer.engines.values():
+        disturb(engine.module)
+        engine.optimizer = torch.optim.SGD(trained(engine.module).values(), lr=0.5)
+    if rollout is not None:
+        own = rollout.of(rows[world.rank])
+        own.num_generated, own.num_dropped = own.num_tokens, 0
+        trainer._collect_own = lambda _: own
+        found = one_step(trainer)
+        if world.size == 1:
+            return found["gradients"]
+        exchanged = {
+            name: {key for key, _ in e.module.named_parameters() if key not in e.ddp.parameters_to_ignore}
+            for name, e in trainer.engines.items()
+        }
+        return found["gradients"], {
+            name: keys == set(trainer.engines[name].trained) for name, keys in exchanged.items()
+        }
+    return trainer
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("share", [True, False])
+def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    rows = [[0, 1, 2, 3], [4, 5]]
+    first = own_step(paths["gpt2"], None, rows, World(), share)
+    rollout = first._collect_own(first._next_prompts())
+    expected = own_step(paths["gpt2"], rollout, [list(range(6))], World(), share)
+    assert {key for key in expected if "lora" not in key and "value_head" not in key} == set()
+    for found, only_its_own in in_ranks(2, rank_step, paths["gpt2"], rollout, rows, share):
+        assert only_its_own == ({"policy": True} if share else {"policy": True, "critic": True})
+        assert distance(found, expected) < 1e-10

@@ -1,0 +1,385 @@
+"""Packed rows: which tokens are fed, where they lie, and attention that stays within a row and behind a token."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from plain import new_case
+from torch.nn.functional import pad
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma2PreTrainedModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedModel,
+)
+from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
+
+from rlhf_dialog.models import loading as models_module
+from rlhf_dialog.models import packing as packing_module
+from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.loading import packing_error, use_packing
+from rlhf_dialog.models.packing import (
+    ATTENTION,
+    Decoding,
+    KeyValues,
+    Prompting,
+    can_pack,
+    causal_attention,
+    pack,
+    pack_prompts,
+    packed_attention,
+    run_packed,
+)
+from rlhf_dialog.models.policy import Policy, packs
+
+
+def masks_of(*rows):
+    return torch.tensor([[letter == "1" for letter in row] for row in rows])
+
+
+def listed(packed):
+    found = {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in vars(packed).items()}
+    del found["groups"]
+    return found
+
+
+def test_pack_by_hand():
+    """The last response token is fed to nobody; a token that does not count is fed all the same."""
+    prompts, responses = torch.tensor([[90, 11, 12], [21, 91, 22]]), torch.tensor([[31, 32, 92], [41, 42, 43]])
+    packed = pack(prompts, masks_of("011", "101"), responses, masks_of("110", "101"))
+    assert listed(packed) == {
+        "ids": [11, 12, 31, 21, 22, 41, 42],
+        "positions": [0, 1, 2, 0, 1, 2, 3],
+        "place": [0, 1, 2, 4, 5, 6, 7],
+        "num_rows": 2,
+        "width": 4,
+        "keep": [1, 2, 4, 6],
+        "targets": [31, 32, 41, 43],
+    }
+
+
+def test_pack_prompts_by_hand():
+    packed = pack_prompts(torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]]), masks_of("011", "101", "001"))
+    assert listed(packed) == {
+        "ids": [11, 12, 21, 22, 51],
+        "positions": [0, 1, 0, 1, 0],
+        "place": [0, 1, 2, 3, 4],
+        "num_rows": 3,
+        "width": 2,
+        "keep": [1, 3, 4],
+        "targets": [],
+    }
+
+
+def test_a_response_of_which_nothing_counts():
+    prompts, responses = torch.tensor([[11, 12], [21, 22]]), torch.tensor([[31, 32], [41, 42]])
+    packed = pack(prompts, masks_of("11", "01"), responses, masks_of("00", "10"))
+    assert (packed.ids.tolist(), packed.keep.tolist(), packed.targets.tolist()) == ([11, 12, 22], [2], [41])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_pack_equals_a_loop(seed):
+    case = new_case(seed, rows=1 + seed % 5, holes=seed % 3 > 0)
+    packed = pack(*case.inputs)
+    ids, positions, keep, targets, rows = [], [], [], [], []
+    for b in range(len(case.prompt_ids)):
+        row = case.prompt_ids[b][case.prompt_mask[b]].tolist()
+        counted = case.response_mask[b].nonzero().flatten().tolist()
+        for t in range(max(counted, default=-1) + 1):
+            if t in counted:
+                keep.append(len(ids) + len(row) - 1)
+                targets.append(case.response_ids[b, t].item())
+            row.append(case.response_ids[b, t].item())
+        row = row[:-1] if counted else row
+        ids += row
+        positions += range(len(row))
+        rows.append(len(row))
+    expected = (ids, positions, keep, targets)
+    assert tuple(x.tolist() for x in (packed.ids, packed.positions, packed.keep, packed.targets)) == expected
+    assert (packed.num_rows, packed.width) == (len(rows), max(rows))
+    assert packed.place.tolist() == [b * max(rows) + i for b, n in enumerate(rows) for i in range(n)]
+
+
+# -- attention
+
+
+def slow_attention(query, key, value, scale, window):
+    """(B, H, L, D), one token at a time."""
+    group = query.shape[1] // key.shape[1]
+    out = torch.zeros(*query.shape[:3], value.shape[3], dtype=query.dtype)
+    for b in range(query.shape[0]):
+        for h in range(query.shape[1]):
+            for i in range(query.shape[2]):
+                first = 0 if window is None else max(0, i - window + 1)
+                scores = key[b, h // group, first : i + 1] @ query[b, h, i] * scale
+                out[b, h, i] = scores.softmax(dim=0) @ value[b, h // group, first : i + 1]
+    return out
+
+
+def random(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 7, 8])
+@pytest.mark.parametrize("heads", [(2, 2), (4, 2), (2, 1)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_causal_attention_equals_one_token_at_a_time(window, heads, dtype):
+    """bfloat16 takes the explicit way (torch's kernel takes the sums in float32, so it is nearer)."""
+    torch.manual_seed(0)
+    query, key, value = (random(2, h, 7, 4, dtype=dtype) for h in (heads[0], heads[1], heads[1]))
+    found = causal_attention(query, key, value, 0.7, window)
+    expected = slow_attention(query.double(), key.double(), value.double(), 0.7, window)
+    exact = dtype == torch.float64
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-12 if exact else 0.04)
+
+
+def test_gradients_of_the_explicit_attention():
+    """In float64 the explicit way must be taken by force: it is for bfloat16."""
+    torch.manual_seed(0)
+    inputs = [random(2, 2, 5, 4, dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+    twins = [x.detach().double().requires_grad_() for x in inputs]
+    weights = random(2, 2, 5, 4)
+    (causal_attention(*inputs, 0.5, None).double() * weights).sum().backward()
+    (slow_attention_with_gradients(*twins, 0.5) * weights).sum().backward()
+    for x, y in zip(inputs, twins, strict=True):
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=0.05, atol=0.05)
+
+
+def slow_attention_with_gradients(query, key, value, scale):
+    scores = query @ key.transpose(2, 3) * scale
+    ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(ahead, -torch.inf).softmax(-1) @ value
+
+
+def rows_of(lengths):
+    """Packed rows of these lengths; the ids do not matter."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    return pack_prompts(torch.zeros_like(mask, dtype=torch.long), mask)
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("extra", [0, 3])
+@pytest.mark.parametrize("together", [2, 4])
+def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, monkeypatch):
+    """Prompts of 3, 1 and 4 tokens in a packed sequence with `extra` tokens of rounding, then three more tokens each."""
+    monkeypatch.setattr(packing_module, "ROWS_TOGETHER", together)
+    torch.manual_seed(1)
+    lengths, steps, heads, kv_heads, width = [3, 1, 4], 3, 4, 2, 8
+    whole = [tuple(random(1, h, n + steps, width) for h in (heads, kv_heads, kv_heads)) for n in lengths]
+    expected = [slow_attention(*row, 0.5, window)[0].transpose(0, 1) for row in whole]
+    cache = KeyValues(torch.tensor(lengths), steps)
+    prompts = (torch.cat([row[i][:, :, :n] for row, n in zip(whole, lengths, strict=True)], dim=2) for i in range(3))
+    out = Prompting(rows_of(lengths), cache).attend(5, *(pad(x, (0, 0, 0, extra)) for x in prompts), 0.5, window)
+    assert out.shape == (1, 8 + extra, heads, width)
+    read = torch.cat([row[:n] for row, n in zip(expected, lengths, strict=True)])
+    torch.testing.assert_close(out[0, :8], read, rtol=0, atol=1e-12)
+    assert not out[0, 8:].any()
+    rows = [0, 1, 2]
+    for step in range(steps):
+        if step == 1:  # the first row leaves
+            rows = [1, 2]
+            cache.keep_rows(torch.tensor([False, True, True]))
+        new = [torch.stack([whole[b][i][0, :, lengths[b] + step] for b in rows], dim=1).unsqueeze(0) for i in range(3)]
+        out = Decoding(cache).attend(5, *new, 0.5, window)
+        cache.lengths = cache.lengths + 1
+        wanted = torch.stack([expected[b][lengths[b] + step] for b in rows])
+        torch.testing.assert_close(out[0], wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_groups_by_hand(together, monkeypatch):
+    """Rows of 2, 1, 3, 1, 2 tokens: the groups are neighbours, and each is as wide as its own longest row."""
+    monkeypatch.setattr(packing_module, "ROWS_TOGETHER", together)
+    packed = rows_of([2, 1, 3, 1, 2])
+    found = [(g.first, g.count, g.width, (g.tokens.start, g.tokens.stop), g.place.tolist()) for g in packed.groups]
+    assert (
+        found
+        == {
+            1: [
+                (0, 1, 2, (0, 2), [0, 1]),
+                (1, 1, 1, (2, 3), [0]),
+                (2, 1, 3, (3, 6), [0, 1, 2]),
+                (3, 1, 1, (6, 7), [0]),
+                (4, 1, 2, (7, 9), [0, 1]),
+            ],
+            2: [
+                (0, 2, 2, (0, 3), [0, 1, 2]),
+                (2, 2, 3, (3, 7), [0, 1, 2, 3]),
+                (4, 1, 2, (7, 9), [0, 1]),
+            ],
+            4: [(0, 4, 3, (0, 7), [0, 1, 3, 6, 7, 8, 9]), (4, 1, 2, (7, 9), [0, 1])],
+        }[together]
+    )
+
+
+def test_key_values_by_hand():
+    cache = KeyValues(torch.tensor([2, 1, 3]), num_new=2)
+    assert cache.width == 5
+    for first, rows in ((0, 2), (2, 1)):
+        keys = torch.arange(1.0, 1 + 3 * rows).view(rows, 1, 3, 1) + 10 * first
+        cache.begin(7, first, keys, -keys)
+    keys, values = cache.append(7, torch.tensor([100.0, 200, 300]).view(3, 1, 1), torch.zeros(3, 1, 1))
+    assert keys[:, 0, :, 0].tolist() == [[1, 2, 100, 0], [4, 200, 6, 0], [21, 22, 23, 300]]
+    assert values[:, 0, :, 0].tolist() == [[-1, -2, 0, 0], [-4, 0, -6, 0], [-21, -22, -23, 0]]
+    cache.lengths = cache.lengths + 1
+    cache.keep_rows(torch.tensor([True, False, True]))
+    assert cache.lengths.tolist() == [3, 4]
+    keys, _ = cache.append(7, torch.tensor([101.0, 301]).view(2, 1, 1), torch.zeros(2, 1, 1))
+    assert keys[:, 0, :, 0].tolist() == [[1, 2, 100, 101, 0], [21, 22, 23, 300, 301]]
+
+
+# -- calls of the model
+
+
+def test_without_packing_it_is_the_librarys_attention():
+    """The saved agent, `generate` and supervised training call the model in the usual way."""
+    ours, usual = new_lm("mistral"), new_lm("mistral", packing=False)
+    assert (ours.config._attn_implementation, usual.config._attn_implementation) == (ATTENTION, "sdpa")
+    ids, mask = torch.randint(2, 61, (3, 9)), masks_of("000111111", "111111111", "011111111")
+    inputs = {"attention_mask": mask.long(), "position_ids": (mask.long().cumsum(1) - 1).clamp(min=0)}
+    with torch.no_grad():
+        for options in ({}, inputs):
+            assert torch.equal(ours(ids, **options).logits, usual(ids, **options).logits)
+
+
+@pytest.mark.parametrize("name", packing_module.UNKNOWN)
+def test_arguments_that_would_have_to_be_ignored_are_refused(name):
+    x = torch.zeros(1, 1, 2, 4)
+    module = SimpleNamespace(layer_idx=0)
+    packing = Prompting(rows_of([2]))
+    packed_attention(module, x, x, x, None, packing=packing, **{name: None})
+    with pytest.raises(NotImplementedError, match=name):
+        packed_attention(module, x, x, x, None, packing=packing, **{name: 1.0})
+
+
+def test_attention_under_autocast_has_one_precision():
+    """Rotary positions make float32 of bfloat16 queries and keys; the cache and the attention are as wide as the values."""
+    seen = []
+
+    class Looking(Prompting):
+        def attend(self, layer, *inputs):
+            seen.extend(x.dtype for x in inputs[:3])
+            return super().attend(layer, *inputs)
+
+    lm, packed = new_lm("llama", dtype=torch.float32), pack(*new_case(0).inputs)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        run_packed(lm, packed.ids, packed.positions, Looking(packed))
+    assert set(seen) == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "mistral"])
+def test_rounding_of_the_packed_length_changes_nothing(kind, monkeypatch):
+    policy, case, found, lengths = Policy(new_lm(kind)), new_case(3), [], []
+    assert policy.has_plain_head  # it has been tried
+    hook = policy.lm.base_model.register_forward_pre_hook(
+        lambda _, args, options: lengths.append(options["input_ids"].shape[1]), with_kwargs=True
+    )
+    for size in (1, 64, 7, len(pack(*case.inputs).ids)):
+        monkeypatch.setattr(packing_module, "ROUND_TO", size)
+        policy.zero_grad()
+        result = teacher_forced(policy, *case.inputs, 1.0)
+        (result.logprobs.sum() + result.entropy.sum()).backward()
+        found.append([result.logprobs, result.entropy, *(p.grad.clone() for p in policy.parameters())])
+    hook.remove()
+    real = len(pack(*case.inputs).ids)
+    assert lengths == [real, 64, -(-real // 7) * 7, real]
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+# -- who packs
+
+
+def unpacked_again(lm: PreTrainedModel) -> None:
+    """The model is as it was, and gives finite predictions."""
+    assert not packs(lm)
+    assert lm(torch.arange(2, 8).unsqueeze(0)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != "bloom"])
+def test_packing_error_is_small_where_a_model_packs(kind):
+    assert packing_error(new_lm(kind)) < 1e-9
+
+
+def test_models_that_cannot_pack_fall_back():
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    gemma = Gemma2ForCausalLM(Gemma2Config(**GROUPED)).eval()
+    for lm in (mamba, gemma, new_lm("bloom", dtype=torch.float32)):
+        usual = lm.config._attn_implementation
+        assert not can_pack(lm)
+        assert not use_packing(lm)
+        assert lm.config._attn_implementation == usual
+        unpacked_again(lm)
+
+
+def test_a_model_whose_attention_wants_more_falls_back(monkeypatch):
+    """Gemma 2's soft cap, were it not for the flag that keeps sdpa from it."""
+    monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
+    lm = Gemma2ForCausalLM(Gemma2Config(**GROUPED, attn_implementation="eager")).eval()
+    assert can_pack(lm)
+    assert not use_packing(lm)
+    unpacked_again(lm)
+
+
+class Faulty(LlamaForCausalLM):
+    """A Llama whose head sees something that packed rows do not have: the mean of all tokens of the row."""
+
+    def forward(self, input_ids=None, **options):
+        output = super().forward(input_ids=input_ids, **options)
+        output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
+        return output
+
+
+@pytest.mark.parametrize("error", [2e-3, float("nan"), float("inf"), TypeError("packing"), RuntimeError("shape")])
+def test_a_difference_or_an_error_falls_back(monkeypatch, error):
+    def failing(lm):
+        assert packs(lm)
+        if isinstance(error, Exception):
+            raise error
+        return error
+
+    monkeypatch.setattr(models_module, "packing_error", failing)
+    lm = new_lm("llama", packing=False)
+    assert not use_packing(lm)
+    assert lm.config._attn_implementation == "sdpa"
+    unpacked_again(lm)
+    monkeypatch.setattr(models_module, "packing_error", lambda _: 1e-4)
+    assert use_packing(lm)
+
+
+def test_a_head_that_looks_at_the_whole_row_falls_back():
+    lm = Faulty(LlamaConfig(**LIKE_LLAMA)).eval()
+    assert not use_packing(lm)
+    unpacked_again(lm)
+
+
+@pytest.mark.parametrize("wrong", ["causal", "positions", "decode", "rows"])
+def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
+    """Each mistake that a model's own attention could make of packed rows is large enough to be seen."""
+    lm = new_lm("llama", packing=False)
+    if wrong == "causal":
+        monkeypatch.setattr(
+            packing_module,
+            "causal_attention",
+            lambda q, k, v, *_: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+        )
+    elif wrong == "positions":
+        monkeypatch.setattr(
+            "rlhf_dialog.models.policy.run_packed", lambda m, ids, p, *rest: run_packed(m, ids, 2 * p, *rest)
+        )
+    elif wrong == "decode":
+        monkeypatch.setattr(KeyValues, "append", lambda self, layer, k, v: self.layers[layer])
+    else:
+        monkeypatch.setattr(packing_module, "padded", lambda x, rows: x)
+        monkeypatch.setattr(KeyValues, "begin", lambda *_: None)
+    assert not use_packing(lm)
+    unpacked_again(lm)
+    if wrong not in ("decode", "rows"):  # these give an error
+        lm.set_attn_implementation(ATTENTION)
+        assert packing_error(lm) > 1e-2

@@ -1,0 +1,390 @@
+"""What a model folder, a tokenizer or an environment variable must never do; docs/SECURITY.md says why."""
+
+import json
+import logging
+import os
+import pickle
+import textwrap
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import yaml
+from processes import ROOT, environment, output_of
+from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification
+
+from rlhf_dialog import BaseReward, ChatAgent, RewardFactory, UserError, main
+from rlhf_dialog.config import loading
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data import hub
+from rlhf_dialog.models.loading import load_causal_lm, load_models, read_tokenizer
+from rlhf_dialog.rewards.intent import Intent
+
+MARKER = "SECRETmarker0123456789abcdefghijklmnopqrs"  # 41 characters
+SECRETS = ("WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def went_off(tmp_path):
+    """The file that a bomb leaves."""
+    return tmp_path / "went_off"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A whole model with its tokenizer."""
+    tiny.gpt2().save_pretrained(tmp_path / "model")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edit(path: Path, **values) -> None:
+    """Change keys of a JSON file."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(data | values), encoding="utf-8")
+
+
+def plain(path: Path, bomb: Bomb) -> None:
+    path.write_bytes(pickle.dumps(bomb))
+
+
+def archive(path: Path, bomb: Bomb) -> None:
+    torch.save({"transformer.wte.weight": torch.zeros(2), "x": bomb}, path)
+
+
+def test_the_bomb_goes_off_when_nothing_is_done(tmp_path, went_off):
+    archive(tmp_path / "x.bin", Bomb(went_off))
+    torch.load(tmp_path / "x.bin", weights_only=False)
+    assert went_off.exists()
+
+
+# pickles
+
+
+@pytest.mark.parametrize("write", [plain, archive])
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_poisoned_weight_file_is_refused_and_not_run(folder, went_off, write, allow):
+    (folder / "model.safetensors").unlink()
+    write(folder / "pytorch_model.bin", Bomb(went_off))
+    with pytest.raises(UserError) as error:
+        load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
+    assert not went_off.exists()
+    wanted = "something else than tensors" if allow else "set allow_pickle_weights: true"
+    assert str(error.value).startswith(f"model_path: '{folder}'")
+    assert wanted in str(error.value)
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_poisoned_classifier_is_refused_and_not_run(tmp_path, went_off, allow):
+    names = {"vocab_size": 259, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    BertForSequenceClassification(BertConfig(num_labels=4, intermediate_size=16, **names)).save_pretrained(tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    archive(tmp_path / "pytorch_model.bin", Bomb(went_off))
+    with pytest.raises(UserError, match=r"reward_class\.args\.intent_model"):
+        Intent(str(tmp_path), allow_pickle_weights=allow)
+    assert not went_off.exists()
+
+
+def test_honest_pickled_weights_are_read_when_allowed(folder):
+    expected = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    torch.save(expected, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    found = load_causal_lm(str(folder), "model_path", allow_pickle_weights=True).state_dict()
+    assert all(torch.equal(expected[name], tensor) for name, tensor in found.items())
+
+
+def test_pickles_that_lie_beside_the_weights_are_not_read(folder, went_off):
+    names = ("pytorch_model.bin", "optimizer.pt", "scheduler.pt", "training_args.bin", "rng_state.pth", "tokenizer.pkl")
+    for name in (*names, "adapter_model.bin"):
+        archive(folder / name, Bomb(went_off))
+    for allow in (False, True):
+        load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
+        read_tokenizer(str(folder), "model_path")
+    assert not went_off.exists()
+
+
+def weight_map(folder: Path, name: str) -> None:
+    """Let an index of safetensors name another file for every weight."""
+    weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "../weights.bin", "{parent}/weights.bin"])
+@pytest.mark.parametrize("allow", [False, True])
+def test_an_index_of_safetensors_cannot_name_a_pickle(folder, went_off, name, allow):
+    for place in (folder, folder.parent):
+        archive(place / "weights.bin", Bomb(went_off))
+    weight_map(folder, name.format(parent=folder.parent))
+    with pytest.raises(UserError, match="model_path"):
+        load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
+    assert not went_off.exists()
+
+
+def test_an_honest_pickle_behind_an_index_of_safetensors_is_not_read(folder):
+    torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "weights.bin")
+    weight_map(folder, "weights.bin")
+    with pytest.raises(UserError, match="names a pickled weight file"):
+        load_causal_lm(str(folder), "model_path")
+
+
+def test_a_config_cannot_name_a_pickle(folder):
+    torch.save(AutoModelForCausalLM.from_pretrained(folder).state_dict(), folder / "adapter_model.bin")
+    edit(folder / "config.json", transformers_weights="adapter_model.bin")
+    with pytest.raises(UserError, match="names a pickled weight file"):
+        load_causal_lm(str(folder), "model_path")
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_an_adapter_is_refused_before_its_pickle_is_read(folder, went_off, allow):
+    archive(folder / "adapter_model.bin", Bomb(went_off))
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/else"}', encoding="utf-8")
+    with pytest.raises(UserError, match="is an adapter"):
+        load_causal_lm(str(folder), "model_path", allow_pickle_weights=allow)
+    assert not went_off.exists()
+
+
+def test_torch_load_is_itself_again_after_loading(folder):
+    before = torch.load
+    load_causal_lm(str(folder), "model_path")
+    with pytest.raises(UserError):
+        load_causal_lm(str(folder / "absent"), "model_path")
+    assert torch.load is before
+
+
+def test_the_talk_names_no_key_that_it_does_not_have(folder, went_off):
+    (folder / "model.safetensors").unlink()
+    archive(folder / "pytorch_model.bin", Bomb(went_off))
+    with pytest.raises(UserError) as error:
+        ChatAgent.load(folder)
+    assert str(error.value).endswith("It has no safetensors weights; convert them")
+    assert "allow_pickle" not in str(error.value)
+    assert not went_off.exists()
+
+
+# code of a model folder
+
+
+def with_code(folder: Path, went_off: Path) -> None:
+    """Let model and tokenizer of the folder ask for code of their own."""
+    auto = {"AutoConfig": "odd.Odd", "AutoModelForCausalLM": "odd.Odd", "AutoTokenizer": ["odd.Odd", None]}
+    edit(folder / "config.json", model_type="odd", auto_map=auto)
+    edit(folder / "tokenizer_config.json", tokenizer_class="Odd", auto_map={"AutoTokenizer": ["odd.Odd", None]})
+    (folder / "odd.py").write_text(f"open({str(went_off)!r}, 'w')\nclass Odd: pass\n", encoding="utf-8")
+
+
+def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, went_off):
+    with_code(folder, went_off)
+    for load in (load_causal_lm, read_tokenizer):
+        with pytest.raises(UserError, match=r"code of its own; set trust_remote_code: true"):
+            load(str(folder), "model_path")
+    with pytest.raises(UserError, match="which this program never does"):
+        ChatAgent.load(folder)
+    with pytest.raises(UserError):
+        Intent(str(folder))
+    assert not went_off.exists()
+    with pytest.raises((UserError, AttributeError)):
+        load_causal_lm(str(folder), "model_path", trust_remote_code=True)
+    assert went_off.exists()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": "paged|someone/kernel@main:forward"},
+        {"experts_implementation": {"": "someone/kernel"}},
+        {"text_config": {"_attn_implementation_internal": "someone/kernel"}},
+        {"layers": [{"attn_implementation": "someone/kernel"}]},
+    ],
+)
+def test_a_config_cannot_fetch_compiled_code(folder, values):
+    edit(folder / "config.json", **values)
+    with pytest.raises(UserError, match=r"wants to run code from '.*someone/kernel"):
+        load_causal_lm(str(folder), "model_path")
+
+
+def test_an_implementation_of_transformers_itself_may_be_named(folder):
+    edit(folder / "config.json", attn_implementation="eager", name="someone/model")
+    load_causal_lm(str(folder), "model_path")
+
+
+def ppo_config(folder: Path, **values) -> Config:
+    args = {"env": {"args": {"data_path": "d", "tokenizer_path": str(folder)}}, "reward_class": {"id": "LengthMatch"}}
+    return Config(model_path=str(folder), **(args | values))
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_trusted_code_is_announced_once_with_every_place(folder, caplog, trust):
+    caplog.set_level(logging.WARNING, logger="rlhf_dialog")
+    load_models(ppo_config(folder, ref_model=str(folder), trust_remote_code=trust), torch.device("cpu"))
+    found = [record.getMessage() for record in caplog.records if "trust_remote_code: true" in record.getMessage()]
+    if not trust:
+        assert found == []
+        return
+    assert len(found) == 1
+    assert all(f"{key} '{folder}'" in found[0] for key in ("model_path", "ref_model", "env.args.tokenizer_path"))
+
+
+# names
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".."])
+def test_a_chat_template_cannot_leave_its_folder(folder, name):
+    templates = [{"name": "default", "template": tiny.CHATML}, {"name": name, "template": "x"}]
+    edit(folder / "tokenizer_config.json", chat_template=templates)
+    with pytest.raises(UserError, match="chat template named"):
+        read_tokenizer(str(folder), "model_path")
+
+
+def test_several_chat_templates_are_fine(folder):
+    templates = [{"name": name, "template": tiny.CHATML} for name in ("default", "tool_use")]
+    edit(folder / "tokenizer_config.json", chat_template=templates)
+    assert set(read_tokenizer(str(folder), "model_path").chat_template) == {"default", "tool_use"}
+
+
+def test_links_in_a_model_folder_are_read_and_never_written_through(folder, tmp_path):
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    before = {}
+    for path in folder.iterdir():
+        (linked / path.name).symlink_to(path)
+        before[path.name] = path.read_bytes()
+    config = ppo_config(linked)
+    models = load_models(config, torch.device("cpu"))
+    models.policy.lm.save_pretrained(tmp_path / "saved")
+    models.tokenizer.save_pretrained(tmp_path / "saved")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert not any(path.is_symlink() for path in (tmp_path / "saved").iterdir())
+
+
+# secrets
+
+
+@pytest.mark.parametrize(
+    "key", ["wandb_api_key", "hf_token", "HF_TOKEN", "api_key", "env.args.password", "client_secret"]
+)
+def test_a_secret_in_the_configuration_is_refused_without_being_shown(folder, key):
+    raw = {"model_path": str(folder)}
+    loading.override(raw, key, MARKER)
+    path = folder / "ppo.yaml"
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        loading.load_config(path)
+    assert f"{key}: unknown key; secrets belong into the environment" in str(error.value)
+    assert MARKER not in str(error.value)
+
+
+def write_run(tmp_path: Path, folder: Path, **values) -> Path:
+    settings = {
+        "model_path": str(folder),
+        "env": {"args": {"data_path": str(tiny.write_data(tmp_path / "data", 6))}},
+        "reward_class": {"id": "LengthMatch"},
+        **{"rollout_batch_size": 4, "num_mini_batch": 2, "ppo_epoch": 1, "max_new_tokens": 5, "max_prompt_length": 40},
+        **{"max_iterations": 1, "device": "cpu", "pytorch_threads": 1},
+    }
+    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(settings | values), encoding="utf-8")
+    return tmp_path / "ppo.yaml"
+
+
+def holding(root: Path, text: str) -> list[str]:
+    """The files below `root` that hold the text, or have it in their name."""
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert files
+    return [str(path) for path in files if text.encode() in path.read_bytes() or text in str(path)]
+
+
+class Raises(BaseReward):
+    """Holds a secret when it breaks."""
+
+    def __call__(self, dialogues):
+        key = os.environ["OPENAI_API_KEY"]
+        raise RuntimeError("needs the key of the environment" if key else "")
+
+
+def test_secrets_of_the_environment_are_in_no_file_of_a_run(folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(RewardFactory, "classes", {**RewardFactory.classes, "Raises": Raises})
+    for name in SECRETS:
+        monkeypatch.setenv(name, MARKER)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.chdir(tmp_path)
+    path = write_run(tmp_path, folder, use_wandb=True, use_tensorboard=True, eval_interval=1, eval_episodes=2)
+    assert main(["--config", str(path)]) == 0
+    assert {path.name for path in (tmp_path / "run_results/ppo").iterdir()} >= {"wandb", "tensorboard", "best_agent"}
+    assert main(["--config", str(path), "--experiment_name", "bad", "--reward_class", "{id: Raises}"]) == 2
+    assert "needs the key of the environment" in (tmp_path / "run_results/bad/error.log").read_text(encoding="utf-8")
+    assert {Path(path).name for path in holding(tmp_path, "LengthMatch")} >= {"ppo.yaml", "config.yaml"}
+    assert holding(tmp_path, MARKER) == []
+    captured = capfd.readouterr()
+    assert MARKER not in captured.out + captured.err
+
+
+def test_settings_that_are_a_link_to_a_secret_do_not_show_it(folder, tmp_path):
+    (tmp_path / "credentials.json").write_text(json.dumps({"token": MARKER, "temperature": MARKER}), encoding="utf-8")
+    (folder / "rlhf_dialog.json").symlink_to(tmp_path / "credentials.json")
+    with pytest.raises(UserError) as error:
+        ChatAgent.load(folder)
+    assert "temperature" in str(error.value)
+    assert MARKER not in str(error.value)
+
+
+# connections
+
+
+PROGRAM = """
+import importlib.util, os, runpy, socket, sys
+asked = []
+def refuse(*words):
+    if not (words and isinstance(words[0], socket.socket) and words[0].family == socket.AF_UNIX):
+        asked.append(repr(words[-1]))
+    raise OSError("no network")
+socket.socket.connect = socket.socket.connect_ex = socket.socket.sendto = refuse
+socket.getaddrinfo = socket.gethostbyname = refuse
+def script(path, *words):
+    sys.argv = [path, *words]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        assert end.code in (0, None), (path, end.code)
+ROOT, run = sys.argv[1], "run_results/ppo"
+script(ROOT + "/train_ppo.py", "--config", "ppo.yaml")
+script(ROOT + "/train_ppo.py", "--config", "ppo.yaml", "--resume", "--max_iterations", "2")
+script(ROOT + "/scripts/evaluate.py", "--agent", run + "/agent", "--output", "evaluation.json", "--max_prompts", "4")
+sys.stdin = open("said.txt")
+script(ROOT + "/chat.py", "--agent", run + "/agent")
+script(ROOT + "/scripts/train_sft.py", "--data_path", "data", "--output", "sft", "--max_steps", "2", "--n_layer", "1",
+       "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--device", "cpu", "--evals", "1")
+print("ASKED", sorted(set(asked)))
+"""
+
+
+@pytest.mark.whole_run
+def test_nothing_is_sent_or_asked_for_when_everything_is_local(folder, tmp_path):
+    """Training, resuming, evaluating, chatting and supervised training, with neither offline mode nor any opt-out set."""
+    write_run(tmp_path, folder, eval_interval=1, eval_episodes=2)
+    (tmp_path / "said.txt").write_text("Hello\nquit\n", encoding="utf-8")
+    outs = ("OFFLINE", "TELEMETRY", "DO_NOT_TRACK", "WANDB_", "CONVERSION")
+    removed = {name: None for name in os.environ if name == "CI" or any(out in name for out in outs)}
+    said = output_of("-c", textwrap.dedent(PROGRAM), ROOT, cwd=tmp_path, env=environment(**removed))
+    assert said.splitlines()[-1] == "ASKED []", said
+
+
+def test_the_opt_outs_are_set():
+    from huggingface_hub import constants
+
+    assert hub.constants is constants
+    assert constants.HF_HUB_DISABLE_TELEMETRY
+    assert os.environ["DISABLE_SAFETENSORS_CONVERSION"] == "1"

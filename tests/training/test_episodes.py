@@ -1,0 +1,220 @@
+"""Dialogues that go on: the tokens of both speakers, the holes, what is paid where, and that sampling and update agree."""
+
+import pytest
+import torch
+from test_rollout import EOS, EOU, PAD, Recording, ids_of, slow, world
+from tiny import byte_tokenizer
+from torch import nn
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from rlhf_dialog.data.dialogue import Dialogue, Turn
+from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import Sampling, StopRule, teacher_forced
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.episodes import play
+from rlhf_dialog.training.rollout import collect
+
+
+class Says:
+    """A user who says these turns one after the other; each step pays what is listed for it. The dialogue ends with the last."""
+
+    def __init__(self, *turns, pays=(), truncates=False, last=""):
+        self.turns, self.pays, self.truncates, self.last = turns, [*pays, *[0.0] * len(turns)], truncates, last
+
+    def reset(self, seed=None):
+        self.heard, self.seed = [], seed
+        return self.turns[0], {}
+
+    def step(self, reply):
+        self.heard.append(reply)
+        reward, over = self.pays[len(self.heard) - 1], len(self.heard) == len(self.turns)
+        text = self.last if over else self.turns[len(self.heard)]
+        return text, reward, over and not self.truncates, over and self.truncates, {}
+
+
+class Spells(nn.Module):
+    """A model whose next token follows from the newest one alone: behind <EOU> it writes `a`, `b`, and what `end` is."""
+
+    device = torch.device("cpu")
+    generation_config = None
+
+    def __init__(self, end=EOU, positions=None):
+        super().__init__()
+        a, b = ids_of("ab")
+        self.following = torch.zeros(259, dtype=torch.long)
+        self.following[[EOU, a, b]] = torch.tensor([a, b, end])
+        self.config = PretrainedConfig(vocab_size=259, **({"max_position_embeddings": positions} if positions else {}))
+
+    def forward(self, input_ids, attention_mask, past_key_values=None, use_cache=None):
+        logits = nn.functional.one_hot(self.following[input_ids], 259) * 200.0
+        return CausalLMOutputWithPast(logits=logits, past_key_values=True)
+
+
+def spelling(max_new_tokens=5, **options):
+    """A speaker that always says `ab`, and its models."""
+    policy, tokenizer = Policy(Spells(**options)), byte_tokenizer()
+    encoder, stop = PromptEncoder(tokenizer, "<EOU>", 64), StopRule(policy, tokenizer, "<EOU>")
+    return Speaker(policy, encoder, Sampling(max_new_tokens), stop), Models(policy, None, policy, tokenizer)
+
+
+def test_two_turns_by_hand():
+    """`ab <EOU>`, the user's ` c <EOU>`, `ab <EOU>`; a step pays on the last token of its reply, the score on the very last."""
+    speaker, models = spelling()
+    users = [Says("Hi", "c", pays=(0.25, -1.0)), Says("Ho", pays=(0.5,)), Says("Hi", "de", last="Bye .")]
+    rollout = collect(users, speaker, Scorer(Recording()), models)
+    ab, c, de = [*ids_of("ab"), EOU], [*ids_of(" c"), EOU], [*ids_of(" de"), EOU]
+    assert rollout.response_ids.tolist() == [[*ab, *c, *ab, PAD], [*ab, *[PAD] * 7], [*ab, *de, *ab]]
+    rows = ["1110001110", "1110000000", "1110000111"]
+    assert rollout.response_mask.tolist() == [[digit == "1" for digit in row] for row in rows]
+    assert rollout.turn_rewards.tolist() == [
+        [0, 0, 0.25, 0, 0, 0, 0, 0, -1.0, 0],
+        [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0],
+        [0] * 10,
+    ]
+    arguments = (rollout.scores, rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, 0.2)
+    assert ppo.token_rewards(*arguments, rollout.turn_rewards).tolist() == [
+        [0, 0, 0.25, 0, 0, 0, 0, 0, 9.0, 0],  # Recording gives 10, 20, 30
+        [0, 0, 20.5, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 30.0],
+    ]
+    assert (rollout.num_tokens, rollout.num_generated, rollout.truncated.tolist()) == (15, 15, [False] * 3)
+    assert [user.heard for user in users] == [["ab", "ab"], ["ab"], ["ab", "ab"]]
+
+
+def test_what_rewards_read_of_a_dialogue_that_went_on():
+    speaker, models = spelling()
+    reward = Recording()
+    collect([Says("Hi", "c", last="Bye ."), Says("Ho")], speaker, Scorer(reward), models)
+    longer, shorter = reward.seen
+    assert longer.prompt_turns == ["Hi"]
+    assert longer.turns == [Turn("policy", "ab"), Turn("user", "c"), Turn("policy", "ab"), Turn("user", "Bye .")]
+    assert (longer.response, longer.truncated) == ("ab", False)
+    assert shorter == Dialogue(["Ho"], response="ab")
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"end": EOS}, [*ids_of("ab"), EOS, EOU, *ids_of(" c"), EOU, *ids_of("ab"), EOS]),
+        ({"max_new_tokens": 2}, [*ids_of("ab"), EOU, *ids_of(" c"), EOU, *ids_of("ab")]),
+    ],
+)
+def test_a_reply_without_a_separator_is_closed_for_the_user(options, ids):
+    """The separator is the user's then: the policy has not written it, and is not trained on it."""
+    speaker, _ = spelling(**options)
+    episodes = play([Says("Hi", "c")], speaker)
+    assert episodes.responses.ids.tolist() == [ids]
+    own = len(ids_of("ab")) + ("end" in options)
+    assert episodes.responses.mask.tolist() == [[True] * own + [False] * 4 + [True] * own]
+    assert episodes.responses.truncated.tolist() == [episodes.dialogues[0].truncated] == ["end" not in options]
+
+
+def test_no_room_among_the_positions_is_truncated():
+    """`Hi <EOU>` and two replies of 3 with a turn of 3 between them are 12 tokens; the second may have 5, so 14 are needed."""
+    for positions, replies in ((14, 2), (13, 1)):
+        speaker, _ = spelling(positions=positions)
+        episodes = play([Says("Hi", "c"), Says("Ho")], speaker)
+        first, second = episodes.dialogues
+        assert [turn.text for turn in first.turns] == ["ab", "c", "ab"][: 2 * replies]
+        assert (first.truncated, second.truncated) == (replies == 1, False)
+        assert episodes.responses.truncated.tolist() == [replies == 1, False]
+        assert episodes.responses.mask.sum(dim=1).tolist() == [3 * replies, 3]
+
+
+def test_a_dialogue_that_the_user_breaks_off_is_truncated():
+    speaker, models = spelling()
+    rollout = collect(
+        [Says("Hi", truncates=True), Says("Hi")], speaker, Scorer(Recording(), truncation_penalty=1.5), models
+    )
+    assert rollout.truncated.tolist() == [d.truncated for d in rollout.dialogues] == [True, False]
+    assert rollout.scores.tolist() == [8.5, 20.0]
+
+
+def test_seeds_are_those_of_the_episodes():
+    speaker, _ = spelling()
+    users = [Says("Hi"), Says("Ho")]
+    play(users, speaker, seeds=[7, 9])
+    assert [user.seed for user in users] == [7, 9]
+    play(users, speaker)
+    assert [user.seed for user in users] == [None, None]
+
+
+USERS = (("Hi", "Who ?", "Bye ."), ("Where is the ladder ?",), ("Go !", "No ?"), ("One", "Two"))
+
+
+def rolled(filters, seed=0, double=True, **options):
+    models, encoder = world(ref_seed=5, critic=True)
+    for model in (models.policy, models.ref_policy, models.critic) if double else ():
+        model.double()
+    models.policy.lm.generation_config.eos_token_id = list(range(120, 200))
+    sampling = Sampling(max_new_tokens=6, temperature=0.8, **filters)
+    stop = StopRule(models.policy, models.tokenizer, "<EOU>")
+    torch.manual_seed(seed)
+    speaker = Speaker(models.policy, encoder, sampling, stop, **options)
+    users = [Says(*turns, pays=[0.5] * len(turns)) for turns in USERS]
+    return models, collect(users, speaker, Scorer(Recording()), models)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("filters", [{}, {"top_k": 12}, {"top_p": 0.7}])
+def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
+    """In float64: the log-probs, entropies and values of sampling, of teacher forcing, and of one unpadded sequence."""
+    models, rollout = rolled(filters)
+    mask = rollout.response_mask
+    replies = (mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)).sum(dim=1)
+    assert replies.tolist() == [3, 1, 2, 2]
+    inputs = (rollout.prompt_ids, rollout.prompt_mask, rollout.response_ids, mask)
+    forced = teacher_forced(models.policy, *inputs, 0.8, rollout.support)
+    for name, x in (("logprobs", forced.logprobs), ("entropy", forced.entropy)):
+        torch.testing.assert_close(getattr(rollout, name), x, rtol=0, atol=1e-9)
+    for b, t in mask.nonzero().tolist():
+        ours, theirs = (slow(models, rollout, 0.8, m, b, t) for m in (models.policy, models.ref_policy))
+        kept = torch.arange(259) if not filters else torch.tensor([i for i in rollout.support[b, t].tolist() if i >= 0])
+        where = (kept == rollout.response_ids[b, t]).nonzero().item()
+        for name, whole in (("logprobs", ours), ("ref_logprobs", theirs)):
+            expected = whole[kept].log_softmax(0)[where].item()
+            assert getattr(rollout, name)[b, t].item() == pytest.approx(expected, abs=1e-9), name
+        if filters:
+            exact = (ours.exp() * (ours - theirs)).sum().item()
+            assert rollout.kl_full[b, t].item() == pytest.approx(exact, abs=1e-9)
+    for name in ("logprobs", "ref_logprobs", "entropy", "values"):
+        assert not getattr(rollout, name)[~mask].any(), name
+    assert filters == {} or (rollout.support[~mask] == -1).all()
+
+
+def test_the_value_head_of_the_policy_along_an_episode():
+    models, encoder = world()
+    models.policy.double()
+    models.ref_policy.double()
+    speaker = Speaker(models.policy, encoder, Sampling(6), StopRule(models.policy, models.tokenizer, "<EOU>"))
+    rollout = collect([Says(*turns) for turns in USERS], speaker, Scorer(Recording()), models)
+    inputs = (rollout.prompt_ids, rollout.prompt_mask, rollout.response_ids, rollout.response_mask)
+    torch.testing.assert_close(
+        rollout.values, teacher_forced(models.policy, *inputs, 1.0).values.detach(), rtol=0, atol=1e-9
+    )
+    assert rollout.values.abs().max() > 0.1
+
+
+def test_sizes_of_batches_change_nothing():
+    _, whole = rolled({"top_k": 9})
+    _, single = rolled({"top_k": 9}, rows_at_once=2, microbatch_size=1)
+    assert torch.equal(whole.response_ids, single.response_ids)
+    assert torch.equal(whole.turn_rewards, single.turn_rewards)
+    torch.testing.assert_close(whole.logprobs, single.logprobs, rtol=0, atol=1e-9)
+
+
+def test_the_first_turn_is_drawn_as_if_nobody_went_on():
+    _, rollout = rolled({})
+    models, encoder = world(ref_seed=5, critic=True)
+    models.policy.double()
+    models.policy.lm.generation_config.eos_token_id = list(range(120, 200))
+    stop = StopRule(models.policy, models.tokenizer, "<EOU>")
+    torch.manual_seed(0)
+    speaker = Speaker(models.policy, encoder, Sampling(6, temperature=0.8), stop)
+    alone = speaker.reply([Dialogue([turns[0]]) for turns in USERS])
+    assert [d.turns[0].text for d in rollout.dialogues] == [reply.text for reply in alone]

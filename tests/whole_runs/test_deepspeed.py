@@ -1,0 +1,408 @@
+"""DeepSpeed's engine: ranks make the step of one plain process, weights are shared out, runs resume with equal losses."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from processes import ROOT, environment, run_command
+from ranks import free_port, in_ranks
+from test_ranks import LR, distance
+from test_ranks_runs import RUN, lines, numbers, ppo, weights, world  # noqa: F401  fixtures
+from test_trainer import make_trainer, numbers_of, parameters
+from transformers import AutoModelForCausalLM
+
+from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.commands import export
+from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.models import policy as policy_module
+from rlhf_dialog.training.rollout import Rollout
+
+pytest.importorskip("deepspeed")
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
+ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
+
+
+def write_json(folder: Path, zero: dict, **blocks) -> str:
+    path = folder / f"zero{len(list(folder.glob('zero*.json')))}.json"
+    path.write_text(json.dumps({"zero_optimization": zero, **blocks}))
+    return str(path)
+
+
+def new_value_head(lm):
+    """Not at zero, where nothing below it has a gradient of the values."""
+    head = policy_module.ValueHead(lm.get_output_embeddings().in_features, 1)
+    head.weight.data = torch.arange(head.weight.numel()).sin().view_as(head.weight) / 10
+    head.bias.data.fill_(0.3)
+    return head
+
+
+def learner(rollout: Rollout | None, rows, ranks: World, **keys):
+    """A trainer that descends with plain SGD on its rank's rows of a stored rollout."""
+    original = placement.new_optimizer
+    placement.new_optimizer = lambda module, config, lr: torch.optim.SGD(module.parameters(), lr=LR)
+    original_head, policy_module.new_value_head = policy_module.new_value_head, new_value_head
+    try:
+        trainer = make_trainer(
+            ref_seed=3, ref_model="another", world=ranks, num_mini_batch=1, ppo_epoch=1, lr=LR, critic_lr=LR, **keys
+        )
+    finally:
+        placement.new_optimizer, policy_module.new_value_head = original, original_head
+    if rollout is not None:
+        own = copy.deepcopy(rollout.of(rows[ranks.rank]))
+        own.num_generated, own.num_dropped = own.num_tokens, 0
+        trainer._collect_own = lambda _: own
+    return trainer
+
+
+def whole(trainer) -> dict:
+    """All weights of the trained modules, on every rank."""
+    found = {}
+    with trainer.sharing.writable_weights():
+        for name, engine in trainer.engines.items():
+            found |= {f"{name}.{key}": p.clone() for key, p in parameters(engine.module).items()}
+    return found
+
+
+def one_step(trainer) -> dict:
+    before = whole(trainer)
+    metrics = trainer.step()
+    after = whole(trainer)
+    return {"moved": {key: (before[key] - after[key]) / LR for key in before}, "metrics": metrics}
+
+
+def with_deepspeed(ranks: World, rollout, rows, keys) -> dict:
+    """One step through DeepSpeed, and how many numbers of each weight this rank holds."""
+    trainer = learner(rollout, rows, ranks, use_deepspeed=True, **keys)
+    assert all(isinstance(engine, DeepSpeedEngine) for engine in trainer.engines.values())
+    held = {}
+    for engine in trainer.engines.values():
+        for name, p in engine.module.named_parameters():
+            held[name] = (p.numel(), p.ds_tensor.numel() if hasattr(p, "ds_tensor") else p.numel(), whole_count(p))
+    return one_step(trainer) | {"held": held}
+
+
+def whole_count(p) -> int:
+    return getattr(p, "ds_numel", p.numel())
+
+
+def start_and(work, *args):
+    """In a forked rank: the group that DeepSpeed wants, then the work."""
+    from rlhf_dialog.config.schema import Config
+    from rlhf_dialog.distributed import launch
+
+    raw = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}}
+    return work(launch.start(Config.model_validate(raw | {"device": "cpu", "use_deepspeed": True})), *args)
+
+
+def deepspeed_rank(_: World, *args):
+    return start_and(with_deepspeed, *args)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("rows", [[[0, 1, 2, 3, 4, 5, 6]], [[0, 1, 2, 3], [4, 5, 6]], [[0, 1, 2, 3, 4, 5, 6], []]])
+@pytest.mark.parametrize("share", [True, False])
+def test_ranks_of_deepspeed_make_the_step_of_one_plain_process(tmp_path, stage, rows, share):
+    keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, "use_share_model": share, "max_grad_norm": 1e6}
+    torch.manual_seed(0)
+    rollout = (first := learner(None, None, World(), **keys))._collect_own(first._next_prompts())
+    expected = one_step(learner(rollout, [list(range(7))], World(), **keys))
+    zero = ZERO3 if stage == 3 else {"stage": stage}
+    given = keys | {"deepspeed_config": write_json(tmp_path, zero)}
+    for found in in_ranks(len(rows), deepspeed_rank, rollout, rows, given):
+        assert distance(found["moved"], expected["moved"]) <= 1e-4
+        for name, value in numbers_of(expected["metrics"]).items():
+            assert found["metrics"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+        for full, own, total in found["held"].values():
+            assert (full, own) == ((0, -(-total // len(rows))) if stage == 3 else (total, total))
+
+
+# -- whole runs
+
+
+def zero_of(stage: int) -> dict:
+    return ZERO3 if stage == 3 else {"stage": stage}
+
+
+def deepspeed_keys(tmp_path: Path, stage: int, **blocks) -> list[str]:
+    return ["--use_deepspeed", "true", "--deepspeed_config", write_json(tmp_path, zero_of(stage), **blocks)]
+
+
+def codes(ended) -> list:
+    return [code for code, *_ in ended]
+
+
+@pytest.mark.parametrize(
+    ("size", "stage", "more"),
+    [
+        (2, 0, []),
+        (2, 1, []),
+        (2, 2, ["--use_share_model", "true"]),
+        (2, 2, ["--use_offload", "true"]),
+        (2, 3, []),
+        (2, 3, ["--use_offload", "true", "--use_share_model", "true"]),
+        (2, 3, ["--zero3_gather_for_generation", "false", "--eval_interval", "1", "--eval_episodes", "3"]),
+        (1, 2, []),
+        (1, 3, []),
+    ],
+)
+def test_a_resumed_run_has_equal_losses(ppo, tmp_path, size, stage, more):  # noqa: F811
+    keys = [*deepspeed_keys(tmp_path, stage), *more]
+    whole_run = ppo(size, *keys, "--experiment_name", "whole")
+    assert codes(whole_run) == [0] * size, whole_run[0][2]
+    assert codes(ppo(size, *keys, "--max_iterations", "2")) == [0] * size
+    ended = ppo(size, *keys, "--resume")
+    assert codes(ended) == [0] * size, ended[0][2]
+    assert "random numbers begin anew" not in ended[0][2]
+    found, expected = numbers(lines()), numbers(lines(Path("run_results/whole")))
+    assert [set(line) for line in found] == [set(line) for line in expected]
+    for line, wanted in zip(found, expected, strict=True):
+        assert line == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    left, right = (weights(RUN.with_name(name) / "agent") for name in ("whole", "ppo"))
+    assert all(torch.equal(x, right[name]) for name, x in left.items())
+    lm = AutoModelForCausalLM.from_pretrained(RUN / "agent")
+    assert all(p.numel() for p in lm.parameters())
+    assert not list(RUN.rglob("*.tmp"))
+    assert not list(RUN.rglob("*.pt")) + list(RUN.rglob("*.bin"))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_going_back(ppo, tmp_path, stage):  # noqa: F811
+    """Also past the weights of the best, which are loaded to write its agent."""
+    keys = [*deepspeed_keys(tmp_path, stage), "--save_interval", "1", "--keep_checkpoints", "9"]
+    assert codes(ppo(2, *keys, seconds=150)) == [0, 0]
+    assert codes(ppo(2, *keys, "--experiment_name", "short", "--max_iterations", "2", seconds=150)) == [0, 0]
+    (RUN / "checkpoints/best").write_text("iter_000001", encoding="utf-8")
+    ended = ppo(2, *keys, "--resume_from", "2", "--lr", "1e-4", seconds=150)
+    assert codes(ended) == [0, 0], ended[0][2]
+    abandoned = RUN / "checkpoints/abandoned/iter_000004"
+    assert {"policy_rank0.safetensors", "policy_rank1.safetensors"} <= {path.name for path in abandoned.iterdir()}
+    best = AutoModelForCausalLM.from_pretrained(RUN / "best_agent").state_dict()
+    stored = weights(RUN / "checkpoints/iter_000001")
+    compared = [name for name in best if f"policy.safetensors.lm.{name}" in stored]
+    assert len(compared) >= len(best) - 1
+    assert all(torch.equal(best[name], stored[f"policy.safetensors.lm.{name}"]) for name in compared)
+    assert codes(ppo(2, *keys, "--resume", "--lr", "1e-4", "--experiment_name", "short", seconds=150)) == [0, 0]
+    found, expected = numbers(lines()), numbers(lines(Path("run_results/short")))
+    for line, wanted in zip(found, expected, strict=True):
+        assert line == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_newest_checkpoint_is_exported_by_one_process_without_deepspeed(ppo, tmp_path, stage):  # noqa: F811
+    ended = ppo(2, *deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--use_share_model", "true", seconds=150)
+    assert codes(ended) == [0, 0], ended[0][2]
+    assert export.main(["--run", str(RUN), "--output", "out"]) == 0
+    wanted = {path.name: path.read_bytes() for path in (RUN / "agent").iterdir()}
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == wanted
+
+
+def test_bf16(ppo, tmp_path):  # noqa: F811
+    for stage in (1, 2, 3):
+        keys = [*deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--experiment_name", f"run{stage}"]
+        ended = ppo(2, *keys, "--max_iterations", "2")
+        assert codes(ended) == [0, 0], ended[0][2]
+        ended = ppo(2, *keys, "--resume")
+        assert codes(ended) == [0, 0], ended[0][2]
+        saved = weights(RUN.with_name(f"run{stage}") / "agent")
+        assert {x.dtype for x in saved.values()} == {torch.float32}
+        assert any(not torch.equal(x, x.bfloat16().float()) for x in saved.values())  # masters, not what computes
+
+
+def test_zero3_runs_alike_gathered_and_layer_by_layer(ppo, tmp_path):  # noqa: F811
+    """Ranks whose responses end at different lengths: nothing hangs, and the numbers are those of a gathered run."""
+    said = {}
+    for gather in ("true", "false"):
+        keys = [
+            *deepspeed_keys(tmp_path, 3),
+            "--zero3_gather_for_generation",
+            gather,
+            "--experiment_name",
+            f"gather_{gather}",
+        ]
+        more = ["--max_new_tokens", "40", "--max_prompt_length", "60", "--per_device_rollout_size", "2"]
+        ended = ppo(2, *keys, *more, "--max_iterations", "2")
+        assert codes(ended) == [0, 0], ended[0][2]
+        said[gather] = ended[0][2]
+    assert "gathered once per rollout" in said["true"]
+    assert "layer by layer" in said["false"]
+    a, b = (numbers(lines(Path("run_results") / name)) for name in ("gather_true", "gather_false"))
+    assert a[0] == pytest.approx(b[0], rel=1e-4, abs=1e-6)
+    lengths = [len(rows) for rank in (0, 1) for rows in map(json.loads, Path(f"seen{rank}").read_text().splitlines())]
+    assert set(lengths) == {3, 4}
+
+
+def test_another_world_size_or_stage_is_refused_and_weights_can_be_taken(ppo, tmp_path):  # noqa: F811
+    two = deepspeed_keys(tmp_path, 2)
+    assert codes(ppo(2, *two, "--max_iterations", "2")) == [0, 0]
+    for size, keys in ((1, two), (2, deepspeed_keys(tmp_path, 3)), (2, [])):
+        first = ppo(size, *keys, "--resume")[0]
+        assert first[0] == 2
+        assert "--resume_weights_only run_results/ppo" in first[2]
+        assert "was saved with ZeRO stage 2 in fp32 on 2 processes" in first[2]
+        assert "ds_to_universal" in first[2]
+    for number, (size, keys) in enumerate(((1, two), (2, deepspeed_keys(tmp_path, 3)), (2, []))):
+        more = ["--resume_weights_only", str(RUN), "--experiment_name", f"new{number}", "--max_iterations", "1"]
+        ended = ppo(size, *keys, *more)
+        assert codes(ended) == [0] * size, ended[0][2]
+        begun = weights(Path(f"run_results/new{number}/checkpoints/iter_000000"))
+        for name, x in weights(RUN / "checkpoints/iter_000002").items():
+            if name.startswith(("policy.safetensors", "critic.safetensors")):
+                assert torch.equal(begun[name], x), name
+    (RUN / "checkpoints/iter_000002/policy_rank1.safetensors").unlink()
+    first = ppo(2, *two, "--resume")[0]
+    assert first[0] == 2
+    assert "is damaged or does not fit this run" in first[2]
+
+
+@pytest.mark.parametrize("gather", ["true", "false"])
+def test_a_rank_that_fails_in_the_rollout_ends_all(ppo, tmp_path, gather):  # noqa: F811
+    keys = [*deepspeed_keys(tmp_path, 3), "--zero3_gather_for_generation", gather]
+    first, second = ppo(2, *keys, "--reward_class.args", json.dumps({"rank": 1, "at": 2}))
+    assert (first[0], second[0]) == (2, 2)
+    assert "error: rank 1: reward 'moody' raised ZeroDivisionError: a bad day at" in first[2]
+
+
+@pytest.mark.parametrize(("stage", "gather"), [(2, "auto"), (3, "true"), (3, "false")])
+def test_a_killed_rank_ends_the_others(ppo, tmp_path, stage, gather):  # noqa: F811
+    keys = [*deepspeed_keys(tmp_path, stage), "--zero3_gather_for_generation", gather]
+    bad = json.dumps({"rank": 1, "at": 3, "end": "kill"})
+    first, second = ppo(2, *keys, "--save_interval", "1", "--reward_class.args", bad)
+    assert second[0] == "gone"
+    assert (first[0], first[2].count("rank 0 has lost another process")) == (3, 1)
+    assert codes(ppo(2, *keys, "--resume", "--reward_class.args", bad)) == [0, 0]
+
+
+def test_steps_that_are_not_finite_are_told_and_the_run_stops(ppo, tmp_path):  # noqa: F811
+    for stage in (1, 3):
+        keys = [*deepspeed_keys(tmp_path, stage), "--experiment_name", f"bad{stage}", "--lr", "1e30"]
+        first = ppo(2, *keys)[0]
+        assert first[0] == 3, first[2]
+
+
+def test_smoke(ppo, tmp_path):  # noqa: F811
+    ended = ppo(2, *deepspeed_keys(tmp_path, 3), "--smoke")
+    assert codes(ended) == [0, 0], ended[0][2]
+    assert not (tmp_path / "run_results").exists()
+
+
+def test_frozen_models(ppo, tmp_path):  # noqa: F811
+    """The reference in an engine of stage 3, gathered and layer by layer; the same numbers as without."""
+    settings = yaml.safe_load(Path("ppo.yaml").read_text())
+    settings["reward_class"] = {
+        "id": "NLPReward",
+        "args": {"intent_coef": 0, "meteor_wordnet": "off", "use_deepspeed": True, "ref_ds_config": "frozen.json"},
+    }
+    Path("frozen.json").write_text(json.dumps({"zero_optimization": ZERO3}))
+    found = []
+    for name, more in (
+        ("plain", ["--reward_class.args.use_deepspeed", "false"]),
+        ("gathered", []),
+        ("layers", ["--zero3_gather_for_generation", "false"]),
+    ):
+        Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": name, "max_iterations": 2}))
+        ended = ppo(2, *more)
+        assert codes(ended) == [0, 0], ended[0][2]
+        found.append(numbers(lines(Path("run_results") / name)))
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-4, abs=1e-6)
+    assert found[0][1] == pytest.approx(found[2][1], rel=1e-4, abs=1e-6)
+
+
+class Judge(BaseReward):
+    """A reward of a user's with a frozen model of its own; inside a composite, and by the keys of the run."""
+
+    name = "judge"
+
+    def __init__(self):
+        self.model = torch.nn.Linear(1, 3).requires_grad_(False)
+        self.model.weight.data = torch.tensor([[0.1], [0.2], [0.4]])
+        self.model.bias.data = torch.zeros(3)
+
+    def __call__(self, dialogues):
+        lengths = torch.tensor([[float(len(dialogue.response))] for dialogue in dialogues])
+        return self.model(lengths).sum(dim=1).tolist()
+
+    def frozen_models(self):
+        return {"judge": self.model}
+
+
+def test_a_frozen_model_of_a_users_reward_is_shared_out(ppo, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(RewardFactory, "classes", RewardFactory.classes | {"Judge": Judge})
+    settings = yaml.safe_load(Path("ppo.yaml").read_text())
+    settings["reward_class"] = {"id": "CompositeReward", "args": {"parts": [{"id": "Judge"}]}}
+    Path("frozen.json").write_text(json.dumps({"zero_optimization": ZERO3}))
+    found = []
+    for name, more in (("plain", []), ("shared", ["--intent_ds_config", "frozen.json"])):
+        Path("ppo.yaml").write_text(yaml.safe_dump(settings | {"experiment_name": name, "max_iterations": 2}))
+        ended = ppo(2, *more, "--eval_interval", "1", "--eval_episodes", "3", seconds=150)
+        assert codes(ended) == [0, 0], ended[0][2]
+        assert ended[0][2].count("the judge is shared out over 2 processes (ZeRO stage 3)") == len(more) / 2
+        found.append(numbers(lines(Path("run_results") / name)))
+    assert found[0] == found[1]
+    assert "eval/judge" in found[0][1]
+
+
+# -- the launchers
+
+
+def launched(tmp_path: Path, command: list[str], *words: str) -> subprocess.CompletedProcess:
+    script = tmp_path / "train_ppo.py"
+    script.write_text((ROOT / "train_ppo.py").read_text())
+    env = environment(DS_ACCELERATOR="cpu", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return run_command(*command, script, "--config", "nlp_ppo_ds.yaml", "--max_iterations", "2", *words, env=env)
+
+
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun", "deepspeed alone", "python"])
+def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_path, launcher):  # noqa: F811
+    """The users' YAML and JSON, with a small model in place of those of the Hub."""
+    seeds = Path(__file__).parents[2] / "shared/seed_configs"
+    folder = seeds if seeds.is_dir() else ROOT / "ds_configs"
+    for name in ("ds_config.json", "eval_ds_config.json"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    (tmp_path / "nlp_ppo_ds.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "use_deepspeed": True,
+                "use_fp16": False,
+                "use_offload": False,
+                "deepspeed_config": "ds_config.json",
+                "reward_class": {
+                    "id": "NLPReward",
+                    "args": {
+                        "use_deepspeed": True,
+                        "ref_ds_config": "eval_ds_config.json",
+                        "ref_model": str(world / "model"),
+                        "intent_ds_config": "eval_ds_config.json",
+                        "intent_coef": 0,
+                        "meteor_wordnet": "off",
+                    },
+                },
+                "model_path": str(world / "model"),
+                "env": {"args": {"data_path": str(world / "data")}},
+                "max_new_tokens": 20,
+            }
+        )
+    )
+    scripts = Path(sys.executable).parent
+    command = {
+        "deepspeed": [str(scripts / "deepspeed"), "--num_accelerators", "2", "--master_port", str(free_port())],
+        "torchrun": [str(scripts / "torchrun"), "--nproc_per_node", "2", "--master_port", str(free_port())],
+        "deepspeed alone": [str(scripts / "deepspeed"), "--master_port", str(free_port())],
+        "python": [sys.executable],
+    }[launcher]
+    ran = launched(tmp_path, command)
+    run = Path("run_results/nlp_ppo_ds")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [line["episodes"] for line in lines(run)] == [32, 64]
+    assert "train_batch_size 32 -> " in ran.stderr
+    assert ran.stderr.count("agent saved") == 1
+    ran = launched(tmp_path, command)
+    assert ran.returncode != 0
+    assert (ran.stdout + ran.stderr).count("holds a run already") == 1
