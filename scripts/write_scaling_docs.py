@@ -55,7 +55,7 @@ def written() -> str:
         sizes = sizes_of(config)
         lora = lora_parameters(sizes, RANK)
         parts.append(
-            f"### {name}: {sizes.parameters / 1e6:,.0f} million parameters, with LoRA {lora / 1e6:,.1f} of them trained"
+            f"### {name}: {sizes.parameters / 1e6:,.0f} million parameters; LoRA trains {lora / 1e6:,.1f} million beside them"
         )
         for title, rank in (("All parameters", 0), (f"LoRA of rank {RANK}", RANK)):
             parts += [f"{title}:", "\n".join([HEAD, *rows(sizes, rank)])]
@@ -95,18 +95,19 @@ def other_choices(sizes: Sizes) -> str:
     recompute = replace(plain, activation_checkpointing=True)
     variants = {
         "`use_share_model: false`": critic,
-        "the same with LoRA": replace(critic, lora_rank=RANK),
+        "`use_share_model: false` with LoRA": replace(critic, lora_rank=RANK),
         "`use_amp: false`": replace(plain, precision="fp32"),
         "`activation_checkpointing: true`": recompute,
-        "that with LoRA": replace(recompute, lora_rank=RANK),
+        "`activation_checkpointing: true` with LoRA": replace(recompute, lora_rank=RANK),
         "fp16 weights (`use_fp16`, stage 2)": replace(plain, precision="half", zero_stage=2),
     }
-    told = [f"{name} {gib(forecast(sizes, None, None, variant).total)}" for name, variant in variants.items()]
-    return f"On one GPU without ZeRO, in place of {gib(forecast(sizes, None, None, plain).total)}: {'; '.join(told)}."
+    items = [f"- {name}: {gib(forecast(sizes, None, None, variant).total)}" for name, variant in variants.items()]
+    total = gib(forecast(sizes, None, None, plain).total)
+    return "\n".join([f"On one GPU without ZeRO, these choices change the {total} of the first row to:", *items])
 
 
 def classifier() -> str:
-    """What the intent classifier adds, which stands beside everything else."""
+    """What the intent classifier adds to everything else."""
     sizes = sizes_of(RobertaConfig())
     return f"An intent classifier of RoBERTa-base's size adds {gib(4 * sizes.parameters)} to every row, at stage 0."
 

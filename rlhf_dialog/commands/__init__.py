@@ -1,1 +1,17 @@
-"""What people type: one file a command; arguments, help, exit codes."""
+"""What people type: one file a command; arguments, help, exit codes.
+
+- **The scripts at the root are a few lines** that call a command's `main(argv) -> exit code`, so that an installed
+  package can do everything that a checkout can.
+- **`dispatcher` imports a command when it is called**, so that `rlhf-dialog --help` does not load torch.
+- **A user's mistake is a message, not a traceback** (`exit_code_of`): exit code 2 for a UserError, 3 when a check of
+  the run fails, 130 and 143 for SIGINT and SIGTERM. `--debug` shows the traceback. Any other exception is a bug and
+  keeps its traceback.
+- **The help text and docs/CONFIG.md are made from the schema**, so that no key is described twice.
+- **Only commands print.** The folders below log or return what they found.
+- **`new_folder`**: a command that writes a folder fills a hidden one beside it, which gets its name at the end.
+- **`export` reads the checkpoint's config.yaml as data**, because the user did not name that file (`--trust_config`).
+- **The quickstart skips a stage** whose command, code, inputs and library versions have the same hash as when it last
+  ran.
+- **`benchmark` reports ratios** to a peer that runs in turn, or to a matrix product in the same call, because seconds
+  from two machines, or from two days, do not compare. It runs the real trainer with its checks and its logging.
+"""

@@ -1,1 +1,37 @@
-"""Processes and devices of a run: ranks, engines, ZeRO, memory."""
+"""Processes and devices of a run: ranks, engines, ZeRO, memory.
+
+- **`World` alone speaks to other ranks** (sums, words, errors). With one process it does nothing.
+- **`Engine` hides how a gradient is shared.** Each loss is this rank's sum over the tokens of the whole minibatch;
+  the engine adds up the ranks. Policy and critic go backward one after the other, so that their exchanges cannot mix.
+- **`World.fail_together` makes an error of one rank an error of all; `World.on_main` does so for what rank 0 does
+  alone.** Any other end of a process (out of memory, a kill) breaks the connection: the others report it, and the
+  process that broke shows its own traceback.
+- **One voice** (`launch.with_one_voice`): launchers end all processes when one has ended, so the others wait until
+  rank 0 has reported the error.
+- **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers; rank 0 draws
+  those of a single process. Every rank reads the checkpoint, so the run folder must be on a disk that all of them
+  see.
+- **DeepSpeed is one more engine** (`DeepSpeedEngine` has the methods of `Engine`); `placement.Sharing` makes one or
+  the other. accelerate is not between us and DeepSpeed: two trained models are two engines of `deepspeed.initialize`.
+- **Nothing is compiled**: torch's AdamW with our keys, also when the optimizer is offloaded (an optimizer or
+  scheduler in the JSON is ignored, and the log says so), gloo or nccl. The shared-memory operation, which DeepSpeed
+  would build for minutes on a CPU, is off.
+- **Batch sizes are in responses**; accumulation boundaries are set by hand for each microbatch. A JSON that counts
+  tokens, as OpenRL's does, is checked against the YAML.
+- **The norm of the gradient is asked for before the step**, with the function that DeepSpeed's step calls, so that
+  nothing moves when a number of either model or a loss is not finite. A gradient that gets no step is dropped by
+  DeepSpeed's own way for overflows: that function says infinity. An fp16 overflow that lowers the scale is logged,
+  and does not count in `max_skipped_steps`.
+- **Frozen models**: stage 0 has no engine, and the model waits on the CPU with `offload_param`. Stage 3 is an engine
+  without an optimizer.
+- **ZeRO-3 in a rollout.** Gathered: DeepSpeed's hooks are off, so each rank calls the models at its own pace. Layer
+  by layer (`lockstep`): before each call the ranks agree on the module; a rank that has ended, has fewer prompts or
+  has failed makes calls that count nowhere. A mixture of experts cannot do this, since its calls differ. The
+  classifier is always gathered.
+- **Checkpoints under ZeRO** (`zero_checkpoint`): `policy.safetensors` has whole weights, `policy_rank0.safetensors`
+  ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the checkpoint before that gets its
+  name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used: it reads
+  them with `weights_only=False`. So nothing here needs `allow_pickle_weights`, and `ds_to_universal` has nothing to
+  convert: another number of processes, stage or precision is refused, and `--resume_weights_only` takes the weights.
+  Stage 0 resumes like DDP.
+"""

@@ -1,1 +1,15 @@
-"""Is it better: replies, measures, intervals, reports, plots."""
+"""Is it better: replies, measures, intervals, reports, plots.
+
+- **A metric is sums over prompts and a function of these sums** (`intervals.Statistic`). Means, BLEU, macro-F1 and
+  perplexity are therefore resampled in one way: one matrix product for 1,000 resamples, with the same prompts drawn
+  for both systems of a difference. BLEU keeps its counts for each reply; sacrebleu does the arithmetic on the sums.
+- **distinct-n falls with the number of texts**, so it is the mean over blocks of 100 replies. With fewer than 200
+  replies there is one block, and a point in place of an interval; `distinct_blocks` says how many there are.
+- **Baselines need no model** (`replies.baseline_replies`): they are what a trained agent has to beat.
+- **`always_inform` counts as act 1**, whatever the classifier sees in its text: it is the accuracy of the commonest
+  act. Its score is what the reward gives to the text. `reference_perplexity` of a baseline without a model is null.
+- **`meteor_shuffled` and `random_reference` walk one random cycle of prompts in opposite directions.** With the same
+  neighbour, a random reference would be compared with itself.
+- **A configuration that was found is data** (`found_config`): docs/SECURITY.md has the rule, docs/DECISIONS.md the
+  reason.
+"""

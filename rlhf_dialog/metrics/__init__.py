@@ -1,4 +1,13 @@
-"""Extra metrics of a run: the vec-info classes."""
+"""Formulas on texts, and the vec-info classes: extra metrics of a run.
+
+- **METEOR without WordNet is another metric**, `meteor_exact_stem`. Nothing is downloaded during a run.
+- **`evaluate.Metric` classes are thin** (`modules`): they call the functions that the evaluation calls for each
+  reply. They live in memory, accept columns that they do not read (for `evaluate.combine`), and nothing imports them
+  unless a user does.
+- **rouge-score, sacrebleu and nltk are imported when used**, so that `--help` and rewards without them stay quick.
+- **A corpus metric keeps its counts for each reply** (`bleu_counts`, `act_counts`), so that the evaluation can
+  resample it.
+"""
 
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.metrics.nlp import NLPVecInfo

@@ -1,1 +1,43 @@
-"""The language model: load, pack, generate, answer."""
+"""The language model: load, pack, generate, answer.
+
+- **The generation loop is ours** (`generation._write`, with the library's top-k and top-p). It has to store the kept
+  tokens of every position, keep the log-probabilities that it computes anyway, and stop row by row at a separator in
+  plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
+  cache.
+- **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
+  is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
+- **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
+  `position_ids` from the mask, and must pass a probe when it is loaded: padding on the left must not change its
+  predictions.
+- **Dropout is off by `eval()`**, in every model and for the whole run, so the model's saved configuration does not
+  change.
+- **The value head** reads the input of the output embedding through a hook, so it works for any causal LM, and only
+  where logits are asked for. It starts at zero. A separate critic is the same trunk with its own head.
+- **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry).
+  Without the keyword `packing` it is the library's own, so other code can use the same model. No architecture is
+  named anywhere.
+- **A model is tried, not trusted** (`loading.use_packing`): packed rows must give the predictions of each row alone.
+  A model that mixes rows, knows another attention or looks ahead fails, and is padded on the right, or refused.
+- **`Policy.features` and `Policy.predict` are the seam**: hidden states where the logits are a matrix product of them
+  (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
+  again.
+- **The outermost autocast of a rollout** converts trained weights once for all tokens.
+- **Each token's random number is drawn before the first token** (`respond`), so neither the rows side by side nor
+  dropped rows change what is drawn. One number for a token, not one for each word, makes sampling cheap.
+- **oneDNN changes a layer's class** (`cpu_linear`), so that copying, saving, peft and sharding see a linear layer.
+  The processor's maker decides, not a timing: a run must compute the same after `--resume`.
+- **Every quick path has a slow twin in the tests**: float64 at 1e-9, masks with holes, filters, both critics, five
+  architectures.
+- **LoRA** (`lora`): peft's layers are injected, and the model stays a `PreTrainedModel`. The reference is the policy
+  without its adapter; B starts at zero, so the KL starts at 0. A separate critic is a second adapter and a head.
+  Adapters have no dropout. Every linear layer of the trunk gets one, which works for any architecture; the output
+  embedding never does: the critic has none, and it is often tied to the input. Their random halves come from the seed
+  alone, the same on all ranks. `trained` says which parameters are a module's own: optimizer, norm, checkpoint and
+  DDP see only those. `selected` restores requires_grad, which peft's `set_adapter` removes: autograd would drop a
+  later gradient silently. `merged_state` merges while it writes `agent/`: adding to the model and subtracting again
+  would change bits.
+- **A folder is data** (`pretrained`, docs/SECURITY.md): while transformers loads one, a guard replaces `torch.load`,
+  because not only the folder but also an index or a config.json can name a pickle.
+- **Activation checkpointing is ours**: the library's works in training mode only, where some models drop out. On the
+  way back a layer selects the adapter that it had on its way forward.
+"""

@@ -1,1 +1,35 @@
-"""The PPO loop, its mathematics, the supervised stages."""
+"""The PPO loop, its mathematics, the supervised stages.
+
+- **`ppo` is pure**: tensors in, tensors out. Where a sum runs over all ranks, the caller passes `total`.
+- **The KL penalty belongs to the trainer**, not to a reward, so that every reward has it.
+- **GAE counts the policy's tokens only.** A mask may have holes, where `episodes` puts the user's turns; the result
+  is the same as if these tokens were deleted.
+- **REINFORCE++** uses the discounted sum of the token rewards that follow, whitened over the rollout. **GRPO and
+  RLOO** use the sum of an episode's token rewards within the group of one prompt. The token rewards carry the KL
+  penalty in all of them.
+- **Values are normalised once a rollout** (OpenRL: once a minibatch), before the critic learns from that rollout. The
+  old values stay in the units in which they were predicted.
+- **Every run checks itself** (`checks`): the ratio is 1 on the first minibatch of every iteration, and the KL of a
+  fresh run that starts from its reference is 0. Otherwise the run stops with exit code 3. The ratio check found a bug
+  of ours the first time it ran. It uses the first minibatch whose log-probabilities are finite.
+- **An optimizer step without finite numbers is not made** (`PPOUpdate.optimizer_step`): no optimizer moves, the log
+  names the prompts, the means leave the step out. `max_skipped_steps` in a row, also across iterations and a resume,
+  stop the run. NaN in the weights stops it at once: when no token can be drawn, or before the update.
+- **fp16** (`amp_dtype`): the losses are scaled, by one `GradScaler` for each engine, whose state is in the
+  checkpoint. Gradients are unscaled before their norm is taken. A step whose losses are finite and whose gradients
+  are not halves the scale of the losses. It counts in `ppo/skipped_steps` and `ppo/overflow_steps`, but in
+  `max_skipped_steps` only once the scale has reached 1, because then the cause is another one.
+- **Episodes are dropped in one place** (`rollout.without_unscored`): under `on_reward_error: skip` those without a
+  score, under an estimator that needs groups the whole group. Their tokens still count in `time_steps`, which counts
+  what was generated, so that a run with a failing reward ends too.
+- **Nothing is computed twice**: old log-probabilities, entropies and values are those of the sampling. The reference,
+  and a separate critic, read each response once. What top-k hides (`objective/kl_full`) comes from stored hidden
+  states.
+- **Every rank makes the same microbatches** (`minibatches`). The responses are dealt out to the minibatches one by
+  one over all ranks. A rank with fewer rows adds a `blank` episode, whose loss and gradient are 0. Each rank permutes
+  its own rows.
+- **The first microbatch of several ranks changes nothing** (`PPOUpdate.warm_up_ddp`): DDP rebuilds its buckets after
+  its first backward pass. With three ranks or more another layout rounds differently, and a resumed run would differ.
+- **`episodes` is here, `environments` below**: an environment speaks text, and this module turns its turns into
+  tokens.
+"""

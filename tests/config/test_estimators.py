@@ -100,7 +100,7 @@ def test_an_unknown_one_names_all_and_the_nearest(typed, meant):
     assert meant is None or f"did you mean '{meant}'?" in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "number"), [(name, number) for name, (*_, number) in TABLE.items()])
+@pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
 def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
     small = _two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
     assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)

@@ -2,6 +2,14 @@
 
 `load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `text`, `tables`,
 `original`, `from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
+
+- **Nothing is written or unpacked**: several runs can read the same data at once. Folders and zip archives are one
+  thing (`trees`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.
+- **Every row is checked when it is read**, so that a mistake is a message with file and row before any model is
+  loaded, and not a wrong dialogue during training.
+- **The first row decides the format**, so that a column means the same in every row.
+- **What has two meanings is refused**: two files of one split side by side, a dialogue id that comes back later.
+- **A web page in the place of data is recognised**, because the site that DailyDialog came from sends one.
 """
 
 import os

@@ -1,1 +1,15 @@
-"""The supervised stages: a policy that answers, a classifier of acts."""
+"""The supervised stages: a policy that answers, a classifier of acts.
+
+- **Targets end with the separator. The end-of-text token behind it carries no loss**, unless `learn_eos: true`. With
+  prompts of every length the two contradict each other: after `a <EOU> b <EOU>` one example would teach the end of
+  text and the next one the following turn, and a model from scratch then answers with an immediate end of text. A
+  rollout stops at either token.
+- **A prompt that is the beginning of the next one is merged into it** (`sft.merge_prefixes`), so that one sequence
+  teaches a whole dialogue; on a CPU this is several times cheaper. With a chat template, roles change from one prompt
+  of a dialogue to the next, so prompts seldom merge and training takes longer.
+- **The chat template is tried when the encoder is made**, before any training.
+- **The classifier's inputs are encoded by the reward's own code** (`rewards.intent`): training and use cannot differ.
+- **transformers' Trainer and trl's SFTTrainer do the training**; nothing experimental of trl is used. Batches hold
+  rows of similar length (`hugging_face_trainer.batch_order`), in an order that is fixed before the training.
+- **`token_loss` is the mean over all labelled tokens**, not a mean of batch means.
+"""
