@@ -17,7 +17,7 @@ FILES, EDITS = (
 )
 COMMANDS = [line for language, block in BLOCKS if language == "bash" for line in block.splitlines()]
 TESTS = [words for words in map(shlex.split, COMMANDS) if words[:3] == ["python", "-m", "pytest"]]
-OTHERS = [line for line in COMMANDS if line.split()[0] != "make" and "pytest" not in line]
+RECIPES = {recipe.split("\n")[0].split()[-1]: recipe for recipe in PAGE.split("\n### ")[1:]}
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 COPIED = ("rlhf_dialog", "tests", "docs", "scripts", "configs", "pyproject.toml", "train_ppo.py")
 
@@ -57,15 +57,8 @@ def run_in(house, *words):
 
 
 def test_there_are_five_recipes_with_a_test_and_a_command_each():
-    recipes = PAGE.split("\n## Recipes\n")[1].split("\n### ")[1:]
-    assert [recipe.split("\n")[0].split()[-1] for recipe in recipes] == [
-        "reward",
-        "metric",
-        "estimator",
-        "format",
-        "command",
-    ]
-    for recipe in recipes:
+    assert list(RECIPES) == ["reward", "metric", "estimator", "format", "command"]
+    for recipe in RECIPES.values():
         assert "\npython -m pytest tests/" in recipe
         assert len(re.findall(r"^python ", recipe, re.MULTILINE)) >= 2
     assert 2 * len(BLOCKS) == PAGE.count("```")
@@ -99,15 +92,20 @@ def test_the_tests_of_the_recipes_pass(house):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", dict.fromkeys(OTHERS))
-def test_the_commands_of_the_recipes_run(house, command):
-    out = run_in(house, "bash", "-c", re.sub(r"^python", sys.executable, command))
-    for wanted in ("Politeness", "QuestionShare", "dr_grpo"):
-        assert wanted not in command or wanted in out
-    if "check" in command:
-        assert out == "my_dialogues.jsonl: 1 dialogues, 2 turns\n"
-    if "load_records" in command:
-        assert "Then I will walk ." in out
+@pytest.mark.parametrize(
+    ("recipe", "shown"),
+    [
+        ("reward", "id: Politeness"),
+        ("metric", "id: QuestionShare"),
+        ("estimator", "advantage_estimator: dr_grpo"),
+        ("format", "turns=['Is it far ?', 'Two streets .', 'Then I will walk .'], acts=[2, 1, 4]"),
+        ("command", "my_dialogues.jsonl: 1 dialogues, 2 turns\n" * 2),
+    ],
+)
+def test_the_commands_of_a_recipe_show_that_it_works(house, recipe, shown):
+    commands = [line for line in RECIPES[recipe].splitlines() if line in COMMANDS and "pytest" not in line]
+    out = "".join(run_in(house, "bash", "-c", re.sub(r"^python", sys.executable, line)) for line in commands)
+    assert shown in out
 
 
 @pytest.mark.thorough
