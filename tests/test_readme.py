@@ -9,6 +9,7 @@ import yaml
 from processes import ROOT, environment, load_script, run_command
 
 import rlhf_dialog.rewards  # noqa: F401
+from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.loading import load_config, parse_arguments
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -39,6 +40,14 @@ def test_a_command_names_what_exists(command):
         return
     if words[0] == "echo":
         assert isinstance(json.loads(re.findall("'(.*)'", command)[0]), dict)
+        return
+    if words[0] == "pip":
+        assert words[1:] == ["install", "."]
+        return
+    if words[0] == "rlhf-dialog":
+        module = COMMANDS[words[1]][0] if words[1] != "--help" else "rlhf_dialog.commands.dispatcher"
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        assert all(f'"{word}"' in source for word in words if word.startswith("--"))
         return
     assert words[0].endswith("python")
     assert (ROOT / words[1]).is_file() or words[1] in files()
@@ -116,3 +125,8 @@ def test_config_page_is_what_the_script_writes():
     script = load_script("scripts/write_config_docs.py")
     written = (ROOT / "docs" / "CONFIG.md").read_text(encoding="utf-8")
     assert written == script.page(), "run python scripts/write_config_docs.py"
+
+
+def test_the_commands_that_it_names_are_commands():
+    (listed,) = re.findall(r"`rlhf-dialog ([a-z |-]+) \.\.\.`", README)
+    assert set(listed.split(" | ")) <= set(COMMANDS)

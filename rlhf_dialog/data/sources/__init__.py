@@ -1,7 +1,7 @@
 """Read and check dialogues, with their acts, from files, folders, archives or the Hugging Face Hub.
 
-`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `tables`, `original`,
-`from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
+`load_records` finds the split (`splits`), reads its bytes (`trees`), takes rows from them (`files`, `text`, `tables`,
+`original`, `from_hub`), and turns rows into dialogues (`rows`, `messages`, `record`). docs/DATA.md shows every format to users.
 
 - **Nothing is written or unpacked**: several runs can read the same data at once. Folders and zip archives are one
   thing (`trees`); parquet files and `save_to_disk` folders are read in memory by pyarrow, without a cache.

@@ -1,6 +1,5 @@
-"""The bytes of one data file -> rows, by its file extension; text is checked here, tables in `tables`."""
+"""The bytes of one data file -> rows, by its file extension; parquet is read in `tables`."""
 
-import codecs
 import csv
 import io
 import json
@@ -12,6 +11,7 @@ from rlhf_dialog.data.sources.cells import parse_lists
 from rlhf_dialog.data.sources.record import kind
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.data.sources.tables import read_parquet
+from rlhf_dialog.data.sources.text import decoded, text_lines
 from rlhf_dialog.errors import UserError
 
 Numbered = Iterator[tuple[str, Row]]
@@ -20,30 +20,6 @@ Numbered = Iterator[tuple[str, Row]]
 def read_rows(name: str, data: bytes, where: str) -> Numbered:
     """The rows of the file `name`, each with its place. Raises UserError when the data does not match the extension."""
     return KINDS[PurePosixPath(name).suffix.lower()](data, where)
-
-
-def decoded(data: bytes, where: str) -> str:
-    """UTF-8 text without its byte order mark. Raises UserError with line and column of the first byte that is not UTF-8."""
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        byte = f"byte 0x{data[error.start]:02x} at column {column}"
-        raise UserError(f"{where}, line {line}: {byte} is not UTF-8; save the file as UTF-8") from None
-
-
-def text_lines(data: bytes, where: str) -> list[str]:
-    """The lines, stripped. Raises UserError when there are none or one is blank."""
-    lines = decoded(data, where).split("\n")
-    if not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise UserError(f"{where}: the file is empty; it needs one dialogue per line")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise UserError(f"{where}, line {number}: the line is blank; every line must hold one dialogue, remove it")
-    return [line.strip() for line in lines]
 
 
 def _read_jsonl(data: bytes, where: str) -> Numbered:

@@ -1,7 +1,7 @@
 """The original DailyDialog layout: one dialogue per line, __eou__ after every turn, the acts in a file beside it."""
 
-from rlhf_dialog.data.sources.files import text_lines
 from rlhf_dialog.data.sources.record import DialogueRecord, checked
+from rlhf_dialog.data.sources.text import text_lines
 from rlhf_dialog.data.sources.trees import Tree
 from rlhf_dialog.errors import UserError
 
