@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
-from benchmark_inputs import RATES
+from benchmark_inputs import RATES, error_of
 from processes import ROOT, output_of
 
 from rlhf_dialog.commands import benchmark
@@ -25,14 +25,6 @@ def measured(tmp_path_factory) -> tuple[dict, Path, str]:
     path = tmp_path_factory.mktemp("benchmark") / "out.json"
     printed = output_of(SCRIPT, "--size=test", *FEW, "--set=lr=0.00002", f"--json={path}")
     return json.loads(path.read_text(encoding="utf-8")), path, printed
-
-
-def error_of(capsys, *words: str) -> str:
-    """The message of a command that ends with exit code 2, without a traceback."""
-    assert benchmark.main(list(words)) == 2
-    text = capsys.readouterr().err
-    assert "Traceback" not in text
-    return text
 
 
 # the workload

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmark_inputs import RATES, result
-from data_files import error_of
+from benchmark_inputs import RATES, error_of, result
 from processes import HANGING
 
 from rlhf_dialog.commands import benchmark

@@ -172,7 +172,7 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, time\n"
-        "from rlhf_dialog import cli\n"
+        "from rlhf_dialog.commands import command_line\n"
         "from rlhf_dialog.config.schema import DataKeys\n"
         "def main(settings):\n"
         f"    with command_line.new_folder({str(tmp_path / 'out')!r}):\n"

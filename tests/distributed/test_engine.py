@@ -32,7 +32,7 @@ def build(path, amp="fp16", **keys):
     models.policy.lm.generation_config.eos_token_id = list(range(160, 240))
     like = make_trainer()
     torch.manual_seed(0)
-    return PPOTrainer(config, models, like.prompts, like.reward, VecInfo())
+    return PPOTrainer(config, models, like.prompts, like.scorer.reward, VecInfo())
 
 
 def modules_of(trainer):

@@ -32,3 +32,11 @@ def result(**changes) -> dict:
     numbers = {"tokens_per_s": 60.0, "seconds_per_iteration": 4.0, "calibration": dict(RATES)}
     phases = {"rollout": 1.0, "reference": None, "update": 2.0}
     return {**work, **numbers, "phases": phases, "classifier_dtype": "fp32", "set": {}, **changes}
+
+
+def error_of(capsys, *words: str) -> str:
+    """The message of a command that ends with exit code 2, without a traceback."""
+    assert benchmark.main(list(words)) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    return text

@@ -1,8 +1,9 @@
 """What a reward says of the models inside of it, and who asks: placement, forecast, identity, scoring beside other work."""
 
-from judges import DEPTHS, Halved, Judge, Words, inside, summed
+from judges import DEPTHS, DIALOGUES, Halved, Judge, Words, inside, summed, yaml_inside
 from processes import output_of
 
+from rlhf_dialog.rewards import build_reward
 from rlhf_dialog.rewards.base import models_inside, needs_device, walk
 
 
@@ -35,3 +36,8 @@ def test_importing_the_rewards_is_light():
     heavy = "[name for name in ('torch', 'transformers', 'nltk', 'huggingface_hub') if name in sys.modules]"
     command = f"import sys, rlhf_dialog.rewards; print({heavy})"
     assert output_of("-c", command).strip() == "[]"
+
+
+def test_a_reward_with_a_model_is_built_and_scored_like_any_other(judges):
+    node = yaml_inside(2, {"id": "Judge", "weight": 2.0, "args": {"folder": "f", "bias": 1.0}})
+    assert build_reward(node["id"], node["args"])(DIALOGUES) == [2.0 + 2.0 + 2 * (7 / 2 + 1.0), 2 * 1.0]

@@ -137,8 +137,3 @@ def test_paths_of_models_are_asked_of_the_classes(judges):
         assert model_paths("CompositeReward", args) == {}  # what builds the reward says what is wrong
     with pytest.raises(RewardError, match=r"reward 'Judge' raised KeyError: 'folder' at .*judges\.py:\d+"):
         model_paths("CompositeReward", {"parts": [{"id": "Judge"}]})
-
-
-def test_a_reward_with_a_model_is_built_and_scored_like_any_other(judges):
-    node = yaml_inside(2, {"id": "Judge", "weight": 2.0, "args": {"folder": "f", "bias": 1.0}})
-    assert build_reward(node["id"], node["args"])(DIALOGUES) == [2.0 + 2.0 + 2 * (7 / 2 + 1.0), 2 * 1.0]

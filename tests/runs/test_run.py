@@ -20,6 +20,7 @@ def state_in(folder, **keys) -> RunState:
 
 
 def trained_in(folder, steps: int) -> RunState:
+    folder.mkdir(exist_ok=True)
     state = state_in(folder)
     state.begin(overwrite=False, resume=False, weights_from=None)
     for _ in range(steps):
