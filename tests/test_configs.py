@@ -9,6 +9,7 @@ from processes import ROOT
 from shipped import CONFIGS, SCHEMAS
 
 from rlhf_dialog.commands import quickstart
+from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
@@ -57,7 +58,10 @@ def test_the_stages_of_a_pipeline_read_what_the_others_write(name):
 
 def test_the_quickstarts_stages_name_files_that_ship():
     for stage in quickstart.STAGES:
-        for path in (Path(stage.command.split()[0]), *stage.inputs):
+        module, package, command = stage.command.split()[:3]
+        assert (module, package) == ("-m", "rlhf_dialog")
+        assert command in COMMANDS
+        for path in stage.inputs:
             assert path.parts[0] == "runs" or (ROOT / path).exists(), f"'{stage.title}' reads {path}"
         config = re.search(r"--config (\S+)", stage.command)
         assert config is None or (ROOT / "configs" / config[1]).is_file()

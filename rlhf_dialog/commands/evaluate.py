@@ -167,7 +167,7 @@ def write_results(options: argparse.Namespace, result: dict[str, Any], compariso
 
 
 def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
-    """The second agent, with room for responses as long as the first one's."""
+    """The second agent, with room for responses as long as the first agent."""
     own = read_settings(Path(options.baseline), agent.settings)
     settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
     return ChatAgent.load(options.baseline, device=options.device, settings=settings)

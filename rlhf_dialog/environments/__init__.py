@@ -4,7 +4,7 @@
   return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Nothing of Gymnasium is
   imported.
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.
-- **Whatever an environment gets wrong is an error that names its class** (`opened`, `answer`): a wrong tuple, a
+- **Everything that an environment gets wrong is an error that names its class** (`opened`, `answer`): a wrong tuple, a
   reward that is not finite.
 - **Tokens are not here.** `training/episodes.py` plays many environments at once and turns their turns into tokens.
 - **The reward of a step is paid on the last token of its reply**; the run's reward class scores the finished

@@ -6,7 +6,7 @@
 - **distinct-n falls with the number of texts**, so it is the mean over blocks of 100 replies. With fewer than 200
   replies there is one block, and a point in place of an interval; `distinct_blocks` says how many there are.
 - **Baselines need no model** (`replies.baseline_replies`): they are what a trained agent has to beat.
-- **`always_inform` counts as act 1**, whatever the classifier sees in its text: it is the accuracy of the commonest
+- **`always_inform` counts as act 1**, no matter what the classifier finds in its text: it is the accuracy of the commonest
   act. Its score is what the reward gives to the text. `reference_perplexity` of a baseline without a model is null.
 - **`meteor_shuffled` and `random_reference` walk one random cycle of prompts in opposite directions.** With the same
   neighbour, a random reference would be compared with itself.

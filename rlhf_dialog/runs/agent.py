@@ -1,4 +1,4 @@
-"""PPOAgent: a run from its configuration to the saved agent. Checks whatever can be checked, then trains, logs and saves."""
+"""PPOAgent: a run from its configuration to the saved agent. Checks what can be checked, then trains, logs and saves."""
 
 import contextlib
 import logging

@@ -68,7 +68,7 @@ def test_other_architectures_and_a_separate_critic_beside_a_baseline(measured, t
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert found["compare"]["tokens_per_s"] > 0
     assert found["compare"]["phases"]["update"] > 0
-    assert "beside the baseline" in capsys.readouterr().out
+    assert "ratio to the baseline" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_other_architectures_and_a_separate_critic_beside_a_baseline(measured, t
     [
         (["--iterations=1"], "--iterations: found 1, wanted at least 2"),
         (["--pairs=0"], "--pairs: found 0"),
-        (["--rollout_batch_size=10", "--minibatch=4"], "no whole number of minibatches"),
-        (["--w_data=nowhere"], "name the folder that the workload's prepare.py wrote"),
-        (["--size=test", "--w_data=nowhere"], "leave --w_data out"),
-        (["--set=use_amp=true"], "has an option of its own, --dtype"),
+        (["--rollout_batch_size=10", "--minibatch=4"], "cannot be divided into minibatches"),
+        (["--w_data=nowhere"], "choose the folder that the workload's prepare.py wrote"),
+        (["--size=test", "--w_data=nowhere"], "leave it out"),
+        (["--set=use_amp=true"], "use the option --dtype instead"),
         (["--set=nonsense=1"], "nonsense: unknown key"),
         (["--set=lr=no"], "lr: "),
-        (["--compare=nowhere.json"], "--compare nowhere.json: is no result of this script"),
+        (["--compare=nowhere.json"], "--compare nowhere.json: is not a result of this script"),
         (["--json=nowhere/out.json"], "cannot be written"),
         (["--device=cuda"], "no CUDA device"),
     ],
@@ -103,7 +103,7 @@ def test_help_tells_how_to_compare(capsys):
     with pytest.raises(SystemExit) as stopped:
         benchmark.main(["--help"])
     assert stopped.value.code == 0
-    assert "never compare seconds" in capsys.readouterr().out
+    assert "do not compare seconds" in capsys.readouterr().out
 
 
 # its arithmetic

@@ -34,14 +34,14 @@ def test_a_comparison_divides_by_the_matrix_product_of_its_own_call():
 def test_other_work_is_not_compared(changes, tmp_path, capsys):
     (tmp_path / "base.json").write_text(json.dumps(result(**changes)), encoding="utf-8")
     message = error_of(capsys, "--size=test", "--device=cpu", f"--compare={tmp_path / 'base.json'}")
-    assert "is of other work" in message
+    assert "is of a different workload" in message
     assert f"{next(iter(changes))} {next(iter(changes.values()))!r} there" in message
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"tokens_per_s": 1}', json.dumps(result(tokens_per_s=0))])
 def test_a_baseline_that_is_none(text, tmp_path):
     (tmp_path / "base.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="is no result of this script"):
+    with pytest.raises(UserError, match="is not a result of this script"):
         compare.read_baseline(tmp_path / "base.json", {})
 
 
@@ -62,7 +62,7 @@ def test_ours_and_the_peer_run_in_turn(tmp_path, monkeypatch, caplog):
     assert log.read_text() == "ABABAB"
     assert [pair["ratio"] for pair in found["vs"]["pairs"]] == [2, 8, 4]
     assert (found["vs"]["median_ratio"], found["tokens_per_s"]) == (4, 20)
-    assert "does not run the same prompts" in caplog.text
+    assert "runs other prompts than W-synthetic" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_control_c_is_130_without_a_traceback(agent_folder, monkeypatch, capsys)
     ("argv", "words"),
     [
         ([], "no agent found"),
-        (["--agent", "./absent"], "no folder './absent'"),
+        (["--agent", "./absent"], "no such folder: './absent'"),
         (["--agent", "."], "--agent"),
         (["--agent", "nobody/nothing"], "cannot be reached"),
     ],

@@ -8,12 +8,9 @@ import tiny
 from evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
 
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.evaluation.compare import SWEEP, Comparison
-from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.evaluation.compare import SWEEP
 from rlhf_dialog.evaluation.replies import pick_prompts
-from rlhf_dialog.models.generation import Sampling
 
 RUN = {"score", "length_match", "reference_perplexity"}
 
@@ -97,25 +94,6 @@ def test_the_replies_are_those_that_were_measured(script, runs, prompts, tmp_pat
         assert metrics["mean_words"]["mean"] == pytest.approx(sum(len(text.split()) for text in texts) / 7), name
     shares = [line["replies"]["metrics"]["truncated"] for line in lines]
     assert result["metrics"]["truncated"]["mean"] == pytest.approx(sum(shares) / 7)
-
-
-def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
-    """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
-
-    def replies(agent, prompts, sampling, *_):
-        return agent if isinstance(agent, float) else sampling.temperature / 2
-
-    class Points(float):
-        def points(self):
-            return {"distinct_2": float(self)}
-
-    monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", replies)
-    monkeypatch.setattr("rlhf_dialog.evaluation.measure.measure", lambda found, judges: Points(found))
-
-    for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
-        systems = {"after": wanted, "before": "baseline"}
-        comparison = Comparison(systems, [Dialogue(["a"])], Judges(), Sampling(greedy=True))
-        assert comparison.matched_temperature() == temperature
 
 
 def test_a_sweep_has_every_sampling(script, runs, tmp_path):

@@ -221,7 +221,7 @@ def test_code_of_a_model_is_run_for_a_trusted_configuration_alone(run, capsys):
     refused(capsys, "config.yaml: trust_remote_code ignored; use --trust_config to allow it", "its own code")
     assert not Path("ran").exists()
     assert exported(folder, "out", "--trust_config") == 2
-    refused(capsys, "code from these may run")
+    refused(capsys, "code from these sources may run")
     assert Path("ran").exists()
 
 

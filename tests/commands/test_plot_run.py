@@ -24,5 +24,5 @@ def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monk
 
 def test_a_run_without_metrics_is_exit_code_2(tmp_path, capsys):
     assert plot_run.main(["--run", str(tmp_path)]) == 2
-    assert "metrics.jsonl: no metrics to plot; train first" in capsys.readouterr().err
+    assert "metrics.jsonl: has no metrics to plot; train first" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,7 @@ def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
     [
         (["--learnrate", "1"], ["learnrate: unknown key"]),
         (["--lrr", "1", "--gamma", "2", "--seed", "x"], ["3 problems", "lrr", "gamma: found 2", "seed: found 'x'"]),
-        (["--model_path", "./absent"], ["model_path", "no folder './absent'"]),
+        (["--model_path", "./absent"], ["model_path", "no such folder: './absent'"]),
         (["--model_path", "nobody/absent"], ["model_path", "cannot be reached"]),
         (["--ref_model", "./absent"], ["ref_model", "./absent"]),
         (["--env.args.tokenizer_path", "nobody/absent"], ["env.args.tokenizer_path", "cannot be reached"]),
@@ -95,7 +95,7 @@ def test_a_missing_and_an_unknown_config(run, tmp_path, capsys):
     assert main(["--config", "nlp_pppo.yaml"]) == 2
     message = capsys.readouterr().err
     assert "did you mean 'nlp_ppo.yaml'" in message
-    assert "configs/ holds: nlp_ppo.yaml" in message
+    assert "configs/ contains: nlp_ppo.yaml" in message
     assert main(["--config", "nlp_ppo.yaml"]) == 2  # found, but empty
     assert "3 problems" in capsys.readouterr().err
 

@@ -128,7 +128,7 @@ def test_mistakes_are_exit_code_2_and_write_nothing(extra, words, data, tmp_path
 
 def test_an_output_that_holds_something_is_refused(data, trained, capsys):
     assert run("--data_path", data, "--output", str(trained), *SMALL) == 2
-    assert "already holds" in capsys.readouterr().err
+    assert "is not empty" in capsys.readouterr().err
 
 
 def test_help_and_print_config(capsys):

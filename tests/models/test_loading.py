@@ -192,7 +192,7 @@ def test_loading_probes_left_padding(monkeypatch):
 
 def test_tokenizer_larger_than_the_embedding(tmp_path):
     path = save(tmp_path, gpt2(vocab_size=258))
-    with pytest.raises(UserError, match=r"tokenizer_path.*has 259 tokens, but the model .* for 258"):
+    with pytest.raises(UserError, match=r"tokenizer_path.*has 259 tokens, but the model .* for only 258"):
         load_models(settings(path), CPU)
     assert num_embeddings(gpt2(vocab_size=258)) == 258
 

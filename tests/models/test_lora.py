@@ -230,7 +230,7 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     assert load_weights(source, modules_of(second), CPU) == ["critic"]
     ours, theirs = (teacher_forced(t.models.policy, *EPISODES, 1.0).logprobs for t in (first, second))
     assert torch.equal(ours, theirs)
-    with pytest.raises(UserError, match=r"lora_A.* is \(4, 32\), here \(2, 32\)"):
+    with pytest.raises(UserError, match=r"lora_A.* has shape \(4, 32\) in the file, but \(2, 32\)"):
         load_weights(source, {"policy": load_models(config.model_copy(update={"lora_r": 2}), CPU).policy}, CPU)
     with pytest.raises(UserError, match="policy differs in lm"):
         load_weights(source, modules_of(build(paths["gpt2"], lora_target_modules=["c_attn"])), CPU)

@@ -240,8 +240,8 @@ def test_an_error_in_its_life_names_the_reward_and_the_line(nested, method, ask)
 @pytest.mark.parametrize(
     ("method", "value", "said"),
     [
-        ("metrics", {"coef": "high"}, "metrics() has 'high' as 'coef'; give a number"),
-        ("metrics", {"coef": None}, "metrics() has None as 'coef'; give a number"),
+        ("metrics", {"coef": "high"}, "metrics() returned 'high' for 'coef'; return a number"),
+        ("metrics", {"coef": None}, "metrics() returned None for 'coef'; return a number"),
         ("state_dict", {"seen": {1, 2}}, "state_dict() is not JSON (Object of type set is not JSON serializable)"),
         ("state_dict", [1.0], "state_dict() returned list; return a dict"),
     ],

@@ -53,7 +53,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path, cap
     state = state_in(tmp_path)
     state.begin(overwrite=False, resume=True, weights_from=None)
     assert (state.trainer.iteration, (tmp_path / "metrics.jsonl").read_text()) == (0, "")
-    assert "before its first checkpoint" in caplog.text
+    assert "has no checkpoint yet; the run starts from the beginning" in caplog.text
 
 
 def test_overwrite_removes_what_the_run_replaces(tmp_path):

@@ -10,6 +10,7 @@ from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.measure import Judges, measure
 from rlhf_dialog.evaluation.replies import Replies
+from rlhf_dialog.rewards.scoring import Scorer
 
 pytestmark = pytest.mark.usefixtures("price")
 
@@ -61,7 +62,7 @@ def test_what_a_reward_hears_before_it_scores(registered):
     check = ("validation", 0, True)  # of two references
     assert Price.told == [check, ("rollout", 1, True), ("rollout", 2, True), ("validation", 2, True)]
     Price.told.clear()
-    measure(Replies([Dialogue(["Hi ."], response="Ho .")], [2]), Judges(summed(Price())))
+    measure(Replies([Dialogue(["Hi ."], response="Ho .")], [2]), Judges(Scorer(summed(Price()))))
     assert Price.told == [("evaluation", 0, True)]
 
 
@@ -90,4 +91,4 @@ def test_weights_alone_start_with_a_new_price(registered, tmp_path, caplog):
     assert registered(*reward_class(0), *more) == 0
     state = json.loads((tmp_path / "run_results/new/checkpoints/iter_000000/trainer.json").read_text())
     assert state["reward"] == {"coef": 1.0}
-    assert "the state of the reward begin anew" in caplog.text
+    assert "the position in the data, the KL controller, the state of the reward" in caplog.text

@@ -19,7 +19,9 @@ def test_lines_are_stripped_and_the_last_may_end():
     assert text_lines(b" Hi . \r\nYes .\n", "a.txt") == ["Hi .", "Yes ."]
 
 
-@pytest.mark.parametrize(("data", "message"), [(b"", "a.txt: is empty"), (b"Hi .\n\nYes .", "a.txt, line 2: is blank")])
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"", "a.txt: the file is empty"), (b"Hi .\n\nYes .", "a.txt, line 2: the line is blank")]
+)
 def test_a_text_without_lines_and_a_blank_line_are_refused(data, message):
     with pytest.raises(UserError, match=message):
         text_lines(data, "a.txt")

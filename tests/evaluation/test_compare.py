@@ -1,0 +1,58 @@
+"""Comparisons: the temperature that matches, the sampling of both agents, what two tokenizers have in common."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.models.generation import Sampling
+
+
+def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
+    """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
+
+    def replies(agent, prompts, sampling, *_):
+        return agent if isinstance(agent, float) else sampling.temperature / 2
+
+    class Points(float):
+        def points(self):
+            return {"distinct_2": float(self)}
+
+    monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", replies)
+    monkeypatch.setattr("rlhf_dialog.evaluation.measure.measure", lambda found, judges: Points(found))
+
+    for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
+        systems = {"after": wanted, "before": "baseline"}
+        comparison = Comparison(systems, [Dialogue(["a"])], Judges(), Sampling(greedy=True))
+        assert comparison.matched_temperature() == temperature
+
+
+def test_an_option_replaces_the_agents_own_sampling():
+    own = Sampling(20, temperature=0.7, top_k=5, top_p=0.9)
+    given = {"temperature": None, "top_k": 0, "top_p": None}
+    assert sampling_like(own, given, min_new_tokens=2, greedy=True) == Sampling(20, 0.7, 0, 0.9, 2, True)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_sampling_out_of_range_is_refused(wrong):
+    given = {"temperature": None, "top_k": None, "top_p": None} | wrong
+    with pytest.raises(UserError, match=r"temperature must be at least 0\.0001, top_k at least 0, top_p above 0"):
+        sampling_like(Sampling(20), given, min_new_tokens=0, greedy=False)
+
+
+def test_what_counts_tokens_is_not_compared_between_two_tokenizers(monkeypatch, caplog):
+    def agent(*words: str) -> SimpleNamespace:
+        vocabulary = {word: number for number, word in enumerate(words)}
+        return SimpleNamespace(encoder=SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=lambda: vocabulary)))
+
+    found = {name: {"mean": 1.0, "low": 0.5, "high": 1.5} for name in ("mean_length", "rouge1")}
+    monkeypatch.setattr("rlhf_dialog.evaluation.measure.differences", lambda *_: dict(found))
+    for other, expected in ((agent("a"), 1.0), (agent("b"), None)):
+        comparison = Comparison({"after": agent("a"), "before": other}, [], Judges(), Sampling())
+        difference = comparison._difference({"after": None, "before": None})
+        assert difference["mean_length"]["mean"] == expected
+        assert difference["rouge1"]["mean"] == 1.0
+    assert "different tokenizers" in caplog.text
