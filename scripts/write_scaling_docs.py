@@ -84,7 +84,7 @@ def columns(found: Forecast) -> list[int]:
         ("Adam's state",),
         ("weights of the reference", "reference on"),
     )
-    standing = found.parts_in(found.peak)
+    standing = found.items_in(found.peak)
     named = [sum(part.bytes for part in standing if part.name.startswith(start)) for start in starts]
     return [*named, found.total - sum(named)]
 

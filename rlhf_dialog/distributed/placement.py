@@ -232,7 +232,7 @@ class Placement:
         for engine, module in self._shared_out:
             if isinstance(module, Policy | Critic):
                 ended = lambda engine=engine: deepspeed_engine.forget_trace(engine)  # noqa: E731
-                units += [Unit(part, blank, ended) for part, blank in _callable_parts(module, self.world.device)]
+                units += [Unit(part, blank, ended) for part, blank in _callable_modules(module, self.world.device)]
         return units
 
     @contextmanager
@@ -254,7 +254,7 @@ class Placement:
             yield
 
 
-def _callable_parts(module: Policy | Critic, device: torch.device) -> Iterator[tuple[nn.Module, Callable[[], Any]]]:
+def _callable_modules(module: Policy | Critic, device: torch.device) -> Iterator[tuple[nn.Module, Callable[[], Any]]]:
     """The modules of a model that a rollout calls, each with a function that calls it on one token."""
     one = torch.zeros(1, 1, dtype=torch.long, device=device)
     if isinstance(module, Critic):

@@ -14,7 +14,7 @@ from rlhf_dialog.training.rollout import Rollout
 def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[list[int]]:
     """The number of responses of each rank in each minibatch: one list per rank.
 
-    The responses of all ranks are dealt out one by one, so that the sizes of the minibatches, and those of each rank's parts,
+    The responses of all ranks are dealt out one by one, so that the sizes of the minibatches, and those of each rank's shares,
     differ by at most one response. For a single rank these are the sizes of `Tensor.tensor_split`.
 
     >>> minibatch_sizes([3, 2], 4)
@@ -30,20 +30,20 @@ def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[
     return sizes
 
 
-def parts_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[tuple[Rollout, Microbatch]]:
+def microbatches_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[tuple[Rollout, Microbatch]]:
     """The microbatches of the rows, filled up with blank ones to the number on the rank with the most rows (`num_rows`)."""
-    parts = [(rollout, part) for part in _microbatches(rollout, rows, size)]
-    missing = math.ceil(num_rows / size) - len(parts)
+    microbatches = [(rollout, own) for own in _microbatches(rollout, rows, size)]
+    missing = math.ceil(num_rows / size) - len(microbatches)
     if missing > 0:
-        parts += [blank_part(rollout)] * missing
-    return parts
+        microbatches += [blank_microbatch(rollout)] * missing
+    return microbatches
 
 
 def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
     return list(microbatches(rollout.prompt_mask, rollout.response_mask, rows, size)) if len(rows) else []
 
 
-def blank_part(rollout: Rollout) -> tuple[Rollout, Microbatch]:
+def blank_microbatch(rollout: Rollout) -> tuple[Rollout, Microbatch]:
     """A microbatch of one blank episode, which adds nothing to any loss or statistic."""
     episode = blank(rollout)
     return episode, Microbatch(

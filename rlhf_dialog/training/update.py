@@ -17,7 +17,7 @@ from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import all_finite, check_ratio, report_skipped
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import Metrics
-from rlhf_dialog.training.minibatches import blank_part, minibatch_sizes, parts_of
+from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class PPOUpdate:
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, clock: Clock) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
 
-        Returns the mean of each statistic over the minibatches whose step was made. Every rank adds rows of its own part, in
+        Returns the mean of each statistic over the minibatches whose step was made. Every rank adds rows of its own episodes, in
         its own order, to each minibatch. `iteration` is the number for messages, `clock` measures the time. Raises RunStopped
         as `optimizer_step` does.
         """
@@ -69,7 +69,7 @@ class PPOUpdate:
         """Run, once per process with several ranks, a first microbatch that changes nothing (see `Engine`)."""
         if self.world.size > 1 and not self.is_warm:
             no_tokens = rollout.response_mask.new_ones((), dtype=torch.long)
-            self.forward_backward(*blank_part(rollout), no_tokens, is_first=False, is_last=True)
+            self.forward_backward(*blank_microbatch(rollout), no_tokens, is_first=False, is_last=True)
             self._drop_gradients()
         self.is_warm = True
 
@@ -110,25 +110,29 @@ class PPOUpdate:
         num_tokens = self.world.sum(rollout.response_mask[rows].sum())
         totals: Metrics = {}
         suspects: list[int] = []
-        parts = parts_of(rollout, rows, self.config.per_device_microbatch_size, max(self.world.gather(len(rows))))
-        for number, (episodes, part) in enumerate(parts, 1):
-            statistics = self.forward_backward(episodes, part, num_tokens, is_first, is_last=number == len(parts))
+        microbatches = microbatches_of(
+            rollout, rows, self.config.per_device_microbatch_size, max(self.world.gather(len(rows)))
+        )
+        for number, (episodes, microbatch) in enumerate(microbatches, 1):
+            statistics = self.forward_backward(
+                episodes, microbatch, num_tokens, is_first, is_last=number == len(microbatches)
+            )
             found = {name: value.item() for name, value in statistics.items()}
             if episodes is rollout and not all_finite(found):
-                suspects += part.rows.tolist()
+                suspects += microbatch.rows.tolist()
             for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
         return dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True)), suspects
 
     def forward_backward(
-        self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool
+        self, rollout: Rollout, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool
     ) -> dict[str, Tensor]:
         """Add the gradient of one microbatch; returns the statistics to add up."""
         with ExitStack() as stack:
             for engine in self.engines.values():
                 stack.enter_context(engine.microbatch(is_last))
             with self.clock.measured("forward"):
-                losses, statistics = self.losses(rollout, part, num_tokens, is_first)
+                losses, statistics = self.losses(rollout, microbatch, num_tokens, is_first)
             with self.clock.measured("backward"):
                 for name, loss in losses.items():
                     self.engines[name].backward(loss)
@@ -144,12 +148,12 @@ class PPOUpdate:
         report_skipped(totals, guilty or whole_minibatch, bool(guilty), *limits)
 
     def losses(
-        self, rollout: Rollout, part: Microbatch, num_tokens: Tensor, is_first: bool
+        self, rollout: Rollout, microbatch: Microbatch, num_tokens: Tensor, is_first: bool
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The loss of a microbatch for each engine, as its share of the minibatch, and the statistics to add up; all scalars."""
-        config, at = self.config, (part.rows, part.response)
+        config, at = self.config, (microbatch.rows, microbatch.response)
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
-        new, values = self._teacher_forced(rollout, part)
+        new, values = self._teacher_forced(rollout, microbatch)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         if is_first:
             with self.world.fail_together():
@@ -175,14 +179,14 @@ class PPOUpdate:
         statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
         return losses, statistics
 
-    def _teacher_forced(self, rollout: Rollout, part: Microbatch) -> tuple[TeacherForced, Tensor | None]:
+    def _teacher_forced(self, rollout: Rollout, microbatch: Microbatch) -> tuple[TeacherForced, Tensor | None]:
         inputs = (
-            rollout.prompt_ids[part.rows, part.prompt],
-            rollout.prompt_mask[part.rows, part.prompt],
-            rollout.response_ids[part.rows, part.response],
-            rollout.response_mask[part.rows, part.response],
+            rollout.prompt_ids[microbatch.rows, microbatch.prompt],
+            rollout.prompt_mask[microbatch.rows, microbatch.prompt],
+            rollout.response_ids[microbatch.rows, microbatch.response],
+            rollout.response_mask[microbatch.rows, microbatch.response],
         )
-        support = None if rollout.support is None else rollout.support[part.rows, part.response]
+        support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
         new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
         values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values

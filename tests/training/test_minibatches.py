@@ -5,7 +5,7 @@ import torch
 from trainers import make_trainer
 
 from rlhf_dialog.models.generation import Microbatch
-from rlhf_dialog.training.minibatches import blank, minibatch_sizes, parts_of
+from rlhf_dialog.training.minibatches import blank, microbatches_of, minibatch_sizes
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,13 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
     trainer = make_trainer(top_k=5)
     trainer.step()
     rollout = trainer.rollout
-    parts = parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=7)
+    parts = microbatches_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=7)
     assert [len(part.rows) for _, part in parts] == [2, 1, 1, 1]
     assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
-    assert len(parts_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
-    assert [len(part.rows) for _, part in parts_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)] == [1]
+    assert len(microbatches_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
+    assert [
+        len(part.rows) for _, part in microbatches_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)
+    ] == [1]
     losses, statistics = trainer.update.losses(*parts[-1], num_tokens=torch.tensor(9), is_first=True)
     losses["policy"].backward()
     gradients = [p.grad for p in trainer.models.policy.parameters()]

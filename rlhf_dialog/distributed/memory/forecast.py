@@ -38,7 +38,7 @@ PHASES = ("loading", "rollout", "scoring", "reward", "update", "optimizer step")
 
 
 @dataclass(frozen=True)
-class Part:
+class Item:
     """The bytes of one item of memory; without `phases` it is there all the time."""
 
     name: str
@@ -49,16 +49,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The parts of a process's memory on the device that computes (a GPU's, or the machine's own) and away from it."""
+    """The items of a process's memory on the device that computes (a GPU's, or the machine's own) and away from it."""
 
-    parts: tuple[Part, ...]
+    items: tuple[Item, ...]
 
-    def parts_in(self, phase: str, on_host: bool = False) -> list[Part]:
-        """The parts that are in memory during a phase."""
-        return [part for part in self.parts if part.on_host == on_host and (not part.phases or phase in part.phases)]
+    def items_in(self, phase: str, on_host: bool = False) -> list[Item]:
+        """The items that are in memory during a phase."""
+        return [item for item in self.items if item.on_host == on_host and (not item.phases or phase in item.phases)]
 
     def of(self, phase: str, on_host: bool = False) -> int:
-        return sum(part.bytes for part in self.parts_in(phase, on_host))
+        return sum(item.bytes for item in self.items_in(phase, on_host))
 
     @property
     def peak(self) -> str:
@@ -67,7 +67,7 @@ class Forecast:
 
     @property
     def total(self) -> int:
-        """Bytes on the device at the peak: the permanent parts and those of the largest phase."""
+        """Bytes on the device at the peak: the permanent items and those of the largest phase."""
         return self.of(self.peak)
 
     @property
@@ -75,26 +75,26 @@ class Forecast:
         return max(self.of(phase, on_host=True) for phase in PHASES)
 
     @property
-    def largest(self) -> Part:
-        """The largest part at the peak."""
-        return max(self.parts_in(self.peak), key=lambda part: part.bytes)
+    def largest(self) -> Item:
+        """The largest item at the peak."""
+        return max(self.items_in(self.peak), key=lambda item: item.bytes)
 
     def table(self) -> str:
-        """One line for the total, one for the permanent parts, and one for the parts that each phase adds."""
+        """One line for the total, one for the permanent items, and one for the items that each phase adds."""
         host = f", and {human(self.host_total)} of host memory" if self.host_total else ""
         lines = [f"memory forecast per process, without libraries: {human(self.total)} (in the {self.peak}){host}"]
-        groups = {"always": [part for part in self.parts if not part.phases]}
+        groups = {"always": [item for item in self.items if not item.phases]}
         for phase in PHASES:
-            groups[phase] = [part for part in self.parts if phase in part.phases]
-        for title, parts in groups.items():
-            if parts:
-                on_device = sum(part.bytes for part in parts if not part.on_host)
-                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_described, parts))}")
+            groups[phase] = [item for item in self.items if phase in item.phases]
+        for title, items in groups.items():
+            if items:
+                on_device = sum(item.bytes for item in items if not item.on_host)
+                lines.append(f"  {title} {human(on_device)}: {', '.join(map(_described, items))}")
         return "\n".join(lines)
 
 
-def _described(part: Part) -> str:
-    return f"{part.name} {human(part.bytes)}{' of host memory' if part.on_host else ''}"
+def _described(item: Item) -> str:
+    return f"{item.name} {human(item.bytes)}{' of host memory' if item.on_host else ''}"
 
 
 def human(num_bytes: float) -> str:
@@ -105,23 +105,23 @@ def human(num_bytes: float) -> str:
 def forecast(policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes] | None, setting: Setting) -> Forecast:
     """The memory of one process. `reference` None: as large as the policy; `judges`: the models of the reward by name."""
     reference = reference or policy
-    parts = _trained("policy", policy, policy.parameters, setting)
+    items = _trained("policy", policy, policy.parameters, setting)
     if setting.critic == "separate":
-        parts += _trained("critic", policy, policy.trunk, setting)
+        items += _trained("critic", policy, policy.trunk, setting)
     if setting.holds_reference:
-        parts += _frozen("reference", reference, setting.weight_bytes, "scoring", setting)
+        items += _frozen("reference", reference, setting.weight_bytes, "scoring", setting)
     kept = replace(setting, frozen_stage=setting.judge_stage, frozen_offload=setting.judge_offload)
     for name, judge in (judges or {}).items():
-        parts += _frozen(name, judge, 4, "reward", kept)
+        items += _frozen(name, judge, 4, "reward", kept)
         length = min(setting.prompt + setting.response, judge.positions or 2**31)
         live = live_bytes(judge, setting.classifier_batch * length, length)
-        parts.append(Part(f"activations of the {name}", live, ("reward",)))
+        items.append(Item(f"activations of the {name}", live, ("reward",)))
     if setting.on_cuda:
         second = max(policy.parameters, reference.parameters) if setting.holds_reference else 0
         both = 4 * (policy.parameters + second)
-        parts.append(Part("models on their way to the device", both, ("loading",), on_host=True))
-    parts += _rollout(policy, setting) + _scoring(policy, reference, setting) + _update(policy, setting)
-    return Forecast(tuple(part for part in parts if part.bytes))
+        items.append(Item("models on their way to the device", both, ("loading",), on_host=True))
+    items += _rollout(policy, setting) + _scoring(policy, reference, setting) + _update(policy, setting)
+    return Forecast(tuple(item for item in items if item.bytes))
 
 
 def trained_count(sizes: Sizes, weights: int, setting: Setting) -> int:
@@ -129,7 +129,7 @@ def trained_count(sizes: Sizes, weights: int, setting: Setting) -> int:
     return lora_parameters(sizes, setting.lora_rank, setting.lora_targets) if setting.lora_rank else weights
 
 
-def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[Part]:
+def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[Item]:
     """Weights, gradients and Adam's state: 4 + 4 + 8 bytes for each trained parameter in fp32.
 
     ZeRO (arXiv 1910.02054, section 5 and figure 1) partitions the optimizer state over the processes in stage 1, also the
@@ -144,37 +144,37 @@ def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[Pa
     state = (12 if stage or setting.precision == "half" else 8) * trained // (world if stage else 1)
     away = setting.offload_optimizer and stage >= 2
     gradients = (4 if away else width) * trained // (world if stage >= 2 else 1)
-    parts = [
-        Part(
+    items = [
+        Item(
             f"weights of the {name}",
             width * held // (world if stage == 3 else 1),
             (),
             setting.offload_param and stage == 3,
         ),
-        Part(f"Adam's state of the {name}", state, (), setting.offload_optimizer and stage > 0),
-        Part(f"gradients of the {name}", gradients, ("update", "optimizer step"), away),
+        Item(f"Adam's state of the {name}", state, (), setting.offload_optimizer and stage > 0),
+        Item(f"gradients of the {name}", gradients, ("update", "optimizer step"), away),
     ]
     if stage == 3:
         live = min(held, MAX_LIVE_PARAMETERS) * width
-        parts.append(Part(f"gathered parameters of the {name}", live, ("scoring", "update")))
+        items.append(Item(f"gathered parameters of the {name}", live, ("scoring", "update")))
         if name == "policy":
             whole = held * width if setting.gather_for_generation else live
-            parts.append(Part("parameters gathered for the rollout", whole, ("rollout",)))
-    return parts
+            items.append(Item("parameters gathered for the rollout", whole, ("rollout",)))
+    return items
 
 
-def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -> list[Part]:
+def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -> list[Item]:
     """Weights without gradients, `width` bytes each."""
     whole = width * sizes.parameters
     if setting.frozen_stage == 3:
         live = width * min(sizes.parameters, MAX_LIVE_PARAMETERS)
-        partition = Part(f"weights of the {name}", whole // setting.world_size, (), setting.frozen_offload)
-        return [partition, Part(f"gathered parameters of the {name}", live, (phase,))]
-    weights = Part(f"weights of the {name}", whole, (), setting.frozen_offload)
-    return [weights, Part(f"{name} on the device", whole, (phase,))] if setting.frozen_offload else [weights]
+        partition = Item(f"weights of the {name}", whole // setting.world_size, (), setting.frozen_offload)
+        return [partition, Item(f"gathered parameters of the {name}", live, (phase,))]
+    weights = Item(f"weights of the {name}", whole, (), setting.frozen_offload)
+    return [weights, Item(f"{name} on the device", whole, (phase,))] if setting.frozen_offload else [weights]
 
 
-def _rollout(sizes: Sizes, setting: Setting) -> list[Part]:
+def _rollout(sizes: Sizes, setting: Setting) -> list[Item]:
     """Keys and values of every layer for the rows generated at once, the pass over their prompts, and logits to sample from."""
     rows, length = min(setting.rows, setting.rows_at_once), setting.prompt + setting.response
     cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
@@ -182,28 +182,28 @@ def _rollout(sizes: Sizes, setting: Setting) -> list[Part]:
     buffers = 8 if setting.filtered else 4  # a filter sorts: int64 indices and a sorted copy
     features = setting.rows * setting.response * sizes.hidden * setting.float_bytes if setting.filtered else 0
     return [
-        Part("cache of keys and values", cache, ("rollout",)),
-        Part("activations of the prompts", prompts, ("rollout",)),
-        Part("logits to draw from", rows * sizes.vocab * 4 * buffers, ("rollout",)),
-        Part("hidden states for the unfiltered KL", features, ("rollout", "scoring")),
-        Part("kept token ids", setting.rows * setting.response * setting.top_k * 8),
-        Part("bf16 copies of weights", _bf16_copies(sizes, setting), ("rollout",)),
+        Item("cache of keys and values", cache, ("rollout",)),
+        Item("activations of the prompts", prompts, ("rollout",)),
+        Item("logits to draw from", rows * sizes.vocab * 4 * buffers, ("rollout",)),
+        Item("hidden states for the unfiltered KL", features, ("rollout", "scoring")),
+        Item("kept token ids", setting.rows * setting.response * setting.top_k * 8),
+        Item("bf16 copies of weights", _bf16_copies(sizes, setting), ("rollout",)),
     ]
 
 
-def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Part]:
+def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Item]:
     """Passes over microbatches without gradients, one model after the other."""
     length = setting.prompt + setting.response
     tokens = min(setting.microbatch, setting.rows) * length
     live = max(live_bytes(sizes, tokens, length, setting.float_bytes) for sizes in (policy, reference))
     return [
-        Part("activations without gradients", live, ("scoring",)),
-        Part("logits", _logits(policy, setting), ("scoring",)),
-        Part("bf16 copies of weights", _bf16_copies(policy, setting), ("scoring",)),
+        Item("activations without gradients", live, ("scoring",)),
+        Item("logits", _logits(policy, setting), ("scoring",)),
+        Item("bf16 copies of weights", _bf16_copies(policy, setting), ("scoring",)),
     ]
 
 
-def _update(sizes: Sizes, setting: Setting) -> list[Part]:
+def _update(sizes: Sizes, setting: Setting) -> list[Item]:
     """Passes over microbatches with gradients, and the temporary memory of the optimizer step.
 
     On a GPU, torch's AdamW takes the root of all second moments at once; on a CPU, it uses two buffers of one parameter at a
@@ -221,11 +221,11 @@ def _update(sizes: Sizes, setting: Setting) -> list[Part]:
     largest = min(sizes.largest, trained)
     temporaries = 4 * trained // (setting.world_size if setting.zero_stage else 1) if setting.on_cuda else 8 * largest
     return [
-        Part("activations", kept * trunks, ("update",)),
-        Part("logits", _logits(sizes, setting), ("update",)),
-        Part("bf16 copies of weights", _bf16_copies(sizes, setting) * trunks, ("update",)),
-        Part("a second gradient", setting.weight_bytes * largest, ("update",)),
-        Part("temporaries of Adam", 0 if setting.offload_optimizer else temporaries, ("optimizer step",)),
+        Item("activations", kept * trunks, ("update",)),
+        Item("logits", _logits(sizes, setting), ("update",)),
+        Item("bf16 copies of weights", _bf16_copies(sizes, setting) * trunks, ("update",)),
+        Item("a second gradient", setting.weight_bytes * largest, ("update",)),
+        Item("temporaries of Adam", 0 if setting.offload_optimizer else temporaries, ("optimizer step",)),
     ]
 
 
@@ -265,7 +265,7 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
         if free is not None and needed > free:
             helps = "; ".join(remedies(sizes, setting)) or "use a smaller model"
             logger.warning(
-                "this run may not fit in memory: it needs about %s (in the %s), but %s are free on %s; the largest part is %s. "
+                "this run may not fit in memory: it needs about %s (in the %s), but %s are free on %s; the largest item is %s. "
                 "To lower it: %s",
                 human(needed),
                 found.peak,

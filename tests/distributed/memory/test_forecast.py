@@ -25,7 +25,7 @@ from rlhf_dialog.distributed.memory import forecast as forecast_module
 from rlhf_dialog.distributed.memory.forecast import (
     PHASES,
     Forecast,
-    Part,
+    Item,
     forecast,
     human,
     read_sizes,
@@ -42,7 +42,7 @@ PLAIN = Setting(rows=8, microbatch=4, prompt=90, response=10)
 def parts(found: Forecast) -> dict[str, int]:
     """Bytes by name, of device and host, summed over parts of one name."""
     sums: dict[str, int] = {}
-    for part in found.parts:
+    for part in found.items:
         sums[part.name] = sums.get(part.name, 0) + part.bytes
     return sums
 
@@ -96,7 +96,7 @@ def test_offloading_moves_bytes_to_the_host():
     setting = replace(PLAIN, zero_stage=2, world_size=4, offload_optimizer=True, precision="half")
     found = forecast(BILLION, None, None, setting)
     assert found.host_total == (12e9 + 4e9) / 4  # master copy, moments; gradients in fp32
-    assert not [part for part in found.parts_in("update") if "Adam" in part.name or "gradients" in part.name]
+    assert not [part for part in found.items_in("update") if "Adam" in part.name or "gradients" in part.name]
     stage_1 = forecast(BILLION, None, None, replace(setting, zero_stage=1))
     assert stage_1.host_total == 3e9
     away = forecast(BILLION, None, None, replace(setting, zero_stage=3, offload_param=True))
@@ -104,7 +104,7 @@ def test_offloading_moves_bytes_to_the_host():
     assert parts(away)["gathered parameters of the policy"] == 2e9
     frozen = forecast(BILLION, None, None, replace(PLAIN, frozen_offload=True))
     assert frozen.host_total == 4e9
-    on_device = {phase: [part.name for part in frozen.parts_in(phase)] for phase in ("scoring", "update")}
+    on_device = {phase: [part.name for part in frozen.items_in(phase)] for phase in ("scoring", "update")}
     assert "reference on the device" in on_device["scoring"]
     assert not any("reference" in name for name in on_device["update"])
     judged = forecast(
@@ -187,9 +187,9 @@ def test_more_of_anything_needs_more():
 
 
 def test_total_is_what_stands_always_and_the_largest_phase():
-    found = Forecast((Part("a", 10), Part("b", 5, ("rollout",)), Part("c", 3, ("update",)), Part("d", 4, ("update",))))
+    found = Forecast((Item("a", 10), Item("b", 5, ("rollout",)), Item("c", 3, ("update",)), Item("d", 4, ("update",))))
     assert (found.total, found.peak, found.largest.name, found.host_total) == (17, "update", "a", 0)
-    away = Forecast((*found.parts, Part("e", 100, ("update",), on_host=True)))
+    away = Forecast((*found.items, Item("e", 100, ("update",), on_host=True)))
     assert (away.total, away.host_total) == (17, 100)
 
 
@@ -380,7 +380,7 @@ def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_wei
     few = {"rollout_batch_size": 8, "num_mini_batch": 1, "ppo_epoch": 2, "max_new_tokens": 12}
     configs = [settings(model_path=str(tmp_path / name), **few, **keys) for name in ("warm", "real")]
     told = forecast(*read_sizes(configs[1]), setting_of(configs[1]))
-    always = sum(part.bytes for part in told.parts if not part.phases or "gradients" in part.name)
+    always = sum(part.bytes for part in told.items if not part.phases or "gradients" in part.name)
     assert abs(always / told.total - of_weights) < 0.1  # the run is what its name says
     measured = int(output_of("-c", RUN, json.dumps([config.model_dump() for config in configs])))
     print(f"forecast {human(told.total)}, measured {human(measured)}: {told.total / measured:.2f}")
@@ -396,7 +396,7 @@ def test_the_forecast_counts_models_of_any_reward(depth, judges, tmp_path):
     make_trainer().models.policy.lm.config.save_pretrained(tmp_path / "lm")
     policy, reference, found = read_sizes(CONFIG.model_copy(update=config_of(**keys)))
     assert {name: sizes.parameters for name, sizes in found.items()} == {"judge": built.num_parameters()}
-    parts = {part.name: part.bytes for part in forecast(policy, reference, found, setting_of(CONFIG)).parts}
+    parts = {part.name: part.bytes for part in forecast(policy, reference, found, setting_of(CONFIG)).items}
     assert parts["weights of the judge"] == 4 * built.num_parameters()
 
 
