@@ -19,7 +19,7 @@ test: .venv/installed-dev
 	$(BIN)/python -m pytest -q -n 2 --durations=10
 
 test-fast: .venv/installed-dev
-	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart"
+	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart and not ci"
 
 test-all: .venv/installed-dev
 	$(BIN)/python -m pytest -q -n 2 -m ""

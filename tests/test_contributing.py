@@ -69,7 +69,7 @@ def test_the_commands_links_and_marks_exist():
     assert all(f"\n{line.split()[1]}:" in makefile for line in COMMANDS if line.startswith("make"))
     assert all((ROOT / target).is_file() for target in re.findall(r"\]\(([^)]+)\)", PAGE))
     marks = re.findall(r'^    "(\w+): ', settings, re.MULTILINE)
-    assert len(marks) == 6
+    assert len(marks) == 7
     assert all(f"`{mark}`" in PAGE for mark in marks)
 
 
@@ -81,7 +81,7 @@ def test_an_edit_that_fits_no_place_or_two_is_an_error():
             edited("a\nb\na\n", edit)
 
 
-@pytest.mark.thorough
+@pytest.mark.ci
 def test_the_tests_of_the_recipes_pass(house):
     chosen = [(words[3], words[5] if words[4:5] == ["-k"] else Path(words[3]).stem) for words in TESTS]
     paths = dict.fromkeys(path for path, _ in chosen)
@@ -91,7 +91,7 @@ def test_the_tests_of_the_recipes_pass(house):
         assert any(line.startswith(f"{path}::") and keyword in line for line in passed), path
 
 
-@pytest.mark.thorough
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("recipe", "shown"),
     [
@@ -108,7 +108,7 @@ def test_the_commands_of_a_recipe_show_that_it_works(house, recipe, shown):
     assert shown in out
 
 
-@pytest.mark.thorough
+@pytest.mark.ci
 def test_the_copy_keeps_the_rules(house):
     """The layout, the style, and the generated page with the new names."""
     run_in(house, sys.executable, "scripts/write_config_docs.py")

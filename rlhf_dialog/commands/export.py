@@ -16,7 +16,14 @@ from rlhf_dialog.models.loading import build_trained, load_causal_lm, load_token
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.weights import load_module
-from rlhf_dialog.runs.checkpoint import damage_told, newest_checkpoint, read_state, save_agent
+from rlhf_dialog.runs.checkpoint import (
+    checkpoints_of,
+    damage_told,
+    iteration_of,
+    newest_checkpoint,
+    read_state,
+    save_agent,
+)
 from rlhf_dialog.runs.identity import model_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -87,18 +94,19 @@ def export(
 def _chosen(run: Path, checkpoint: str | None) -> Path:
     """The checkpoint of that name or number, or the newest. Raises UserError with the list of checkpoints."""
     folder = run / "checkpoints"
-    names = sorted(path.name for path in folder.glob("iter_*") if re.fullmatch("iter_[0-9]+", path.name))
-    if not names:
+    found = checkpoints_of(folder)
+    if not found:
         has_begun = (run / "config.yaml").is_file()
-        found = "has no checkpoint yet" if has_begun else "is not a run folder with checkpoints"
-        raise UserError(f"--run: '{run}' {found}; choose another run folder, e.g. run_results/first")
+        reason = "has no checkpoint yet" if has_begun else "is not a run folder with checkpoints"
+        raise UserError(f"--run: '{run}' {reason}; choose another run folder, e.g. run_results/first")
     if checkpoint is None:
-        return newest_checkpoint(folder) or folder / names[-1]
+        return newest_checkpoint(folder) or found[-1]
     number = re.fullmatch("(?:iter_)?([0-9]+)", checkpoint)
-    for name in names:
-        if number and int(name.removeprefix("iter_")) == int(number[1]):
-            return folder / name
-    raise UserError(f"--checkpoint: there is no '{checkpoint}' in {folder}; choose one of {', '.join(names)}")
+    for path in found:
+        if number and iteration_of(path) == int(number[1]):
+            return path
+    names = ", ".join(path.name for path in found)
+    raise UserError(f"--checkpoint: there is no '{checkpoint}' in {folder}; choose one of {names}")
 
 
 def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:

@@ -98,7 +98,7 @@ class WandbTracker:
             entity=config.wandb_entity,
             name=config.experiment_name,
             config=config.model_dump(),
-            dir=str(folder),
+            dir=str(folder.absolute()),  # the process that writes may have another working directory
             mode=mode,  # type: ignore[arg-type]
             settings=wandb.Settings(console="off"),
         )

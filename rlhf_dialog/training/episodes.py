@@ -93,25 +93,25 @@ def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Respo
     """The replies of each episode in one row, with the user's turns between them."""
     if len(rounds) == 1:
         return rounds[0].responses
-    masks = [part.responses.mask for part in rounds]
+    masks = [one.responses.mask for one in rounds]
     device, shape = masks[0].device, (len(behind), max(map(len, behind)))
-    rows, columns = (torch.cat(x) for x in zip(*(_places(part) for part in rounds), strict=True))
+    rows, columns = (torch.cat(x) for x in zip(*(_places(one) for one in rounds), strict=True))
     found: dict[str, Tensor | None] = {}
     for name in (field.name for field in fields(Responses) if field.name not in ("ids", "mask", "truncated")):
-        parts = [getattr(part.responses, name) for part in rounds]
-        if parts[0] is None:
+        of_rounds = [getattr(one.responses, name) for one in rounds]
+        if of_rounds[0] is None:
             found[name] = None
             continue
         empty = -1 if name == "support" else 0
-        x = torch.cat(as_wide([part[mask] for part, mask in zip(parts, masks, strict=True)], empty))
+        x = torch.cat(as_wide([x[mask] for x, mask in zip(of_rounds, masks, strict=True)], empty))
         found[name] = x.new_full((*shape, *x.shape[1:]), empty).index_put_((rows, columns), x)
     ids = torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in behind], device=device)
     mask = torch.zeros(shape, dtype=torch.bool, device=device).index_put_((rows, columns), torch.ones_like(rows).bool())
     return Responses(ids, mask, mask.new_zeros(shape[0]), **found)  # type: ignore[arg-type]
 
 
-def _places(part: _Round) -> tuple[Tensor, Tensor]:
+def _places(one: _Round) -> tuple[Tensor, Tensor]:
     """Rows and columns, each (n,), of the n tokens of a round within the joined responses."""
-    mask = part.responses.mask
-    rows, starts = (torch.tensor(x, device=mask.device).unsqueeze(1) for x in (part.rows, part.starts))
+    mask = one.responses.mask
+    rows, starts = (torch.tensor(x, device=mask.device).unsqueeze(1) for x in (one.rows, one.starts))
     return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]

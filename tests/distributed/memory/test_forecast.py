@@ -368,6 +368,7 @@ print(peak() - before)
     ],
     ids=["weights", "activations"],
 )
+@pytest.mark.ci
 def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_weights):
     """Within a quarter of the peak of a real trainer's step.
 
