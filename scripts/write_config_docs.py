@@ -10,8 +10,9 @@ from rlhf_dialog.commands.command_line import key_rows
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import NO_EFFECT, Config
 
+BUILT_IN = ("rlhf_dialog.rewards.", "rlhf_dialog.metrics.")
 REWARDS, VEC_INFOS = (
-    sorted(name for name, cls in registry.classes.items() if cls.__module__.startswith("rlhf_dialog."))
+    sorted(name for name, cls in registry.classes.items() if cls.__module__.startswith(BUILT_IN))
     for registry in (RewardFactory, VecInfoFactory)
 )
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIG.md"
