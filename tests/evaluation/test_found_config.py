@@ -226,7 +226,7 @@ def test_a_class_of_the_user_is_built_for_a_stranger_only_if_it_says_that_it_may
 
 def test_every_built_in_reward_says_itself_what_it_reaches():
     of_the_package = {
-        name: cls for name, cls in RewardFactory.classes.items() if cls.__module__.startswith("rlhf_dialog.")
+        name: cls for name, cls in RewardFactory.classes.items() if cls.__module__.startswith("rlhf_dialog.rewards.")
     }
     assert set(of_the_package) >= BUILT_IN
     for name, cls in of_the_package.items():
