@@ -359,7 +359,9 @@ def bytes_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("limit", [1_500, 30_000, 120_000])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(1_500, marks=pytest.mark.ci), 30_000, pytest.param(120_000, marks=pytest.mark.ci)]
+)
 def test_a_file_that_may_not_grow_ends_the_run_with_one_message(starter, world, tmp_path, limit):
     """The limits stop config.yaml, and two files of the first checkpoint."""
     folder = write_config(tmp_path, world, max_iterations=4, eval_interval=1)
