@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from zero_files import ZERO3, write_json
 
 from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.commands import export
 
 pytest.importorskip("deepspeed")
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.whole_run]
@@ -90,6 +91,15 @@ def test_going_back(ppo, tmp_path, stage):
     found, expected = numbers(lines()), numbers(lines(Path("run_results/short")))
     for line, wanted in zip(found, expected, strict=True):
         assert line == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_newest_checkpoint_is_exported_by_one_process_without_deepspeed(ppo, tmp_path, stage):
+    ended = ppo(2, *deepspeed_keys(tmp_path, stage, bf16={"enabled": True}), "--use_share_model", "true")
+    assert codes(ended) == [0, 0], ended[0][2]
+    assert export.main(["--run", str(RUN), "--output", "out"]) == 0
+    wanted = {path.name: path.read_bytes() for path in (RUN / "agent").iterdir()}
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == wanted
 
 
 def test_bf16(ppo, tmp_path):
