@@ -12,6 +12,8 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.compare import SWEEP
 from rlhf_dialog.evaluation.replies import pick_prompts
 
+pytestmark = pytest.mark.thorough
+
 RUN = {"score", "length_match", "reference_perplexity"}
 
 

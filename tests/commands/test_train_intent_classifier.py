@@ -10,6 +10,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 
+pytestmark = pytest.mark.thorough
+
 SMALL = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48", "--device", "cpu"]
 THREADS = ["--pytorch_threads", "1"]
 

@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_dialog.commands import train_sft
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
+pytestmark = pytest.mark.thorough
+
 SMALL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--device", "cpu", "--evals", "1"]
 THREADS = ["--pytorch_threads", "1"]
 

@@ -20,7 +20,7 @@ from rlhf_dialog.evaluation.found_config import number_in, read_run_config
 from rlhf_dialog.rewards import LengthMatch, remote
 from rlhf_dialog.rewards.composite import reaches_out
 
-pytestmark = pytest.mark.usefixtures("no_proxy")
+pytestmark = [pytest.mark.usefixtures("no_proxy"), pytest.mark.thorough]
 LENGTH = {"id": "LengthMatch"}
 BUILT_IN = {"CompositeReward", "Intent", "LengthMatch", "Meteor", "NLPReward", "RemoteReward"}
 

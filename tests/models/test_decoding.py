@@ -17,6 +17,8 @@ from rlhf_dialog.models.policy import Critic
 from rlhf_dialog.training.episodes import Episodes
 from rlhf_dialog.training.rollout import _teacher_forced
 
+pytestmark = pytest.mark.thorough
+
 FILTERS = ({}, {"top_k": 8}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.9})
 FLOATS = ("logprobs", "entropy", "values")
 

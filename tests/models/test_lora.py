@@ -25,6 +25,8 @@ from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
 from rlhf_dialog.training.trainer import PPOTrainer
 
+pytestmark = pytest.mark.thorough
+
 R, ALPHA = 4, 6.0
 
 

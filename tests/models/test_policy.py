@@ -24,6 +24,8 @@ from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.policy import Critic, Policy, packs
 
+pytestmark = pytest.mark.thorough
+
 
 @every_kind
 def test_what_packs_and_whose_head_is_plain(kind):

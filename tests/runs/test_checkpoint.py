@@ -28,6 +28,8 @@ from rlhf_dialog.runs.checkpoint import (
     save_checkpoint,
 )
 
+pytestmark = pytest.mark.thorough
+
 CPU = torch.device("cpu")
 KINDS = {
     "shared trunk": {},
