@@ -68,13 +68,21 @@ def new_gpt2(
 
 
 def new_pair_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """A lower-case WordPiece that joins two turns as `[CLS] last_turn [SEP] response [SEP]`, types 0 and 1."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False)
+    """A lower-case WordPiece that joins two turns as `[CLS] last_turn [SEP] response [SEP]`, types 0 and 1.
+
+    The same texts give the same vocabulary in every process: the trainer would number the continuing characters (`##a`) in the
+    order of a random hash, and break ties between equally frequent pairs by those numbers, so they are given to it, sorted.
+    """
+    tokenizer = _lower_case_words(models.WordPiece(unk_token="[UNK]"))
+    characters = sorted({character for text in texts for word in _words(tokenizer, text) for character in word})
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL, *(f"##{character}" for character in characters)],
+        show_progress=False,
+    )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = _lower_case_words(tokenizer.model)  # without the characters as special tokens
+    tokenizer.add_special_tokens(SPECIAL)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -89,6 +97,18 @@ def new_pair_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> Pr
         model_max_length=max_length,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
+
+
+def _lower_case_words(model: models.WordPiece) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _words(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
 
 
 def new_bert(

@@ -1,5 +1,8 @@
 """New tokenizers and models for a training from nothing."""
 
+import subprocess
+import sys
+
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -39,3 +42,21 @@ def test_a_pair_is_joined_in_lower_case_with_types():
     assert (bert.config.vocab_size, bert.num_labels) == (len(tokenizer), 2)
     with pytest.raises(UserError, match="hidden_size: 9 is not a multiple of num_heads 2"):
         new_bert(tokenizer, 1, 2, 9, 32)
+
+
+def test_every_process_learns_the_same_vocabulary():
+    """tokenizers alone numbers `##a`, and breaks ties, in the order of a hash that differs from process to process."""
+    program = """
+from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
+texts = [f"{a}{b}{c} {c}{a}b{b}" for a in "abcdefgh" for b in "mnopqrst" for c in "uvwxyz"]
+print(sorted(new_pair_tokenizer(texts, 150, 32).get_vocab().items()))
+"""
+    found = {subprocess.check_output([sys.executable, "-c", program], text=True) for _ in range(3)}
+    assert len(found) == 1
+    assert "'##a'" in found.pop()
+
+
+def test_a_continuing_character_in_a_text_is_not_a_special_token():
+    tokenizer = new_pair_tokenizer(["where is the ladder", "# # no . 5"], 60, 32)
+    assert set(tokenizer.all_special_tokens) == {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}
+    assert tokenizer.tokenize("##a") == ["#", "#", "a"]
