@@ -8,7 +8,8 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  registers its classes
 from rlhf_dialog.commands.command_line import key_rows
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
-from rlhf_dialog.config.schema import NO_EFFECT, Config
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.synonyms import NO_EFFECT
 
 BUILT_IN = ("rlhf_dialog.rewards.", "rlhf_dialog.metrics.")
 REWARDS, VEC_INFOS = (

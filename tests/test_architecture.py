@@ -112,7 +112,7 @@ def test_what_speaks_text_has_no_tensors(path):
 
 def test_the_mathematics_import_torch_and_masks_alone():
     found = imports((PACKAGE / "training" / "ppo.py").read_text(encoding="utf-8"))
-    assert {name.split(".")[0] for name in found} <= {"dataclasses", "math", "torch", "rlhf_dialog"}
+    assert {name.split(".")[0] for name in found} <= {"dataclasses", "math", "torch", "typing", "rlhf_dialog"}
     assert {name for name in found if name.startswith("rlhf_dialog") and ".models.masks." not in name} == set()
 
 

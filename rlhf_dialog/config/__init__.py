@@ -1,6 +1,6 @@
 """Every key and its errors; names -> classes.
 
-- **The keys are OpenRL's.** Those that have no meaning here are in `schema.NO_EFFECT` with the reason, and the log
+- **The keys are OpenRL's.** Those that have no meaning here are in `synonyms.NO_EFFECT` with the reason, and the log
   names them. Data and sampling keys (`context_size`, `max_new_tokens`, `drop_overlap` ...) are at the top level, so
   that the scripts' flat configurations share them; `env.args` holds only the two keys that OpenRL has there.
 - **All mistakes come at once**, each with its dotted key, the value and a suggestion. docs/CONFIG.md is generated

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 import rlhf_dialog
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
-from rlhf_dialog.config.schema import NO_EFFECT, Config, Settings
-from rlhf_dialog.config.synonyms import hint
+from rlhf_dialog.config.schema import Config, Settings
+from rlhf_dialog.config.synonyms import NO_EFFECT, hint
 from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)

@@ -249,6 +249,13 @@ class RewardKeys(Settings):
     kl_target: float = Field(0.05, gt=0, description="KL per token that the controller aims for")
     kl_rate: float = Field(0.1, ge=0, description="step size of the controller; 0: kl_coef stays fixed")
     kl_clip: float = Field(0.2, gt=0, description="limit of the controller's relative error")
+    kl_hold: bool = Field(True, description="the coefficient does not fall before the KL has reached its target once")
+    kl_coef_max: float | None = Field(10.0, gt=0, description="upper bound of the coefficient; null: none")
+    kl_in: Literal["reward", "loss"] = Field(
+        "reward",
+        description="reward: the sampled log-ratio of each token is subtracted from its reward; loss: the exact KL over the "
+        "vocabulary is added to the loss, beside advantages that may be whitened",
+    )
     truncation_penalty: float = Field(
         0.0, ge=0, description="amount subtracted from the score of a response that was cut at max_new_tokens"
     )
@@ -351,6 +358,13 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
                 f"rollout_batch_size: {self.rollout_batch_size} responses cannot be divided into {n} per prompt "
                 f"(num_responses_per_prompt); use a multiple of {n}"
             )
+        if self.kl_coef_max is not None and self.kl_coef > self.kl_coef_max:
+            raise ValueError(f"kl_coef: {self.kl_coef:g} is above kl_coef_max {self.kl_coef_max:g}; raise kl_coef_max")
+        if self.kl_in == "loss" and (self.use_deepspeed or self.ref_ds_config):
+            key = "use_deepspeed" if self.use_deepspeed else "ref_ds_config"
+            raise ValueError(
+                f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward"
+            )
         if self.use_deepspeed and (self.use_lora or self.uses_fp16):
             key = "use_lora" if self.use_lora else "amp_dtype"
             raise ValueError(
@@ -365,29 +379,3 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
     @property
     def uses_fp16(self) -> bool:
         return self.use_amp and self.amp_dtype == "fp16"
-
-
-NO_EFFECT = {
-    "hidden_size": "the language model defines its own width",
-    "use_recurrent_policy": "a language model has no recurrent state",
-    "use_naive_recurrent_policy": "a language model has no recurrent state",
-    "data_chunk_length": "a language model has no recurrent state",
-    "recurrent_N": "a language model has no recurrent state",
-    "n_rollout_threads": "set env_num instead",
-    "num_env_steps": "set total_time_steps instead",
-    "mini_batch_size": "set num_mini_batch instead",
-    "use_popart": "set use_valuenorm instead",
-    "use_proper_time_limits": "the length limit is part of the task: the value after a truncated response is 0",
-    "use_value_active_masks": "padding is always excluded",
-    "use_policy_active_masks": "padding is always excluded",
-    "use_policy_vhead": "set use_share_model instead",
-    "policy_value_loss_coef": "it is an option of use_policy_vhead, which has no effect either",
-    "use_joint_action_loss": "there is one agent",
-    "callbacks": "callbacks are not supported; register a vec-info class, or call PPOTrainer.step() yourself",
-    "log_each_episode": "every iteration is logged",
-    "use_eval": "set eval_interval instead",
-    "eval_metrics": "all are logged; set eval_metric to the one that selects the best checkpoint",
-    "load_optimizer": "--resume restores the optimizer",
-    "model_dir": "set model_path instead",
-    "save_dir": "set run_dir and experiment_name instead",
-}

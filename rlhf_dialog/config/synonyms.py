@@ -1,4 +1,4 @@
-"""The names of the keys of TRL, OpenRLHF and DeepSpeed-Chat here, and what to do if there is no such key."""
+"""The names of the keys of TRL, OpenRLHF and DeepSpeed-Chat here, what to do if there is no such key, and OpenRL's idle keys."""
 
 import re
 from collections.abc import Collection
@@ -221,3 +221,29 @@ def hint(name: str, known: Collection[str]) -> str:
     """
     text = HINTS.get(name, "")
     return f"; {text}" if text and set(keys_in(text)) <= set(known) else ""
+
+
+NO_EFFECT = {
+    "hidden_size": "the language model defines its own width",
+    "use_recurrent_policy": "a language model has no recurrent state",
+    "use_naive_recurrent_policy": "a language model has no recurrent state",
+    "data_chunk_length": "a language model has no recurrent state",
+    "recurrent_N": "a language model has no recurrent state",
+    "n_rollout_threads": "set env_num instead",
+    "num_env_steps": "set total_time_steps instead",
+    "mini_batch_size": "set num_mini_batch instead",
+    "use_popart": "set use_valuenorm instead",
+    "use_proper_time_limits": "the length limit is part of the task: the value after a truncated response is 0",
+    "use_value_active_masks": "padding is always excluded",
+    "use_policy_active_masks": "padding is always excluded",
+    "use_policy_vhead": "set use_share_model instead",
+    "policy_value_loss_coef": "it is an option of use_policy_vhead, which has no effect either",
+    "use_joint_action_loss": "there is one agent",
+    "callbacks": "callbacks are not supported; register a vec-info class, or call PPOTrainer.step() yourself",
+    "log_each_episode": "every iteration is logged",
+    "use_eval": "set eval_interval instead",
+    "eval_metrics": "all are logged; set eval_metric to the one that selects the best checkpoint",
+    "load_optimizer": "--resume restores the optimizer",
+    "model_dir": "set model_path instead",
+    "save_dir": "set run_dir and experiment_name instead",
+}

@@ -237,11 +237,12 @@ class Microbatch:
 
 @dataclass
 class TeacherForced:
-    """The result of `teacher_forced`, each (B, T), 0 outside of the mask; None without entropy or without a value head."""
+    """The result of `teacher_forced`, each (B, T), 0 outside of the mask; None if not asked for or without a value head."""
 
     logprobs: Tensor
     entropy: Tensor | None
     values: Tensor | None
+    kl: Tensor | None
 
 
 def teacher_forced(
@@ -253,14 +254,19 @@ def teacher_forced(
     temperature: float,
     support: Tensor | None = None,
     with_entropy: bool = True,
+    toward: tuple[Policy, Tensor] | None = None,
 ) -> TeacherForced:
     """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
+
+    `toward`: a reference and its features (B, T, .) on the same tokens; then `kl` is the exact KL divergence from it.
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
     and position t of `values` is the value before that token. `policy` is a Policy, or a module that wraps one.
     """
     packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
-    found = policy(packed, temperature, None if support is None else support[response_mask], with_entropy)
+    reference = None if toward is None else (toward[0], toward[1][response_mask])
+    kept = None if support is None else support[response_mask]
+    found = policy(packed, temperature, kept, with_entropy, reference)
     return TeacherForced(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
 
 
@@ -272,8 +278,9 @@ def teacher_forced_values(
 
 
 def unpacked(x: Tensor, response_mask: Tensor) -> Tensor:
-    """(B, T): the elements of `x` (K,) where the mask is True, 0 elsewhere."""
-    return x.new_zeros(response_mask.shape).masked_scatter(response_mask, x)
+    """(B, T, ...): the elements of `x` (K, ...) where the mask is True, 0 elsewhere."""
+    at = response_mask.view(*response_mask.shape, *[1] * (x.dim() - 1))
+    return x.new_zeros(*response_mask.shape, *x.shape[1:]).masked_scatter(at, x)
 
 
 @torch.no_grad()
@@ -288,7 +295,7 @@ def compare_unfiltered(
         theirs = at_least_float32(ref_policy.logits(ref_features)).div(temperature).log_softmax(-1)
         return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
 
-    return in_chunks(part, policy.positions_at_once, features, ref_features, support)  # type: ignore[return-value]
+    return in_chunks(part, policy.positions_at_once, features, ref_features, support)
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int) -> Iterator[Microbatch]:

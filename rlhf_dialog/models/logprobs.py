@@ -35,6 +35,22 @@ def predict(
     return logprobs, whole - (probabilities * kept.masked_fill(probabilities == 0, 0.0)).sum(dim=-1)
 
 
+def kl_divergence(logits: Tensor, ref_logits: Tensor, temperature: float, support: Tensor | None) -> Tensor:
+    """The KL divergence (K,) of softmax(logits / temperature) from the frozen softmax(ref_logits / temperature).
+
+    With a `support` both are distributions over the kept tokens alone.
+    """
+    if support is None:
+        return Divergence.apply(logits, ref_logits, temperature)
+    ours, theirs = (
+        on_support(at_least_float32(x) / temperature, support).log_softmax(dim=-1)
+        for x in (logits, ref_logits.detach())
+    )
+    empty = support < 0
+    difference = (ours - theirs).masked_fill(empty, 0.0)
+    return (ours.exp().masked_fill(empty, 0.0) * difference).sum(dim=-1)
+
+
 def on_support(logits: Tensor, support: Tensor) -> Tensor:
     """The logits (..., S) of the kept tokens; -inf where the support is padded with -1."""
     return logits.gather(-1, support.clamp(min=0)).masked_fill(support < 0, -torch.inf)
@@ -73,6 +89,35 @@ class TokenPredictions(torch.autograd.Function):
             gradient.mul_(-to_logprobs.unsqueeze(1))
         gradient.scatter_add_(1, targets.unsqueeze(1), to_logprobs.unsqueeze(1))
         return gradient.div_(ctx.temperature).to(logits.dtype), None, None, None
+
+
+class Divergence(torch.autograd.Function):
+    """KL(p, q) of softmax distributions, with an explicit derivative for p alone.
+
+    With p = softmax(z): d KL / d z_j = p_j (log p_j - log q_j - KL). Tokens of probability 0 add nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ref_logits: Tensor, temperature: float) -> Tensor:
+        ours, difference = Divergence._compare(logits, ref_logits, temperature)
+        divergence = ours.exp_().mul_(difference).sum(dim=-1)
+        ctx.temperature = temperature
+        ctx.save_for_backward(logits, ref_logits, divergence)
+        return divergence
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_divergence: Tensor) -> Any:
+        logits, ref_logits, divergence = ctx.saved_tensors
+        ours, difference = Divergence._compare(logits, ref_logits, ctx.temperature)
+        gradient = difference.sub_(divergence.unsqueeze(1)).mul_(ours.exp_()).mul_(to_divergence.unsqueeze(1))
+        return gradient.div_(ctx.temperature).to(logits.dtype), None, None
+
+    @staticmethod
+    def _compare(logits: Tensor, ref_logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """log p, and log p - log q (K, V), 0 where p is 0."""
+        ours, theirs = (_scaled(x, temperature).log_softmax(dim=-1) for x in (logits, ref_logits))
+        return ours, (ours - theirs).masked_fill_(ours == -torch.inf, 0.0)
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:

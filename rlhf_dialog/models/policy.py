@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlhf_dialog.models.logprobs import at_least_float32, predict
+from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, predict
 from rlhf_dialog.models.lora import selected
 from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
 
@@ -54,25 +54,42 @@ class Policy(nn.Module):
         return torch.autocast(like.device.type, self.amp_dtype, enabled=self.use_amp)
 
     def forward(
-        self, packed: Packed, temperature: float, support: Tensor | None = None, with_entropy: bool = True
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities, entropies and values, each (K,), at least float32, of the targets of `packed`.
+        self,
+        packed: Packed,
+        temperature: float,
+        support: Tensor | None = None,
+        with_entropy: bool = True,
+        reference: "tuple[Policy, Tensor] | None" = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """Log-probabilities, entropies, values and KL divergences, each (K,), at least float32, of the targets of `packed`.
 
-        `support` (K, S): the token ids that a filter kept at each position, padded with -1. Entropies are None unless asked
-        for, values without a value head.
+        `support` (K, S): the token ids that a filter kept at each position, padded with -1. `reference`: another policy and
+        its features (K, .), from whose distributions the divergences are. What is not asked for is None.
         """
         features, values = self.features(packed)
-        return *self.predict(features, packed.targets, temperature, support, with_entropy), values
+        logprobs, entropy, kl = self.predict(features, packed.targets, temperature, support, with_entropy, reference)
+        return logprobs, entropy, values, kl
 
     def predict(
-        self, features: Tensor, targets: Tensor, temperature: float, support: Tensor | None, with_entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities and entropies (K,) from the result of `features`."""
+        self,
+        features: Tensor,
+        targets: Tensor,
+        temperature: float,
+        support: Tensor | None,
+        with_entropy: bool,
+        reference: "tuple[Policy, Tensor] | None" = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities, entropies and KL divergences (K,) from the result of `features`."""
+        other, ref_features = reference or (None, None)
 
-        def part(features: Tensor, targets: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
-            return predict(self.logits(features), targets, temperature, support, with_entropy)
+        def part(features: Tensor, targets: Tensor, support: Tensor | None, ref_features: Tensor | None) -> Any:
+            logits = self.logits(features)
+            kl = None
+            if other is not None and ref_features is not None:
+                kl = kl_divergence(logits, other.logits(ref_features), temperature, support)
+            return *predict(logits, targets, temperature, support, with_entropy), kl
 
-        return in_chunks(part, self.positions_at_once, features, targets, support)
+        return in_chunks(part, self.positions_at_once, features, targets, support, ref_features)
 
     def features(
         self, packed: Packed, cache: KeyValues | None = None, first_row: int = 0
@@ -184,17 +201,17 @@ def run_rows(
     return module(input_ids=ids, attention_mask=mask, use_cache=False, **accepted(module, position_ids=positions))[0]
 
 
-def in_chunks(
-    compute: Callable[..., tuple[Tensor, Tensor | None]], size: int, *inputs: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Call `compute` on at most `size` rows of the inputs at a time; the backward pass holds only one chunk."""
+def in_chunks(compute: Callable[..., Any], size: int, *inputs: Tensor | None) -> Any:
+    """Call `compute` on at most `size` rows of the inputs at a time; the backward pass holds only one chunk.
+
+    `compute` returns a tuple of tensors or None, which are joined.
+    """
     count = len(inputs[0]) if inputs[0] is not None else 0
     if count <= size:
         return compute(*inputs)
     chunks = [[x if x is None else x[start : start + size] for x in inputs] for start in range(0, count, size)]
     parts = [checkpoint(compute, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-    first, second = zip(*parts, strict=True)
-    return torch.cat(first), None if second[0] is None else torch.cat(second)
+    return tuple(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
 class ValueHead(nn.Linear):

@@ -32,12 +32,12 @@ def check_numbers(rollout: Rollout, iteration: int) -> None:
             )
 
 
-def check_start(kl: float, use_amp: bool) -> None:
+def check_start(kl: float, use_amp: bool, temperature: float = 1.0) -> None:
     """Raise RunStopped unless a fresh run that starts from its own reference has KL 0.
 
-    Another value comes from an error in masks, positions or dropout.
+    Another value comes from an error in masks, positions or dropout. Temperature as in `check_ratio`.
     """
-    tolerance = 1e-3 if use_amp else 1e-5
+    tolerance = (1e-3 if use_amp else 1e-5) / min(temperature, 1.0)
     if not abs(kl) < tolerance:
         raise RunStopped(
             f"the policy starts as its own reference, but their KL is {kl:.3g} nats per token (allowed: {tolerance:g}); "
@@ -45,12 +45,16 @@ def check_start(kl: float, use_amp: bool) -> None:
         )
 
 
-def check_ratio(log_ratio: Tensor, mask: Tensor, iteration: int, use_amp: bool) -> None:
-    """Raise RunStopped unless every ratio is 1 before the first optimizer step. Log ratios (B, T), 0 outside of the mask."""
+def check_ratio(log_ratio: Tensor, mask: Tensor, iteration: int, use_amp: bool, temperature: float = 1.0) -> None:
+    """Raise RunStopped unless every ratio is 1 before the first optimizer step. Log ratios (B, T), 0 outside of the mask.
+
+    A temperature below 1 divides the logits, and multiplies their rounding errors.
+    """
     if not log_ratio.isfinite().all():  # then the loss is not finite either, and the step is skipped
         return
     largest, mean = log_ratio.abs().max().item(), masked_mean(log_ratio.abs(), mask).item()
-    fine = (mean < 1e-2 and largest < 0.3) if use_amp else largest < 1e-4
+    scale = 1 / min(temperature, 1.0)
+    fine = (mean < 1e-2 * scale and largest < 0.3 * scale) if use_amp else largest < 1e-4 * scale
     if not fine:
         raise RunStopped(
             f"iteration {iteration}: the ratio of new to old probabilities is not 1 on the first minibatch (largest "

@@ -65,6 +65,7 @@ def blank(rollout: Rollout) -> Rollout:
         support=None if rollout.support is None else ids.unsqueeze(2),
         logprobs=zeros,
         values=zeros,
+        ref_features=None if rollout.ref_features is None else rollout.ref_features[:1, :1],
         advantages=zeros,
         targets=zeros,
     )

@@ -3,8 +3,9 @@
 Every `response_mask` is True on tokens that the policy wrote and may have holes (user turns inside an episode): a hole
 behaves as if its tokens were deleted. Masked values may be inf or nan, so they are replaced by `torch.where`, never multiplied.
 
-Departures from the papers: advantages are whitened once over the whole rollout, and every estimator carries the KL penalty
-in the token rewards (GRPO puts a k3 estimate into the loss instead).
+Departures from the papers: advantages are whitened once over the whole rollout, and by default every estimator carries the KL
+penalty in the token rewards (GRPO puts a k3 estimate into the loss; `kl_in: loss` puts the exact KL there). GRPO and RLOO
+compare the responses of a group by what they are paid; each token carries its own penalty-to-go, not that of the whole response.
 
 Where a formula takes `total`, the episodes may be divided among several processes: `total` sums a tensor over all processes,
 and the result is that of all episodes together.
@@ -12,6 +13,7 @@ and the result is that of all episodes together.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +32,25 @@ def _variance(x: Tensor, mask: Tensor, total: Total) -> Tensor:
     return masked_mean((x - masked_mean(x, mask, total)) ** 2, mask, total)
 
 
+def paid_rewards(scores: Tensor, response_mask: Tensor, turn_rewards: Tensor | None = None) -> Tensor:
+    """Rewards (B, T) without any penalty: the score (B,) on the last response token.
+
+    `turn_rewards` (B, T), the rewards of an environment on the last token of each turn, are added.
+    """
+    positions = torch.arange(response_mask.shape[1], device=response_mask.device)
+    is_last = positions == last_token(response_mask).unsqueeze(1)
+    paid = torch.where(is_last, scores.unsqueeze(1), 0.0)
+    return paid if turn_rewards is None else paid + turn_rewards
+
+
+def kl_penalties(logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float) -> Tensor:
+    """Rewards (B, T) of staying near the reference: -kl_coef * (logprob - ref_logprob) on every response token.
+
+    The log ratio of the sampled token is the k1 estimate of the KL divergence (Ziegler et al. 2019, arXiv 1909.08593).
+    """
+    return masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
+
+
 def token_rewards(
     scores: Tensor,
     logprobs: Tensor,
@@ -38,16 +59,9 @@ def token_rewards(
     kl_coef: float,
     turn_rewards: Tensor | None = None,
 ) -> Tensor:
-    """Rewards (B, T): -kl_coef * (logprob - ref_logprob) on every response token, plus the score (B,) on the last one.
-
-    `turn_rewards` (B, T), the rewards of an environment on the last token of each turn, are added.
-    The log ratio of the sampled token is the k1 estimate of the KL divergence (Ziegler et al. 2019, arXiv 1909.08593).
-    """
-    rewards = masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
-    positions = torch.arange(response_mask.shape[1], device=response_mask.device)
-    is_last = positions == last_token(response_mask).unsqueeze(1)
-    rewards = rewards + torch.where(is_last, scores.unsqueeze(1), torch.zeros_like(rewards))
-    return rewards if turn_rewards is None else rewards + turn_rewards
+    """All rewards (B, T): `paid_rewards` and `kl_penalties` together."""
+    paid = paid_rewards(scores, response_mask, turn_rewards)
+    return paid + kl_penalties(logprobs, ref_logprobs, response_mask, kl_coef)
 
 
 def gae(
@@ -87,48 +101,79 @@ class Credit:
     num_responses_per_prompt: int = 1  # the responses to one prompt are neighbours in the batch
 
 
-def gae_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, each (B, T), with a critic: `gae`."""
-    return gae(rewards, values, response_mask, credit.gamma, credit.gae_lambda)
+def gae_advantages(
+    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns, each (B, T), with a critic: `gae` of all rewards."""
+    return gae(paid + penalties, values, response_mask, credit.gamma, credit.gae_lambda)
 
 
 def reinforce_pp_advantages(
-    rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """REINFORCE++ (Hu et al. 2025, arXiv 2501.03262): the discounted returns, each (B, T), are the advantages."""
-    returns = discounted_returns(rewards, response_mask, credit.gamma)
+    returns = discounted_returns(paid + penalties, response_mask, credit.gamma)
     return returns, returns
 
 
-def grpo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+def grpo_advantages(
+    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+) -> tuple[Tensor, Tensor]:
     """GRPO (Shao et al. 2024, arXiv 2402.03300): distance from the group's mean, divided by the group's deviation.
 
-    A group is the responses to one prompt; an episode's return is the sum of its token rewards, and every token of an episode has
-    the same advantage. Advantages and discounted returns, each (B, T).
+    A group is the responses to one prompt. What an episode is paid (B, T) is summed, and all of its tokens have the same share
+    of it: gamma has no effect. The distance of each token's penalty-to-go from the group's mean is added, undivided, so that a
+    group without spread has no advantage but its penalties. Advantages and discounted returns, each (B, T).
     """
-    distance, deviation = _in_groups(rewards, response_mask, credit.num_responses_per_prompt)
-    return _spread(distance * (1 / (deviation + 1e-4)), rewards, response_mask, credit)
+    distance, deviation = _distances(_totals(paid, response_mask, credit))
+    distance = distance / (deviation + 1e-4)
+    return _in_tokens(
+        distance, _distances(_to_go(penalties, response_mask, credit))[0], paid + penalties, response_mask, credit
+    )
 
 
-def rloo_advantages(rewards: Tensor, values: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
-    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): an episode's return minus the mean of the others of its group.
+def rloo_advantages(
+    paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
+) -> tuple[Tensor, Tensor]:
+    """RLOO (Ahmadian et al. 2024, arXiv 2402.14740): what an episode is paid minus the mean of the others of its group.
 
-    Groups, returns and result as in `grpo_advantages`.
+    The same holds for each token's penalty-to-go. Groups, sums and result as in `grpo_advantages`.
     """
     n = credit.num_responses_per_prompt
-    distance, _ = _in_groups(rewards, response_mask, n)
-    return _spread(distance * (n / (n - 1)), rewards, response_mask, credit)
+    of_episodes, of_tokens = (
+        _distances(x)[0] * (n / (n - 1))
+        for x in (_totals(paid, response_mask, credit), _to_go(penalties, response_mask, credit))
+    )
+    return _in_tokens(of_episodes, of_tokens, paid + penalties, response_mask, credit)
 
 
-def _in_groups(rewards: Tensor, response_mask: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Each episode's sum of rewards minus the mean of its group (B / n, n), and the group's standard deviation (B / n, 1)."""
-    totals = masked(rewards, response_mask).sum(dim=1).view(-1, n)
-    return totals - totals.mean(dim=1, keepdim=True), totals.std(dim=1, keepdim=True)
+def flat_groups(paid: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
+    """The number of groups, a scalar, whose episodes are all paid the same, so that they teach nothing."""
+    totals = _totals(paid, response_mask, credit)
+    return (totals == totals[:, :1]).all(dim=1).sum()
 
 
-def _spread(of_episodes: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
-    """The advantage of each episode, repeated on all of its tokens (B, T), and the discounted returns (B, T)."""
-    advantages = masked(of_episodes.view(-1, 1).expand_as(rewards), response_mask)
+def _totals(paid: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
+    """What each episode is paid in all (B / n, n, 1)."""
+    return masked(paid, response_mask).sum(dim=1).view(-1, credit.num_responses_per_prompt, 1)
+
+
+def _to_go(penalties: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
+    """The sum of the penalties from each position on (B / n, n, T), 0 behind the last token."""
+    to_go = masked(penalties, response_mask).flip(1).cumsum(dim=1).flip(1)
+    return to_go.view(-1, credit.num_responses_per_prompt, to_go.shape[1])
+
+
+def _distances(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance of x (groups, n, .) from the mean of its group, and the group's standard deviation (groups, 1, .)."""
+    return x - x.mean(dim=1, keepdim=True), x.std(dim=1, keepdim=True)
+
+
+def _in_tokens(
+    of_episodes: Tensor, of_tokens: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit
+) -> tuple[Tensor, Tensor]:
+    """The advantage of each episode on all of its tokens, plus that of each token (B, T), and the discounted returns (B, T)."""
+    advantages = masked((of_episodes + of_tokens).view_as(rewards), response_mask)
     return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 
@@ -193,29 +238,61 @@ def _error(difference: Tensor, huber_delta: float | None) -> Tensor:
 
 
 class AdaptiveKLController:
-    """Adapts the KL coefficient to keep the KL per token near a target (Ziegler et al. 2019, section 2.2)."""
+    """Adapts the KL coefficient to keep the KL per token near a target (Ziegler et al. 2019, section 2.2).
 
-    def __init__(self, kl_coef: float = 0.2, kl_target: float = 0.05, kl_rate: float = 0.1, kl_clip: float = 0.2):
+    With `hold` the coefficient does not fall before the KL, which starts at 0, has reached the target once. `kl_coef_max`
+    bounds it; None: no bound.
+    """
+
+    def __init__(
+        self,
+        kl_coef: float = 0.2,
+        kl_target: float = 0.05,
+        kl_rate: float = 0.1,
+        kl_clip: float = 0.2,
+        hold: bool = True,
+        kl_coef_max: float | None = None,
+    ):
         self.kl_coef, self.kl_target, self.kl_rate, self.kl_clip = kl_coef, kl_target, kl_rate, kl_clip
+        self.hold, self.kl_coef_max = hold, math.inf if kl_coef_max is None else kl_coef_max
+        self.reached = False  # whether the KL was at its target once
+        self.num_above, self.kl_coef_below = (
+            0,
+            kl_coef,
+        )  # updates in a row with the KL above its target; coefficient before
 
     def update(self, kl: float) -> float:
         """Move the coefficient once, by at most kl_rate * kl_clip of itself, and return it; `kl` is in nats per token."""
-        error = max(-self.kl_clip, min(self.kl_clip, (kl - self.kl_target) / self.kl_target))
-        self.kl_coef *= 1 + self.kl_rate * error
+        self.reached = self.reached or kl >= self.kl_target
+        if kl <= self.kl_target:
+            self.num_above, self.kl_coef_below = 0, self.kl_coef
+        else:
+            self.num_above += 1
+        if self.reached or not self.hold:
+            error = max(-self.kl_clip, min(self.kl_clip, (kl - self.kl_target) / self.kl_target))
+            self.kl_coef = min(self.kl_coef * (1 + self.kl_rate * error), self.kl_coef_max)
         return self.kl_coef
 
-    def state_dict(self) -> dict[str, float]:
-        return {"kl_coef": self.kl_coef}
+    @property
+    def growth(self) -> float:
+        """The factor by which the coefficient grew since the KL was last at or below its target."""
+        return self.kl_coef / self.kl_coef_below if self.kl_coef_below else 1.0
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.kl_coef = state["kl_coef"]
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("kl_coef", "reached", "num_above", "kl_coef_below")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a stored state; an early one holds the coefficient alone."""
+        self.kl_coef = self.kl_coef_below = state["kl_coef"]
+        self.reached, self.num_above = state.get("reached", True), state.get("num_above", 0)
+        self.kl_coef_below = state.get("kl_coef_below", self.kl_coef)
 
 
 class ValueNormalizer:
     """Running mean and deviation of the returns; the critic predicts normalised values.
 
     Exponential means with bias correction and a floor on the variance, as in MAPPO (Yu et al. 2021, arXiv 2103.01955); one
-    update a rollout.
+    update a rollout, in double precision, because the variance is a small difference of large squares.
     """
 
     def __init__(self, beta: float = 0.99999, min_variance: float = 1e-2):
@@ -224,7 +301,7 @@ class ValueNormalizer:
 
     def update(self, returns: Tensor, mask: Tensor, total: Total = alone) -> None:
         """Take in the returns (B, T) of one rollout."""
-        step = 1 - self.beta
+        step, returns = 1 - self.beta, returns.double()
         self.mean_sum = self.beta * self.mean_sum + step * masked_mean(returns, mask, total).item()
         self.square_sum = self.beta * self.square_sum + step * masked_mean(returns**2, mask, total).item()
         self.weight = self.beta * self.weight + step

@@ -39,6 +39,7 @@ class Rollout:
     values: Tensor  # (B, T), as the critic gives them; 0 without a critic
     kl_full: Tensor | None  # (B, T), only for a filtered rollout
     ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
+    ref_features: Tensor | None  # (B, T, .), from which the reference computes its logits; only under `kl_in: loss`
     reward_scores: Scores  # every part's raw and weighted values and its time
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
@@ -94,8 +95,11 @@ def collect(
     scorer: Scorer,
     models: Models,
     seeds: Sequence[int] | None = None,
+    keep_features: bool = False,
 ) -> Rollout:
     """Play an episode of each environment, score the dialogues, and compute critic and reference on the responses.
+
+    With `keep_features` the rollout holds `ref_features`.
 
     Under `rules.skip_unscored` the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
     RewardTimeout when it takes too long, UserError when an environment returns something wrong, and RunStopped when the
@@ -108,7 +112,9 @@ def collect(
         responses = episodes.responses
         scoring = scorer.begin(episodes.dialogues)
         with clock.measured("reference"):
-            tensors = _teacher_forced(models, episodes, speaker.sampling.temperature, speaker.microbatch_size)
+            tensors = _teacher_forced(
+                models, episodes, speaker.sampling.temperature, speaker.microbatch_size, keep_features
+            )
     with clock.measured("reward"):
         reward_scores = scoring()
         scores = torch.tensor(reward_scores.total, device=responses.ids.device)
@@ -143,8 +149,10 @@ def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None
 
 
 @torch.no_grad()
-def _teacher_forced(models: Models, episodes: Episodes, temperature: float, size: int) -> dict[str, Any]:
-    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T); the last two None without a filter."""
+def _teacher_forced(
+    models: Models, episodes: Episodes, temperature: float, size: int, keep_features: bool = False
+) -> dict[str, Any]:
+    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T), and `ref_features` (B, T, .); the last 3 may be None."""
     prompt_ids, prompt_mask, responses = episodes.prompt_ids, episodes.prompt_mask, episodes.responses
     columns: dict[str, Tensor] = {}
     everyone = torch.arange(len(prompt_ids), device=prompt_ids.device)
@@ -154,12 +162,14 @@ def _teacher_forced(models: Models, episodes: Episodes, temperature: float, size
         support = None if responses.support is None else responses.support[at][mask]
         features, _ = models.ref_policy.features(packed)
         found = {"ref_logprobs": models.ref_policy.predict(features, packed.targets, temperature, support, False)[0]}
+        if keep_features:
+            found["ref_features"] = features
         if models.critic is not None:
             found["values"] = models.critic(packed)
         if support is not None and responses.features is not None:
             inputs = (models.policy, responses.features[at][mask], models.ref_policy, features)
             found["kl_full"], found["ref_support_mass"] = compare_unfiltered(*inputs, temperature, support)
         for name, x in found.items():
-            columns.setdefault(name, x.new_zeros(responses.mask.shape))[at] = unpacked(x, mask)
+            columns.setdefault(name, x.new_zeros(*responses.mask.shape, *x.shape[1:]))[at] = unpacked(x, mask)
     columns.setdefault("values", torch.zeros_like(responses.logprobs) if responses.values is None else responses.values)
-    return {"kl_full": None, "ref_support_mass": None} | columns
+    return {"kl_full": None, "ref_support_mass": None, "ref_features": None} | columns

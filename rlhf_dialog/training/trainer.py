@@ -74,7 +74,7 @@ class PPOTrainer:
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler = PromptSampler(len(prompts), config.seed)
-        self.kl = ppo.AdaptiveKLController(config.kl_coef, config.kl_target, config.kl_rate, config.kl_clip)
+        self.kl = self._new_kl_controller()
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
         self.engines = self.placement.engines
@@ -100,28 +100,21 @@ class PPOTrainer:
         rollout = self.rollout = self._collect(self._next_prompts())
         kl = masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
-            check_start(kl, self.placement.reduced_precision)
+            check_start(kl, self.placement.reduced_precision, self.config.temperature)
         kl_coef = self.kl.kl_coef
-        rollout.rewards = ppo.token_rewards(
-            rollout.scores,
-            rollout.logprobs,
-            rollout.ref_logprobs,
-            rollout.response_mask,
-            kl_coef,
-            rollout.turn_rewards,
-        )
-        explained = self._set_advantages(rollout)
+        paid = self._set_advantages(rollout, kl_coef)
         self._set_targets(rollout)
-        losses = NO_CRITIC | self.update(rollout, self.iteration + 1, self._lr_scale, self.clock) | explained
+        losses = NO_CRITIC | self.update(rollout, self.iteration + 1, self._lr_scale, kl_coef, self.clock) | paid
         self.kl.update(kl)
         generated, episodes = map(int, self.world.sum_of([rollout.num_generated, len(rollout) + rollout.num_dropped]))
         self.iteration += 1
         self.time_steps += generated
         self.episodes += episodes
-        metrics = self._metrics(rollout, losses, kl, kl_coef)
-        metrics["time/update"] = time.perf_counter() - start - rollout.seconds["rollout"] - rollout.seconds["reward"]
-        metrics["FPS"] = generated / (time.perf_counter() - start)
-        return metrics
+        seconds = time.perf_counter() - start
+        losses["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
+        losses["FPS"] = generated / seconds
+        self._watch_kl(kl)
+        return self._metrics(rollout, losses, kl, kl_coef)
 
     def train(self) -> Iterator[Metrics]:
         """Yield the metrics of each iteration until `total_time_steps` or `max_iterations` is reached."""
@@ -171,20 +164,31 @@ class PPOTrainer:
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
         environments = [SingleTurn(prompt) for prompt in prompts]
-        rollout = collect(environments, self.speaker, self.scorer, self.models)
+        rollout = collect(
+            environments, self.speaker, self.scorer, self.models, keep_features=self.config.kl_in == "loss"
+        )
         check_numbers(rollout, self.iteration + 1)
         return rollout
 
-    def _set_advantages(self, rollout: Rollout) -> Metrics:
-        """Advantages and returns of the rollout, and how much of the returns' variance the critic explains (1: all)."""
+    def _set_advantages(self, rollout: Rollout, kl_coef: float) -> Metrics:
+        """Rewards, advantages and returns of the rollout.
+
+        Returns how much of the returns' variance the critic explains (1: all), or how many groups have no spread.
+        """
         config, mask, total = self.config, rollout.response_mask, self.world.sum
+        paid = ppo.paid_rewards(rollout.scores, mask, rollout.turn_rewards)
+        coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
+        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward)
+        rollout.rewards = paid + penalties
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         gae_lambda = config.gae_lambda if config.use_gae else 1.0
         credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt)
         advantages_of = getattr(ppo, config.estimator.advantages)
-        rollout.advantages, rollout.returns = advantages_of(rollout.rewards, values, mask, credit)
+        rollout.advantages, rollout.returns = advantages_of(paid, penalties, values, mask, credit)
         if config.use_adv_normalize:
             rollout.advantages = ppo.whiten(rollout.advantages, mask, total)
+        if config.estimator.needs_groups:
+            return {"ppo/flat_groups": int(total(ppo.flat_groups(paid, mask, credit)))}
         if not config.estimator.needs_critic:
             return {}
         return {"ppo/explained_variance": ppo.explained_variance(values, rollout.returns, mask, total).item()}
@@ -195,6 +199,34 @@ class PPOTrainer:
         if self.value_norm is not None and self.config.estimator.needs_critic:
             self.value_norm.update(rollout.returns, rollout.response_mask, self.world.sum)
             rollout.targets = self.value_norm.normalize(rollout.returns)
+
+    def _new_kl_controller(self) -> ppo.AdaptiveKLController:
+        config = self.config
+        settings = (
+            config.kl_coef,
+            config.kl_target,
+            config.kl_rate,
+            config.kl_clip,
+            config.kl_hold,
+            config.kl_coef_max,
+        )
+        return ppo.AdaptiveKLController(*settings)
+
+    def _watch_kl(self, kl: float) -> None:
+        """Warn of a KL that starts far away, or that a growing coefficient does not bring down to its target."""
+        if self.iteration == 1 and kl > 1.0:
+            logger.warning(
+                "the policy starts %.2f nats per token away from its reference (objective/kl_initial): check that ref_model, its "
+                "tokenizer and the prompts belong together",
+                kl,
+            )
+        num_above, growth = self.kl.num_above, self.kl.growth
+        if num_above >= 16 and num_above & (num_above - 1) == 0 and growth >= 1.5:
+            logger.warning(
+                "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g: lower lr, or "
+                "raise rollout_batch_size",
+                *(self.config.kl_target, num_above, growth, self.kl.kl_coef),
+            )
 
     @property
     def _lr_scale(self) -> float:
@@ -216,7 +248,9 @@ class PPOTrainer:
         metrics |= filter_metrics(rollout, self.world)
         self._watch_support(metrics.get("objective/ref_support_mass"))
         metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
-        return metrics | vec_info_metrics(self.vec_info, rollout, self.world)
+        start = time.perf_counter()
+        metrics |= vec_info_metrics(self.vec_info, rollout, self.world)
+        return metrics | {"time/vec_info": time.perf_counter() - start}
 
     def _watch_support(self, mass: float | None) -> None:
         """Warn when the reference's probability of the tokens that the filter keeps falls below half of its first value."""
@@ -258,6 +292,7 @@ class PPOTrainer:
         self.first_support_mass = state["first_support_mass"]
         self.update.skipped_in_a_row = state.get("skipped_in_a_row", 0)
         self.sampler.load_state_dict(state["sampler"])
+        self.kl = self._new_kl_controller()
         self.kl.load_state_dict(state["kl_controller"])
         if self.value_norm:
             self.value_norm.load_state_dict(state["value_normalizer"])

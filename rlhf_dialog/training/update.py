@@ -34,25 +34,30 @@ class PPOUpdate:
         self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
+        self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
 
-    def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, clock: Clock) -> Metrics:
+    def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
 
         Returns the mean of each statistic over the minibatches whose step was made. Every rank adds rows of its own episodes, in
-        its own order, to each minibatch. `iteration` is the number for messages, `clock` measures the time. Raises RunStopped
-        as `optimizer_step` does.
+        its own order, to each minibatch. A token weighs the same in every minibatch: each loss is a sum over tokens, divided by
+        the mean number of tokens in a minibatch of the rollout. `iteration` is the number for messages, `clock` measures the
+        time. Raises RunStopped as `optimizer_step` does.
         """
         self.iteration, self.clock, self.overflows = iteration, clock, 0
+        self.kl_coef = kl_coef if self.config.kl_in == "loss" else 0.0
         self._set_learning_rates(lr_scale)
         self.warm_up_ddp(rollout)
         counts = self.world.gather(len(rollout))
-        sizes = minibatch_sizes(counts, min(self.num_minibatches, sum(counts)))[self.world.rank]
+        num_minibatches = min(self.num_minibatches, sum(counts))
+        sizes = minibatch_sizes(counts, num_minibatches)[self.world.rank]
+        num_tokens = self.world.sum(rollout.response_mask.sum()).double() / num_minibatches
         steps: list[Metrics] = []
         good: list[Metrics] = []
         for _ in range(self.config.ppo_epoch):
             order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
             for rows in order.split(sizes):
-                step = self.optimizer_step(rollout, rows, is_first=not good)
+                step = self.optimizer_step(rollout, rows, is_first=not good, num_tokens=num_tokens)
                 steps.append(step)
                 if all_finite(step):
                     good.append(step)
@@ -77,14 +82,20 @@ class PPOUpdate:
         for engine in self.engines.values():
             engine.zero_grad()
 
-    def optimizer_step(self, rollout: Rollout, rows: Tensor, is_first: bool) -> Metrics:
+    def optimizer_step(
+        self, rollout: Rollout, rows: Tensor, is_first: bool, num_tokens: Tensor | None = None
+    ) -> Metrics:
         """Make the step of one minibatch; the gradient does not depend on the sizes of the microbatches or on their ranks.
+
+        `num_tokens`, a scalar, divides the sums over tokens; by default the number of tokens in the minibatch.
 
         The step is skipped when one of the returned statistics is not finite. A skipped step counts for `max_skipped_steps`,
         unless only the scale of fp16's losses was too large, as it is at the start. Raises RunStopped when `max_skipped_steps`
         were skipped in a row, and, on the first minibatch of a rollout, when the ratio is not 1.
         """
-        totals, suspects = self._add_gradients(rollout, rows, is_first)
+        if num_tokens is None:
+            num_tokens = self.world.sum(rollout.response_mask[rows].sum())
+        totals, suspects = self._add_gradients(rollout, rows, num_tokens, is_first)
         losses_are_finite = all_finite(totals)
         with self.clock.measured("optimizer"):
             totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
@@ -105,9 +116,10 @@ class PPOUpdate:
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
-    def _add_gradients(self, rollout: Rollout, rows: Tensor, is_first: bool) -> tuple[Metrics, list[int]]:
+    def _add_gradients(
+        self, rollout: Rollout, rows: Tensor, num_tokens: Tensor, is_first: bool
+    ) -> tuple[Metrics, list[int]]:
         """Forward and backward of all microbatches; returns statistics over all ranks, and this rank's rows with a bad number."""
-        num_tokens = self.world.sum(rollout.response_mask[rows].sum())
         totals: Metrics = {}
         suspects: list[int] = []
         microbatches = microbatches_of(
@@ -157,7 +169,9 @@ class PPOUpdate:
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         if is_first:
             with self.world.fail_together():
-                check_ratio(log_ratio.detach(), mask, self.iteration, self.placement.reduced_precision)
+                check_ratio(
+                    log_ratio.detach(), mask, self.iteration, self.placement.reduced_precision, config.temperature
+                )
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
@@ -165,9 +179,14 @@ class PPOUpdate:
         losses = {"policy": policy_loss}
         if new.entropy is not None:
             losses["policy"] = policy_loss - config.entropy_coef * masked(new.entropy, mask).sum() / num_tokens
+        if new.kl is not None:
+            kl_loss = masked(new.kl, mask).sum() / num_tokens
+            losses["policy"] = losses["policy"] + self.kl_coef * kl_loss
         with torch.no_grad():
             approx_kl = masked(log_ratio.exp() - 1 - log_ratio, mask).sum() / num_tokens
         statistics = {"ppo/policy_loss": policy_loss, "ppo/clip_fraction": clip_fraction, "ppo/approx_kl": approx_kl}
+        if new.kl is not None:
+            statistics["ppo/kl_loss"] = kl_loss
         if values is not None:
             clip = config.clip_param if config.use_clipped_value_loss else None
             huber = config.huber_delta if config.use_huber_loss else None
@@ -188,7 +207,11 @@ class PPOUpdate:
         )
         support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
-        new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, self.config.entropy_coef > 0)
+        toward = None
+        if rollout.ref_features is not None:
+            toward = (self.placement.models.ref_policy, rollout.ref_features[microbatch.rows, microbatch.response])
+        with_entropy = self.config.entropy_coef > 0
+        new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, with_entropy, toward)
         values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values
         return new, values
 

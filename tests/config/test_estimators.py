@@ -45,7 +45,7 @@ def test_each_has_a_function_and_a_paper(name):
     assert estimator.name == name
     assert "arXiv" in estimator.paper
     signature = inspect.signature(getattr(ppo, estimator.advantages))
-    assert list(signature.parameters) == ["rewards", "values", "response_mask", "credit"]
+    assert list(signature.parameters) == ["paid", "penalties", "values", "response_mask", "credit"]
     assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
 
 
@@ -55,8 +55,9 @@ def test_no_other_file_knows_an_estimator_by_its_name():
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 
 
-def toy_advantages(rewards, values, response_mask, credit):
+def toy_advantages(paid, penalties, values, response_mask, credit):
     """Every token has the sum of its episode's rewards, and half of it for two responses to a prompt."""
+    rewards = paid + penalties
     total = ppo.masked(rewards, response_mask).sum(dim=1, keepdim=True) / credit.num_responses_per_prompt
     return ppo.masked(total.expand_as(rewards), response_mask), rewards
 

@@ -10,7 +10,8 @@ from rlhf_dialog.config.loading import (
     replace_keys,
     walk,
 )
-from rlhf_dialog.config.schema import NO_EFFECT, Config
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.synonyms import NO_EFFECT
 
 
 def test_the_defaults_are_the_documents(write):

@@ -1,5 +1,6 @@
 """Every fast path of evaluation and update against the plain one (tests/plain.py): float64 at 1e-9 on tiny models."""
 
+import math
 from typing import Any
 
 import plain
@@ -22,6 +23,7 @@ from zoo import CAPPED, NEVER_PACKED, new_lm
 
 from rlhf_dialog.models import policy as policy_module
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
+from rlhf_dialog.models.logprobs import kl_divergence
 from rlhf_dialog.models.policy import Critic, Policy, packs
 
 pytestmark = pytest.mark.thorough
@@ -57,15 +59,23 @@ def test_evaluation_equals_the_plain_path(kind, packing):
         assert teacher_forced(policy, *case.inputs, temperature, case.support, with_entropy=False).entropy is None
 
 
-def compare_minibatch(kind: str, share: bool, seed: int, policy: Policy, critic: Critic | None, **keys: Any) -> None:
+def compare_minibatch(
+    kind: str,
+    share: bool,
+    seed: int,
+    policy: Policy,
+    critic: Critic | None,
+    reference: Policy | None = None,
+    **keys: Any,
+) -> None:
     """One minibatch by the trainer and by the plain path: the loss, and the gradient of every parameter."""
     config = settings(temperature=(1.0, 0.7)[seed % 2], use_share_model=share, **keys)
     case = new_case(seed, rows=5, filtered=seed % 2 == 1)
     old = old_numbers(policy, case, config.temperature)
-    totals, fast = fast_gradients(policy, critic, case, old, config)
+    totals, fast = fast_gradients(policy, critic, case, old, config, reference)
     oracle, oracle_critic = plain.as_made(policy), critic and plain.as_made(critic)
     oracle.zero_grad()
-    loss = plain.loss_of(oracle, oracle_critic, case, old, config)
+    loss = plain.loss_of(oracle, oracle_critic, case, old, config, reference and plain.as_made(reference))
     loss.backward()
     assert totals["ppo/loss"] == pytest.approx(loss.item(), abs=tolerance(kind)["atol"])
     slow = gradients(oracle, oracle_critic)
@@ -98,6 +108,28 @@ def test_padded_rows_have_the_gradients_of_the_plain_path_too(kind):
 @pytest.mark.parametrize("keys", [{"entropy_coef": 0.0}, {"dual_clip_ppo": True}, {"use_huber_loss": False}])
 def test_losses_with_other_settings(keys):
     compare_minibatch("gpt2", True, 3, new_policy("gpt2"), None, per_device_microbatch_size=2, **keys)
+
+
+@some_kinds
+@pytest.mark.parametrize("chunked", [False, True])
+def test_exact_kl_in_the_loss_equals_the_plain_path(kind, chunked, monkeypatch):
+    """Seeds 0 and 1: the whole vocabulary, and the support of a filter."""
+    if chunked:
+        monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 2 * 61)
+    for seed in (0, 1):
+        reference = new_policy(kind, seed=7, value_head=False).requires_grad_(False)
+        keys = {"kl_in": "loss", "kl_coef": 0.6, "per_device_microbatch_size": 2}
+        compare_minibatch(kind, True, seed, new_policy(kind), None, reference, **keys)
+
+
+def test_kl_divergence_by_hand():
+    """(1/2, 1/2) from (1/4, 3/4), and tokens that one of the two never writes."""
+    ours, theirs = torch.tensor([[0.5, 0.5], [1.0, 0.0]]).log(), torch.tensor([[0.25, 0.75], [0.25, 0.75]]).log()
+    found = kl_divergence(ours, theirs, 1.0, None)
+    expected = [0.5 * math.log(2) + 0.5 * math.log(2 / 3), math.log(4)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+    on_one = kl_divergence(ours, theirs, 1.0, torch.tensor([[0, 1], [0, -1]]))
+    assert on_one.tolist() == pytest.approx([expected[0], 0.0], abs=1e-6)  # the only kept token of both
 
 
 @some_kinds

@@ -119,6 +119,7 @@ class Plain:
     logprobs: Tensor
     entropy: Tensor
     values: Tensor | None
+    whole: Tensor  # (B, T, V)
 
 
 def evaluated(policy: Policy, case: Case, temperature: float) -> Plain:
@@ -127,7 +128,7 @@ def evaluated(policy: Policy, case: Case, temperature: float) -> Plain:
     logprobs = distribution(logits, temperature, case.support)
     chosen = logprobs.gather(2, case.response_ids.unsqueeze(2)).squeeze(2)
     entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
-    return Plain(chosen, entropy, policy.value_head and policy.value_head(hidden).squeeze(-1))
+    return Plain(chosen, entropy, policy.value_head and policy.value_head(hidden).squeeze(-1), logprobs)
 
 
 def criticised(critic: Critic, case: Case) -> Tensor:
@@ -145,7 +146,20 @@ def unfiltered(policy: Policy, ref_policy: Policy, case: Case, temperature: floa
     return kl, torch.stack([torch.stack(row) for row in mass])
 
 
-def loss_of(policy: Policy, critic: Critic | None, case: Case, old: dict[str, Tensor], config: Any) -> Tensor:
+def divergence(ours: Plain, theirs: Plain) -> Tensor:
+    """KL divergence (B, T) of one from the other, over the support if there is one."""
+    chances = ours.whole.exp()
+    return torch.where(chances > 0, chances * (ours.whole - theirs.whole), 0.0).sum(dim=-1)
+
+
+def loss_of(
+    policy: Policy,
+    critic: Critic | None,
+    case: Case,
+    old: dict[str, Tensor],
+    config: Any,
+    reference: Policy | None = None,
+) -> Tensor:
     """The loss of a whole minibatch; `old` holds log-probs, values, advantages and targets (B, T) of its rollout."""
     new, mask = evaluated(policy, case, config.temperature), case.response_mask
     values = new.values if critic is None else criticised(critic, case)
@@ -157,4 +171,7 @@ def loss_of(policy: Policy, critic: Critic | None, case: Case, old: dict[str, Te
         huber = config.huber_delta if config.use_huber_loss else None
         error = ppo.value_loss(values, old["values"], old["targets"], mask, clip, huber)
         loss = loss + config.value_loss_coef * error
+    if reference is not None:
+        kl = divergence(new, evaluated(reference, case, config.temperature))
+        loss = loss + config.kl_coef * ppo.masked_mean(kl, mask)
     return loss

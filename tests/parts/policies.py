@@ -15,8 +15,9 @@ from zoo import END, KINDS, PAD, SOME, new_lm
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
-from rlhf_dialog.models.generation import respond
+from rlhf_dialog.models.generation import respond, unpacked
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -59,15 +60,31 @@ def settings(**keys: Any) -> Config:
     return Config(model_path="tiny", env=env, reward_class={"id": "Meteor"}, **{**small, **keys})
 
 
-def fast_gradients(policy: Policy, critic: Critic | None, case: Case, old: dict[str, Any], config: Config):
+def features_of(policy: Policy, case: Case) -> torch.Tensor:
+    """The features (B, T, .) of the response tokens."""
+    inputs = (case.prompt_ids, case.prompt_mask, case.response_ids, case.response_mask)
+    with torch.no_grad():
+        return unpacked(policy.features(pack(*inputs))[0], case.response_mask)
+
+
+def fast_gradients(
+    policy: Policy,
+    critic: Critic | None,
+    case: Case,
+    old: dict[str, Any],
+    config: Config,
+    reference: Policy | None = None,
+):
     """Loss and gradients of one minibatch as the trainer computes them, microbatch by microbatch, and no step."""
-    models = Models(policy, critic, policy, byte_tokenizer())
+    models = Models(policy, critic, reference or policy, byte_tokenizer())
     trainer = PPOTrainer(config, models, [Dialogue(["a"])], BaseReward(), VecInfo())
     for engine in trainer.engines.values():
         engine.zero_grad()
         engine.step = engine.zero_grad = lambda: None
     trainer.update._clip_gradients = dict
-    rollout = SimpleNamespace(**vars(case), **old)
+    trainer.update.kl_coef = config.kl_coef
+    ref_features = None if reference is None else features_of(reference, case)
+    rollout = SimpleNamespace(**vars(case), **old, ref_features=ref_features)
     totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
 

@@ -9,6 +9,7 @@ from trainers import Places, make_trainer, parameters
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.training import update as update_module
+from rlhf_dialog.training.checks import check_ratio, check_start
 
 
 def noisy(size):
@@ -88,8 +89,8 @@ def test_kl_check_has_a_tolerance(monkeypatch, shift, fine):
     predict = reference.predict
 
     def shifted(*args):
-        logprobs, entropy = predict(*args)
-        return logprobs - shift, entropy
+        logprobs, *others = predict(*args)
+        return logprobs - shift, *others
 
     monkeypatch.setattr(reference, "predict", shifted)
     if fine:
@@ -172,3 +173,17 @@ def test_autocast_has_its_own_tolerances():
     assert 0 <= abs(metrics["objective/kl"]) < 1e-3
     with pytest.raises(RunStopped, match="reference"):
         make_trainer(use_amp=True, ref_seed=1).step()
+
+
+def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies(monkeypatch):
+    """At T = .01 a rounding error of 1e-6 in a logit is 1e-4 in a log-probability: a healthy run goes on."""
+    metrics = make_trainer(temperature=0.01).step()
+    assert abs(metrics["objective/kl"]) < 1e-3
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    check_ratio(torch.full((2, 3), 5e-3), mask, 1, use_amp=False, temperature=0.01)
+    check_start(9e-4, use_amp=False, temperature=0.01)
+    for temperature, wrong in ((0.01, 2e-2), (1.0, 2e-4), (5.0, 2e-4)):
+        with pytest.raises(RunStopped, match="ratio"):
+            check_ratio(torch.full((2, 3), wrong), mask, 1, use_amp=False, temperature=temperature)
+    with pytest.raises(RunStopped, match=r"allowed: 1e-05\)"):
+        check_start(2e-5, use_amp=False, temperature=5.0)

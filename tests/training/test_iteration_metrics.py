@@ -75,7 +75,7 @@ def test_the_numbers_of_several_ranks_are_the_mean_by_episodes():
 def test_a_broken_number_on_one_rank_ends_all():
     def asked(world):
         reward = priced(1.0 if world.rank else "x")[0]
-        with pytest.raises((RewardError, Exception), match="give a number"):
+        with pytest.raises((RewardError, Exception), match="return a number"):
             reward_metrics(reward, [0], world)
 
     in_ranks(2, asked)

@@ -144,6 +144,7 @@ def test_what_turns_earn_is_paid_beside_the_kl_and_the_score():
     turn_rewards = tensor([[0.0, 0.25, 0.0, 0.0, -1.0, 0.0]])
     rewards = ppo.token_rewards(tensor([10.0]), logprobs, ref_logprobs, mask, 0.1, turn_rewards)
     torch.testing.assert_close(rewards, tensor([[-0.1, 0.25, 0.0, -0.05, 0.2 - 1 + 10, 0.0]]))
+    assert ppo.paid_rewards(tensor([10.0]), mask, turn_rewards).tolist() == [[0, 0.25, 0, 0, 9, 0]]
 
 
 def test_whiten_by_hand():
@@ -263,20 +264,48 @@ def test_microbatches_add_up_to_the_minibatch(mask, seed, size):
 
 
 def test_group_advantages_by_hand():
-    """Two prompts with three responses each; the returns are the sums over the True positions: 1, 2, 6 and 4, 4, 4."""
+    """Two prompts with three responses each; the sums over the True positions: 1, 2, 6 and 4, 4, 4."""
     mask = tensor([[True, True], [True, False], [False, True], [True, True], [True, False], [True, True]])
-    rewards = tensor([[0.5, 0.5], [2.0, NAN], [INF, 6.0], [1.0, 3.0], [4.0, 99.0], [4.0, 0.0]])
+    paid = tensor([[0.5, 0.5], [2.0, NAN], [INF, 6.0], [1.0, 3.0], [4.0, 99.0], [4.0, 0.0]])
+    free = torch.zeros(6, 2)
     credit = ppo.Credit(gamma=0.5, num_responses_per_prompt=3)
-    rloo, returns = ppo.rloo_advantages(rewards, torch.full((6, 2), NAN), mask, credit)
+    rloo, returns = ppo.rloo_advantages(paid, free, torch.full((6, 2), NAN), mask, credit)
     # half of what the second token gets comes to the first one; the 99 belongs to the token before it
     assert returns.tolist() == [[0.75, 0.5], [2, 0], [0, 6], [2.5, 3], [103, 0], [4, 0]]
-    # each return minus the mean of the other two: 1 - 4, 2 - 3.5, 6 - 1.5
+    # each sum minus the mean of the other two: 1 - 4, 2 - 3.5, 6 - 1.5
     assert rloo.tolist() == [[-3, -3], [-1.5, 0], [0, 4.5], [0, 0], [0, 0], [0, 0]]
-    grpo, same = ppo.grpo_advantages(rewards, torch.full((6, 2), NAN), mask, credit)
+    grpo, same = ppo.grpo_advantages(paid, free, torch.full((6, 2), NAN), mask, credit)
     assert torch.equal(same, returns)
     deviation = math.sqrt((4 + 1 + 9) / 2) + 1e-4  # mean 3, sample deviation
     expected = tensor([[-2.0, -2.0], [-1.0, 0.0], [0.0, 3.0], [0, 0], [0, 0], [0, 0]]) / deviation
     torch.testing.assert_close(grpo, expected)
+    assert ppo.flat_groups(paid, mask, credit) == 1  # the second
+
+
+def test_a_token_of_a_group_carries_its_own_penalty_to_go():
+    """Two responses, paid 1 and 3; penalties -1, -2, -4 and -3, so still to come are -7, -6, -4 and -3, 0, 0."""
+    mask = tensor([[True, True, True], [True, False, False]])
+    paid, penalties = tensor([[0.0, 0.0, 1.0], [3.0, 0.0, 0.0]]), tensor([[-1.0, -2.0, -4.0], [-3.0, NAN, INF]])
+    credit = ppo.Credit(gamma=0.1, num_responses_per_prompt=2)
+    rloo, returns = ppo.rloo_advantages(paid, penalties, torch.zeros(2, 3), mask, credit)
+    # what the other is paid, and still has to pay at the same position, is the baseline: -2 + (-7 + 3), -2 - 6, -2 - 4
+    assert rloo.tolist() == [[-6, -8, -6], [2 + 4, 0, 0]]
+    torch.testing.assert_close(returns, tensor([[-1 - 0.2 - 0.03, -2 - 0.3, -3.0], [0, 0, 0]]))  # gamma counts here
+    grpo, _ = ppo.grpo_advantages(paid, penalties, torch.zeros(2, 3), mask, credit)
+    share = 1 / (math.sqrt(2) + 1e-4)  # mean 2, sample deviation sqrt(2): only what is paid is divided by it
+    torch.testing.assert_close(grpo, tensor([[-share - 2, -share - 3, -share - 2], [share + 2, 0, 0]]))
+
+
+def test_a_group_without_spread_has_no_advantage_but_its_penalties():
+    """Equal scores and a tiny KL: divided by the deviation of the sums, the KL alone would give advantages near 1."""
+    mask = torch.ones(4, 2, dtype=torch.bool)
+    paid = tensor([[0.0, 0.3], [0.0, 0.3], [0.0, 0.1], [0.0, 0.9]])
+    penalties = tensor([[-0.001, 0.002], [0.003, -0.001], [0.0, 0.0], [0.0, 0.0]])
+    credit = ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
+    grpo, _ = ppo.grpo_advantages(paid, penalties, torch.zeros(4, 2), mask, credit)
+    torch.testing.assert_close(grpo[:2], tensor([[-0.0005, 0.0015], [0.0005, -0.0015]]))
+    assert grpo[2:].abs().min() > 0.7
+    assert ppo.flat_groups(paid, mask, credit) == 1
 
 
 def test_discounted_returns_by_hand():
@@ -295,13 +324,35 @@ def test_kl_controller_by_hand():
     assert fixed.update(9.0) == 0.3
 
 
+@pytest.mark.parametrize("hold", [True, False])
+def test_kl_coefficient_is_held_until_the_target_was_reached_once(hold):
+    controller = ppo.AdaptiveKLController(kl_coef=1.0, kl_target=0.05, kl_rate=0.1, kl_clip=0.2, hold=hold)
+    found = [controller.update(kl) for kl in (0.0, 0.01, 0.049)]
+    assert found == ([1, 1, 1] if hold else pytest.approx([0.98, 0.98**2, 0.98**2 * 0.998]))
+    before = controller.update(0.05)
+    assert controller.update(0.0) == pytest.approx(before * 0.98)  # then it falls again
+
+
+def test_kl_coefficient_has_a_bound_and_its_growth_is_known():
+    controller = ppo.AdaptiveKLController(kl_coef=0.2, kl_rate=1.0, kl_clip=0.5, kl_coef_max=1.0)
+    assert [controller.update(9.0) for _ in range(6)][2:] == pytest.approx([0.2 * 1.5**3, 1.0, 1.0, 1.0])
+    assert (controller.num_above, controller.growth) == (6, pytest.approx(5))
+    controller.update(0.05)
+    assert (controller.num_above, controller.growth) == (0, 1)
+
+
 def test_kl_controller_defaults_and_state():
     controller = ppo.AdaptiveKLController()
     assert (controller.kl_coef, controller.kl_target, controller.kl_rate, controller.kl_clip) == (0.2, 0.05, 0.1, 0.2)
-    controller.update(1.0)
+    assert (controller.hold, controller.kl_coef_max) == (True, math.inf)
     other = ppo.AdaptiveKLController()
+    controller.update(1.0)
     other.load_state_dict(controller.state_dict())
+    assert vars(other) == vars(controller)
     assert other.update(0.05) == controller.kl_coef == pytest.approx(0.204)
+    early = ppo.AdaptiveKLController()
+    early.load_state_dict({"kl_coef": 0.4})  # a state that holds nothing else
+    assert early.update(0.0) == pytest.approx(0.4 * 0.98)
 
 
 def test_value_normalizer_against_the_weighted_sums():
@@ -336,3 +387,14 @@ def test_value_normalizer_floor_defaults_and_state():
         == (normalizer.mean, normalizer.deviation)
         == pytest.approx((5, math.sqrt(6)), 1e-3)
     )
+
+
+@pytest.mark.parametrize("level", [1e4, -3e4])
+def test_value_normalizer_of_a_small_deviation_around_a_large_mean(level):
+    """In float32 the squares of 10,000 differ by 8, so that their mean could not show a variance of 1."""
+    noise = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    returns = level + noise
+    normalizer = ppo.ValueNormalizer()
+    normalizer.update(returns, torch.ones_like(returns, dtype=torch.bool))
+    assert normalizer.deviation == pytest.approx(noise.double().std(correction=0).item(), rel=1e-2)
+    assert normalizer.normalize(returns).abs().max() < 5

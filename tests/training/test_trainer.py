@@ -11,6 +11,7 @@ from trainers import PROMPTS, Holes, Places, Share, make_trainer, parameters
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.generation import Responses, StopRule, respond
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training import ppo
@@ -295,22 +296,56 @@ def test_normalised_values_are_undone_before_gae():
     assert metrics["ppo/value_loss"] < 10  # of normalised targets; the scores reach 50
 
 
+def slow_groups(estimator, r, kl_coef):
+    """Advantages in groups of 3, token by token: the score against the group's, the log-ratios from here on against theirs."""
+    ratios = (r.logprobs - r.ref_logprobs).masked_fill(~r.response_mask, 0.0)
+    expected = torch.zeros_like(r.rewards)
+    for b, t in r.response_mask.nonzero().tolist():
+        group = slice(b // 3 * 3, b // 3 * 3 + 3)
+        scores, to_go = r.scores[group], -kl_coef * ratios[group, t:].sum(dim=1)
+        paid = r.scores[b] - scores.mean()
+        penalty = to_go[b % 3] - to_go.mean()
+        expected[b, t] = 1.5 * (paid + penalty) if estimator == "rloo" else paid / (scores.std() + 1e-4) + penalty
+    return expected
+
+
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
 def test_advantages_without_a_critic(estimator):
     keys = {"num_responses_per_prompt": 3, "gamma": 0.9, "use_adv_normalize": False, "kl_coef": 0.1}
     trainer = make_trainer(advantage_estimator=estimator, **keys, lr=1e-2)
     trainer.step()
     metrics, r = trainer.step(), trainer.rollout
-    totals = ppo.masked(r.rewards, r.response_mask).sum(dim=1).view(-1, 3)
-    distance = totals - totals.mean(dim=1, keepdim=True)
-    of_episodes = {"grpo": distance / (totals.std(dim=1, keepdim=True) + 1e-4), "rloo": distance * 1.5}
     expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
-    if estimator in of_episodes:
-        expected = of_episodes[estimator].view(-1, 1) * r.response_mask
+    if estimator != "reinforce_pp":
+        expected = slow_groups(estimator, r, kl_coef=metrics["objective/kl_coef"])
     torch.testing.assert_close(r.advantages, expected)
     assert r.rewards[r.response_mask].abs().min() > 0  # each token pays its KL
     assert math.isnan(metrics["ppo/value_loss"])
     assert math.isnan(metrics["ppo/explained_variance"])
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
+def test_advantages_without_a_critic_are_whitened_over_the_rollout(estimator):
+    keys = {"num_responses_per_prompt": 3, "kl_coef": 0.1, "advantage_estimator": estimator}
+    rollouts = []
+    for use_adv_normalize in (False, True):
+        trainer = make_trainer(**keys, use_adv_normalize=use_adv_normalize)
+        trainer.step()
+        rollouts.append(trainer.rollout)
+    plain, whitened = rollouts
+    mask = plain.response_mask
+    raw = plain.advantages[mask]
+    assert raw.std() > 0
+    expected = (raw - raw.mean()) / raw.std(correction=0)
+    torch.testing.assert_close(whitened.advantages[mask], expected, rtol=1e-4, atol=1e-5)
+    assert not whitened.advantages[~mask].any()
+
+
+def test_groups_without_spread_are_counted():
+    """Two prompts with four responses; the first four have equal scores."""
+    trainer = make_trainer(Holes(range(4), 1.0), advantage_estimator="grpo", rollout_batch_size=8)
+    assert trainer.step()["ppo/flat_groups"] == 1
+    assert "ppo/flat_groups" not in make_trainer().step()
 
 
 # -- counting
@@ -375,12 +410,19 @@ def test_kl_coefficient_moves_once_an_iteration():
     trainer = make_trainer(kl_coef=0.5)
     first, second = trainer.step(), trainer.step()
     assert first["objective/kl_coef"] == 0.5
-    assert second["objective/kl_coef"] == pytest.approx(0.5 * 0.98)  # KL 0 lies below the target
+    assert second["objective/kl_coef"] == 0.5  # it is held until the KL has reached its target
+    free = make_trainer(kl_coef=0.5, kl_hold=False)
+    assert [free.step()["objective/kl_coef"] for _ in range(2)] == [
+        0.5,
+        pytest.approx(0.5 * 0.98),
+    ]  # KL 0 lies below it
     fixed = make_trainer(kl_coef=0.5, kl_rate=0.0)
     fixed.step()
     assert fixed.kl.kl_coef == 0.5
-    settings_of = make_trainer(kl_coef=0.4, kl_target=0.1, kl_rate=0.2, kl_clip=0.3).kl
-    assert vars(settings_of) == {"kl_coef": 0.4, "kl_target": 0.1, "kl_rate": 0.2, "kl_clip": 0.3}
+    given = {"kl_coef": 0.4, "kl_target": 0.1, "kl_rate": 0.2, "kl_clip": 0.3, "kl_coef_max": 2.0}
+    found = vars(make_trainer(**given, kl_hold=False).kl)
+    assert {name: found[name] for name in given} == given
+    assert found["hold"] is False
 
 
 def test_kl_is_the_mean_over_response_tokens():
@@ -430,3 +472,51 @@ def test_state_is_json_and_goes_back():
     assert other.value_norm.mean == trainer.value_norm.mean != 0
     assert other.sampler.take(3) == trainer.sampler.take(3)
     assert make_trainer(use_valuenorm=False).state_dict()["value_normalizer"] is None
+
+
+# -- the KL under watch
+
+
+def test_a_kl_that_does_not_come_down_is_reported_at_16_32_64_iterations(caplog):
+    trainer, reported = make_trainer(kl_target=1e-9, kl_rate=1.0, kl_clip=0.05, kl_coef_max=5.0), []
+    for iteration in range(40):
+        trainer.iteration = 5
+        trainer.kl.update(0.5)
+        caplog.clear()
+        trainer._watch_kl(0.5)
+        reported += [(iteration + 1, caplog.messages[0])] if caplog.messages else []
+    assert [iteration for iteration, _ in reported] == [16, 32]
+    assert reported[0][1] == (
+        "KL above its target (1e-09) for 16 iterations although the coefficient grew 2.2-fold, now 0.437: lower lr, or raise "
+        "rollout_batch_size"
+    )
+
+
+def test_a_start_far_from_the_reference_is_reported(caplog):
+    trainer = make_trainer()
+    for iteration, kl, is_reported in ((1, 0.9, False), (2, 1.2, False), (1, 1.2, True)):
+        trainer.iteration = iteration
+        trainer._watch_kl(kl)
+        assert ("starts 1.20 nats per token away from its reference (objective/kl_initial)" in caplog.text) is is_reported
+
+
+# -- time
+
+
+def test_what_a_metric_of_the_user_takes_is_in_no_other_time(monkeypatch):
+    """The clock stands still but for the vec-info class, which takes 1,000 seconds."""
+    now = [0.0]
+
+    class Slow(VecInfo):
+        def __call__(self, rollout):
+            now[0] += 1000.0
+            return {}
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    trainer = make_trainer(vec_info=Slow())
+    now[0] = 50.0
+    monkeypatch.setattr(trainer.update, "warm_up_ddp", lambda rollout: now.__setitem__(0, now[0] + 10))
+    metrics = trainer.step()
+    assert metrics["time/vec_info"] == 1000
+    assert metrics["time/update"] == 10
+    assert metrics["FPS"] == pytest.approx(trainer.rollout.num_tokens / 10)

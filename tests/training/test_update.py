@@ -4,14 +4,16 @@ import copy
 import json
 import math
 
+import plain
 import pytest
 import torch
-from trainers import make_trainer, parameters
+from trainers import Holes, make_trainer, parameters, settings
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.decoding import position_ids_of
 from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training import update as update_module
 
@@ -20,9 +22,9 @@ def spoil(monkeypatch, trainer, is_bad, number=math.nan):
     """Log-probs become `number` in the update where `is_bad(number of the minibatch, index of the prompt)`, both from 0."""
     minibatches, original = [], trainer.update.optimizer_step
 
-    def recording(rollout, rows, is_first):
+    def recording(*args, **options):
         minibatches.append(None)
-        minibatches[-1] = original(rollout, rows, is_first)
+        minibatches[-1] = original(*args, **options)
         return minibatches[-1]
 
     def spoilt(policy, prompt_ids, prompt_mask, *rest):
@@ -328,3 +330,70 @@ def test_gradients_are_clipped():
             moved.append(math.sqrt(sum(((p - start[name]) ** 2).sum().item() for name, p in module.named_parameters())))
     assert moved[:2] == pytest.approx([1e-3, 1e-3], rel=1e-2)
     assert min(moved[2:]) > 1e-2
+
+
+# -- counting
+
+
+def test_a_token_weighs_the_same_in_each_minibatch(monkeypatch):
+    """Minibatches of one response: with equal weights, the mean over the minibatches is that over all tokens.
+
+    Before the first step the ratios are 1, so that a minibatch's loss is minus the sum of its advantages over the constant.
+    """
+    keys = {"rollout_batch_size": 8, "num_mini_batch": 8, "ppo_epoch": 1, "entropy_coef": 0.0, "value_loss_coef": 0.0}
+    trainer = make_trainer(**keys, lr=1e-12, use_adv_normalize=False, max_new_tokens=12)
+    metrics = trainer.step()
+    mask, advantages = trainer.rollout.response_mask, trainer.rollout.advantages
+    lengths = mask.sum(dim=1)
+    assert lengths.min() < lengths.max()
+    assert metrics["ppo/policy_loss"] == pytest.approx(-advantages[mask].mean().item(), rel=1e-4)
+    of_responses = torch.stack([row[counts].mean() for row, counts in zip(advantages, mask, strict=True)])
+    assert abs(of_responses.mean() - advantages[mask].mean()) > 1e-3  # a mean of means would be another number
+
+
+def test_the_divisor_is_the_mean_number_of_tokens_in_a_minibatch(monkeypatch):
+    trainer, found = make_trainer(rollout_batch_size=8, num_mini_batch=3, ppo_epoch=2, max_new_tokens=12), []
+    step = trainer.update.optimizer_step
+    monkeypatch.setattr(
+        trainer.update, "optimizer_step", lambda *args, **o: found.append(o["num_tokens"]) or step(*args, **o)
+    )
+    trainer.step()
+    assert [x.item() for x in found] == pytest.approx([trainer.rollout.num_tokens / 3] * 6)
+
+
+# -- KL in the loss
+
+
+def test_kl_in_the_loss_is_not_in_the_rewards():
+    """The statistic is the mean KL divergence of the whole distributions; at first the policy is the one of the rollout."""
+    keys = {"kl_in": "loss", "kl_coef": 0.3, "ref_seed": 3, "ref_model": "another", "lr": 1e-12, "num_mini_batch": 1}
+    trainer = make_trainer(**keys, ppo_epoch=1, temperature=0.9)
+    metrics, r = trainer.step(), trainer.rollout
+    is_last = torch.zeros_like(r.rewards).scatter(1, last_token(r.response_mask).unsqueeze(1), 1.0)
+    torch.testing.assert_close(r.rewards, is_last * r.scores.unsqueeze(1))
+    case = plain.Case(r.prompt_ids, r.prompt_mask, r.response_ids, r.response_mask, None)
+    models = plain.as_made(trainer.models.policy), plain.as_made(trainer.models.ref_policy)
+    expected = plain.divergence(*(plain.evaluated(m, case, 0.9) for m in models))[r.response_mask].mean().item()
+    assert metrics["ppo/kl_loss"] == pytest.approx(expected, rel=1e-3)
+    assert expected > 0.01
+    in_reward = make_trainer(**{**keys, "kl_in": "reward"})
+    assert "ppo/kl_loss" not in in_reward.step()
+    assert in_reward.rollout.ref_features is None
+
+
+def test_kl_in_the_loss_pulls_the_policy_to_its_reference():
+    """Without a score, nothing but the KL teaches."""
+    keys = {"kl_in": "loss", "kl_coef": 1.0, "kl_rate": 0.0, "entropy_coef": 0.0, "ref_seed": 3, "ref_model": "another"}
+    trainer = make_trainer(
+        Holes(range(64), 1.0), **keys, value_loss_coef=0.0, use_adv_normalize=False, gamma=0.0, lr=1e-2
+    )
+    found = [trainer.step()["ppo/kl_loss"] for _ in range(6)]
+    assert found[-1] < 0.5 * found[0]
+
+
+@pytest.mark.parametrize("key", [{"use_deepspeed": True}, {"ref_ds_config": "eval_ds_config.json"}])
+def test_kl_in_the_loss_needs_the_whole_reference(key):
+    with pytest.raises(
+        ValueError, match=f"kl_in: loss needs the whole reference in the update, which {next(iter(key))}"
+    ):
+        settings(kl_in="loss", **key)
