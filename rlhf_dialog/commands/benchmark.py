@@ -29,9 +29,12 @@ from rlhf_dialog.commands import benchmark_compare, benchmark_machine
 from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed import launch
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.tracking import Trackers, read_metrics
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -221,13 +224,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+class WorkloadAgent(PPOAgent):
+    """A run on the prompts of W, in which separators stay inside a turn."""
+
+    def _load_prompts(self, reward: BaseReward) -> list[Dialogue]:
+        sizes = (self.config.context_size, self.config.min_context_size)
+        return load_prompts(self.config.env.args.data_path, "train", *sizes, turn_separator=None)
+
+
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     """The trainer as built by train_ppo.py, except that nothing ends a response early: all responses of W have one length.
 
     Raises UserError when the token ids of a prompt differ from those of W.
     """
-    trainer = PPOAgent(config).build()
+    trainer = WorkloadAgent(config).build()
     trainer.speaker.stop.end_ids = [-1]
+    trainer.speaker.encoder = workload.WholeTexts(
+        trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
+    )
     encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
     if encoded != inputs.expected_ids():
         raise UserError(

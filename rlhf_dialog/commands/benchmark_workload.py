@@ -31,6 +31,7 @@ from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue, render_prompt, render_reply
+from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.rewards import BaseReward
@@ -206,6 +207,14 @@ def turns_of(prompt: str, length: int) -> list[str]:
     """
     text = prompt.removesuffix(f" {SEPARATOR}")
     return [text] if length > MAX_PROMPT else text.split(f" {SEPARATOR} ")
+
+
+class WholeTexts(PromptEncoder):
+    """Separators inside a turn stay, because a prompt of W that is too long is a single turn."""
+
+    def spoken(self, turn: str) -> str:
+        """The turn as it is."""
+        return turn
 
 
 def policy_config(size: Size, architecture: str) -> PretrainedConfig:

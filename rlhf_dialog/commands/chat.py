@@ -11,6 +11,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 
 WELCOME = "Say something. `reset` starts a new dialogue, `quit` ends the program."
+NOTICE = "(Your message holds a text that ends a turn or controls the model; a space replaces it.)"
 
 
 def find_agent(root: Path = Path()) -> Path:
@@ -42,9 +43,12 @@ def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str]
             history = []
             write(WELCOME)
         elif text:
-            reply = agent.chat(text, history)
-            write(f"> Agent: {reply or '(an empty reply)'}")
-            history += [text, reply]
+            if (said := agent.spoken(text)) != text:
+                write(NOTICE)
+            if said:
+                reply = agent.chat(said, history)
+                write(f"> Agent: {reply or '(an empty reply)'}")
+                history += [said, reply]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -25,6 +25,7 @@ import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselv
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
 from rlhf_dialog.config.loading import find_config
+from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -91,7 +92,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--temperature", type=float, help="default: the agent's own sampling")
     add("--top_k", type=int, help="default: the agent's own sampling")
     add("--top_p", type=float, help="default: the agent's own sampling")
-    add("--min_new_tokens", type=int, default=0, help="default: 0")
+    add("--min_new_tokens", type=int, default=0, help="number of tokens before a reply may end (default: 0)")
     add("--greedy", action="store_true", help="the most likely token instead of sampling")
     add("--device", default="cpu", help="cpu or cuda (default: cpu)")
     add("--debug", action="store_true", help="show the traceback of an error")
@@ -142,6 +143,7 @@ def run(options: argparse.Namespace) -> None:
     task = read_task(options, agent)
     judges = judges_of(options, task)
     prompts = held_out_prompts(task, options)
+    warn_of_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
     systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
@@ -180,8 +182,14 @@ class Task:
     data_path: str
     context_size: int
     min_context_size: int
+    turn_separator: str
     drop_overlap: bool = False
     run: RunConfig | None = None
+
+    def prompts(self, split: str, drop_overlap: bool = False) -> list[Dialogue]:
+        """The prompts of a split. Raises what `load_prompts` raises."""
+        sizes = (self.context_size, self.min_context_size)
+        return load_prompts(self.data_path, split, *sizes, drop_overlap, self.turn_separator)
 
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
@@ -191,13 +199,15 @@ def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     if run := read_run(options):
         data_path = options.data_path or run.data_path()
         least = options.min_context_size or run.config.min_context_size
-        return Task(data_path, run.config.context_size, least, run.config.drop_overlap, run)
+        sizes = (run.config.context_size, least)
+        return Task(data_path, *sizes, agent.settings.turn_separator, run.config.drop_overlap, run)
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "
             "with --data_path"
         )
-    return Task(options.data_path, agent.settings.context_size, options.min_context_size or 1)
+    own = agent.settings
+    return Task(options.data_path, own.context_size, options.min_context_size or 1, own.turn_separator)
 
 
 def read_run(options: argparse.Namespace) -> RunConfig | None:
@@ -246,7 +256,7 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
 
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
     try:
-        prompts = load_prompts(task.data_path, options.split, task.context_size, task.min_context_size)
+        prompts = task.prompts(options.split)
     except MissingSplit as error:
         raise MissingSplit(f"{error}; or measure on another split with --split train") from error
     prompts = replies.pick_prompts(prompts, options.max_prompts, options.seed)
@@ -260,7 +270,7 @@ def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
 def train_replies(task: Task) -> list[str]:
     """The references of the training split; none, with a notice, when it cannot be read."""
     try:
-        prompts = load_prompts(task.data_path, "train", task.context_size, task.min_context_size, task.drop_overlap)
+        prompts = task.prompts("train", task.drop_overlap)
     except UserError as error:
         logger.warning("no baseline random_train_reply: %s", error)
         return []

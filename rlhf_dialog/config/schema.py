@@ -77,7 +77,8 @@ class DataKeys(Settings):
     turn_separator: str = Field(
         "<EOU>",
         min_length=1,
-        description="text or special token after each turn; chat_template: the tokenizer's chat template",
+        description="text or special token after each turn, where a response ends; inside a turn a space replaces it; "
+        "chat_template: the tokenizer's chat template",
     )
 
 
@@ -141,7 +142,9 @@ class ModelKeys(Settings):
     """Models"""
 
     model_path: str = Field(description="causal language model to train: folder or Hub name")
-    ref_model: str | None = Field(None, description="frozen reference of the KL penalty; default: model_path")
+    ref_model: str | None = Field(
+        None, description="frozen reference of the KL penalty, with the same token ids; default: model_path"
+    )
     use_share_model: bool = Field(
         False, description="true: one trunk with a value head; false: a separate critic with critic_lr"
     )

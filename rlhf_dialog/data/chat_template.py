@@ -1,15 +1,17 @@
 """`turn_separator: chat_template`: the tokenizer's own template decides how turns become ids and when a response ends."""
 
-from collections.abc import Sequence
+import logging
+import re
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import fit_newest
-from rlhf_dialog.data.prompts import PromptEncoder, pad_id_of
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, fit_newest, without
+from rlhf_dialog.data.prompts import PromptEncoder, pad_id_of, separator_ids
 from rlhf_dialog.errors import UserError
 
-CHAT_TEMPLATE = "chat_template"
+logger = logging.getLogger(__name__)
 ROLES = ("assistant", "user")
 PROBE, PROBE_REPLY = "Hello", "Quite so"
 REMEDY = "name another tokenizer, or give turn_separator a text such as <EOU>"
@@ -20,8 +22,8 @@ class TemplateEncoder:
 
     The last turn is the user's, the one before it the assistant's, and so on backwards. If the template refuses to begin
     with the assistant, that oldest turn is left out. The template writes all special tokens, including BOS; no others are
-    added. Templates with `enable_thinking` get False. Raises UserError when there is no template, or when it fails on a
-    greeting.
+    added, and inside a turn a space replaces them. Templates with `enable_thinking` get False. Raises UserError when there is
+    no template, or when it fails on a greeting.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int):
@@ -33,14 +35,20 @@ class TemplateEncoder:
         self._probe_ids = self._encode(self._probe)
         self._head = int(self._probe_ids[:1] == [tokenizer.bos_token_id])
         self._assistant_may_begin = accepts(tokenizer, [PROBE_REPLY, PROBE])
+        written = [*self._probe_ids, *self._encode(render(tokenizer, [PROBE], PROBE_REPLY)), self.end_id]
+        self._marks = control_tokens(tokenizer, written)
 
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
         """At most `max_prompt_length` ids, from the BOS token, if there is one, to the generation prompt."""
-        return fit_newest(turns, self._encode_turns, self.max_prompt_length, self._head)
+        return fit_newest([*map(self.spoken, turns)], self._encode_turns, self.max_prompt_length, self._head)
+
+    def spoken(self, turn: str) -> str:
+        """The turn as the model sees it, without special tokens."""
+        return without(turn, self._marks)
 
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply as the template writes it, up to its end-of-turn token."""
-        ids = self._after_prompt(turn)
+        ids = self._after_prompt(self.spoken(turn))
         reply = list(takewhile(lambda i: i not in self.end_ids, ids))
         return ids[: len(reply) + 1] if len(reply) < len(ids) else [*ids, self.end_id]
 
@@ -51,7 +59,8 @@ class TemplateEncoder:
     def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
         """The ids between the policy's reply and its next one: the end-of-turn token if the reply has none, the user's turn, and
         the generation prompt."""
-        ids = self._encode(render(self.tokenizer, [PROBE, PROBE_REPLY, turn]).partition(PROBE_REPLY)[2])
+        whole = render(self.tokenizer, [PROBE, PROBE_REPLY, self.spoken(turn)])
+        ids = self._encode(whole.partition(PROBE_REPLY)[2])
         closed = self.end_id in reply_ids and self.end_id in ids
         return ids[ids.index(self.end_id) + 1 :] if closed else ids
 
@@ -89,11 +98,34 @@ def prompt_encoder(tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_
     return PromptEncoder(tokenizer, turn_separator, max_prompt_length)
 
 
-def closing_id(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> int | None:
-    """The id that ends a turn, None where plain text ends it. Raises UserError as `end_of_turn` does."""
+def warn_of_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
+    """A warning with the number of different turns and references in which a template's encoder replaces something.
+
+    (Those with a separator of text are counted when the data is read.)
+    """
+    if not isinstance(encoder, TemplateEncoder):
+        return
+    turns = {turn for prompt in prompts for turn in (*prompt.prompt_turns, *prompt.references)}
+    if changed := sum(encoder.spoken(turn) != turn for turn in turns):
+        logger.warning(
+            "%d turns or references hold a special token of the tokenizer; a space replaces it in what the model sees",
+            changed,
+        )
+
+
+def closing_ids(tokenizer: PreTrainedTokenizerBase, turn_separator: str) -> set[int]:
+    """The ids that end a turn, none where plain text ends it. Raises UserError as `end_of_turn` does."""
     if turn_separator == CHAT_TEMPLATE:
-        return end_of_turn(tokenizer)
-    return tokenizer.get_vocab().get(turn_separator)
+        return {end_of_turn(tokenizer)}
+    return separator_ids(tokenizer, turn_separator)
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase, written: Iterable[int]) -> re.Pattern[str]:
+    """What a turn must not hold: the special tokens, and those of the added tokens that a template has `written`."""
+    added = {i: token for token, i in tokenizer.get_added_vocab().items()}
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    tokens = special | {added[i] for i in written if i in added} | set(tokenizer.all_special_tokens)
+    return re.compile("|".join(re.escape(token) for token in sorted(tokens) if token.strip()) or r"(?!)")
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -1,10 +1,12 @@
 """A dialogue as text: its turns, its rendering to a prompt, and the way back from generated text. No tensors here."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 POLICY, USER = "policy", "user"
+CHAT_TEMPLATE = "chat_template"  # the `turn_separator` that asks for the tokenizer's template
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,16 @@ def fit_newest(
         if len(ids) <= max_length:
             return ids
     return ids[:head] + ids[len(ids) - max_length + head :]
+
+
+def without(text: str, marks: re.Pattern[str]) -> str:
+    """`text` with a space in place of each of the `marks`, and white space collapsed; without a mark, as it is."""
+    while marks.search(text):
+        replaced = " ".join(marks.sub(" ", text).split())
+        if replaced == text:  # the mark is a space
+            break
+        text = replaced
+    return text
 
 
 def cut_at_separator(text: str, separator: str) -> str:

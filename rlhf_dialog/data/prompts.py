@@ -4,13 +4,16 @@ B prompts, P prompt tokens.
 """
 
 import logging
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.data.dialogue import Dialogue, cut_at_separator, fit_turns, render_target
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, cut_at_separator, fit_turns, render_target, without
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
 
@@ -20,17 +23,25 @@ MIN_OVERLAP_TOKENS = 4
 
 
 def load_prompts(
-    data_path: str, split: str, context_size: int = 5, min_context_size: int = 1, drop_overlap: bool = False
+    data_path: str,
+    split: str,
+    context_size: int = 5,
+    min_context_size: int = 1,
+    drop_overlap: bool = False,
+    turn_separator: str | None = "<EOU>",
 ) -> list[Dialogue]:
     """One prompt for every turn with at least `min_context_size` turns before it; it holds the last `context_size` of them.
 
     Data that consists of prompts gives one prompt for each row with at least `min_context_size` turns. `drop_overlap` leaves
-    out training dialogues that nearly repeat one of validation or test; it affects only the split "train".
+    out training dialogues that nearly repeat one of validation or test; it affects only the split "train". Inside a turn or a
+    reference, a space replaces `turn_separator` (None: nothing is replaced), and a warning counts them.
     Raises UserError when the data cannot be read or gives no prompt, MissingSplit when it has no such split.
     """
     records = load_records(data_path, split)
     overlap = _overlap(records, data_path) if drop_overlap and split == "train" else set()
     kept = {number: record for number, record in enumerate(records) if number not in overlap}
+    if turn_separator not in (None, CHAT_TEMPLATE):
+        kept = _without_separator(kept, str(turn_separator), f"{data_path}, {split}")
     prompts: list[Dialogue] = []
     for number, record in kept.items():
         for prompt in _prompts_of(record, context_size, min_context_size):
@@ -45,6 +56,41 @@ def load_prompts(
             f"{needed}; lower min_context_size, turn drop_overlap off, or use other data"
         )
     return prompts
+
+
+def _without_separator(records: dict[int, DialogueRecord], separator: str, where: str) -> dict[int, DialogueRecord]:
+    """The records with a space in place of the separator. Raises UserError for a turn or a reference that is nothing else."""
+    holders = {
+        number: record for number, record in records.items() if any(separator in text for text in _texts(record))
+    }
+    if not holders:
+        return records
+    logger.warning(
+        "%s: %d turns or references hold the turn_separator '%s'; a space replaces it there",
+        *(where, sum(separator in text for record in holders.values() for text in _texts(record)), separator),
+    )
+    marks = re.compile(re.escape(separator))
+    changed = {
+        number: replace(
+            record,
+            turns=[without(turn, marks) for turn in record.turns],
+            references=record.references and [[without(text, marks) for text in some] for some in record.references],
+        )
+        for number, record in holders.items()
+    }
+    for number, record in changed.items():
+        if not all(_texts(record)):
+            raise UserError(
+                f"{where}: dialogue {number + 1} has a turn or reference that is only the turn_separator '{separator}'; remove it"
+            )
+    return records | changed
+
+
+def _texts(record: DialogueRecord) -> Iterator[str]:
+    """All turns and references of one dialogue."""
+    yield from record.turns
+    for some in record.references or ():
+        yield from some
 
 
 def _prompts_of(record: DialogueRecord, context_size: int, min_context_size: int) -> list[Dialogue]:
@@ -109,12 +155,16 @@ def _long_utterances(record: DialogueRecord) -> set[str]:
 
 
 class PromptEncoder:
-    """Prompts and targets as token ids of one tokenizer, and replies back to text; a separator ends every turn."""
+    """Prompts and targets as token ids of one tokenizer, and replies back to text; a separator ends every turn.
+
+    Inside a turn, a space replaces the separator.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, separator: str, max_prompt_length: int):
         self.tokenizer = tokenizer
         self.separator = separator
-        self.separator_id: int | None = tokenizer.get_vocab().get(separator)  # None where it is plain text
+        self._marks = re.compile(re.escape(separator))
+        self._added = {i for token, i in tokenizer.get_added_vocab().items() if separator in token}
         self.max_prompt_length = max_prompt_length
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first == [tokenizer.bos_token_id] else []
@@ -123,7 +173,11 @@ class PromptEncoder:
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
         """At most `max_prompt_length` ids, including a BOS token in front where the tokenizer adds one itself."""
         room = self.max_prompt_length - len(self.prefix)
-        return self.prefix + fit_turns(turns, self.separator, self._encode, room)
+        return self.prefix + fit_turns([*map(self.spoken, turns)], self.separator, self._encode, room)
+
+    def spoken(self, turn: str) -> str:
+        """The turn as the model sees it."""
+        return without(turn, self._marks)
 
     def encode_target(self, turn: str) -> list[int]:
         """A whole target of supervised fine-tuning: the reply, the separator, the end-of-text id."""
@@ -133,7 +187,7 @@ class PromptEncoder:
 
     def encode_reply(self, turn: str) -> list[int]:
         """What follows a prompt: the reply and the separator."""
-        return self._encode(render_target(turn, self.separator))
+        return self._encode(render_target(self.spoken(turn), self.separator))
 
     def encode_heard(self, reply_ids: list[int], turn: str) -> list[int]:
         """The ids between the policy's reply and its next one: a separator if the reply has none, then the user's turn."""
@@ -142,12 +196,26 @@ class PromptEncoder:
 
     def reply_text(self, ids: list[int]) -> str:
         """The text that rewards and metrics see: cut at the first separator, special tokens removed, stripped."""
-        if self.separator_id in ids:
-            ids = ids[: ids.index(self.separator_id)]
+        ids = list(takewhile(lambda i: i not in self._added, ids))  # decoded, special ones would be lost
         return cut_at_separator(str(self.tokenizer.decode(ids, skip_special_tokens=True)), self.separator)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def separator_ids(tokenizer: PreTrainedTokenizerBase, separator: str) -> set[int]:
+    """The ids of all tokens that hold the separator; empty where an end shows in the text alone.
+
+    Ids can be trusted only where the separator is an added token, which a tokenizer never divides, and where it is the last
+    token of a rendered reply. (GPT-2 has a token for "###", but writes " ###", with the space, as another one.)
+    """
+    added = tokenizer.get_added_vocab().get(separator)
+    reply = tokenizer(render_target("a", separator), add_special_tokens=False)["input_ids"]
+    if added is None or reply[-1:] != [added]:
+        return set()
+    candidates = [i for token, i in tokenizer.get_vocab().items() if separator in token]
+    texts = tokenizer.batch_decode([[i] for i in candidates], skip_special_tokens=False)
+    return {added} | {i for i, text in zip(candidates, texts, strict=True) if separator in text}
 
 
 def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -130,6 +130,10 @@ class ChatAgent(Speaker):
             )
         return cls(policy, prompt_encoder(words, settings.turn_separator, room), settings)
 
+    def spoken(self, text: str) -> str:
+        """`text` as the model sees it: a space replaces what would end a turn."""
+        return self.encoder.spoken(text)
+
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns."""
         turns = [turn.strip() for turn in [*(history or []), text]][-self.settings.context_size :]

@@ -5,6 +5,7 @@ B episodes, P prompt tokens (padded left), T response tokens (padded right), V v
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPLogitsWarper
 
-from rlhf_dialog.data.chat_template import closing_id
-from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.data.chat_template import closing_ids
+from rlhf_dialog.data.dialogue import render_reply, render_target
+from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.decoding import Decoder, new_decoder
 from rlhf_dialog.models.logprobs import at_least_float32, on_support
 from rlhf_dialog.models.masks import last_token
@@ -24,7 +26,10 @@ from rlhf_dialog.models.policy import Policy, in_chunks
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are sampled; `greedy` takes the most likely token instead."""
+    """How tokens are sampled; `greedy` takes the most likely token instead.
+
+    Among the first `min_new_tokens` tokens of a response, those that would end it have probability 0.
+    """
 
     max_new_tokens: int = 20
     temperature: float = 1.0
@@ -71,24 +76,69 @@ class Responses:
 class StopRule:
     """A response ends with an end-of-text token of the model or tokenizer, or with the token that completes the separator.
 
-    If `separator` is `chat_template`, the template's end-of-turn token takes the place of the separator.
+    If `separator` is `chat_template`, the template's end-of-turn token takes the place of the separator. A separator is known
+    by its ids where these are certain (`separator_ids`), else by the text. Raises UserError for a separator that the tokenizer
+    does not give back.
     """
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str):
         self.tokenizer, self.separator = tokenizer, separator
         own = policy.lm.generation_config.eos_token_id if policy.lm.generation_config else None
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
-        self.separator_id = closing_id(tokenizer, separator)
-        self.end_ids = sorted(i for i in ends | {self.separator_id} if i is not None)
+        closing = closing_ids(tokenizer, separator)
+        self.end_ids = sorted(i for i in ends | closing if i is not None)
+        self.is_text = not closing
         self.tail = len(separator.encode()) + 4  # each token that is not special is at least one byte
+        if self.is_text:
+            self._check()
 
     def ended(self, ids: Tensor) -> Tensor:
         """Whether the newest token of each row of `ids` (B, t) ends its response: bool (B,)."""
         newest = torch.isin(ids[:, -1], torch.tensor(self.end_ids, device=ids.device, dtype=ids.dtype))
-        if self.separator_id is not None:
+        if not self.is_text:
             return newest
-        texts = self.tokenizer.batch_decode(ids[:, -self.tail :], skip_special_tokens=False)
-        return newest | torch.tensor([self.separator in text for text in texts], device=ids.device)
+        return newest | torch.tensor(self._hold(ids[:, -self.tail :].tolist()), device=ids.device)
+
+    def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
+        """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
+        logits = logits.index_fill(1, torch.tensor(self.end_ids, device=logits.device), -torch.inf)
+        if self.is_text:
+            for row, written in enumerate(ids[:, -self.tail :].tolist()):
+                held = self._hold([[*written, i] for i in self._candidates])
+                logits[row, [i for i, ends in zip(self._candidates, held, strict=True) if ends]] = -torch.inf
+        return logits
+
+    @cached_property
+    def _candidates(self) -> list[int]:
+        """All tokens that can complete the separator: they hold it, or begin with an end of it, or are parts of a letter."""
+        texts = self.tokenizer.batch_decode([[i] for i in range(len(self.tokenizer))], skip_special_tokens=False)
+        ends = tuple(self.separator[start:] for start in range(1, len(self.separator)))
+        parts = "" if self.separator.isascii() else "\ufffd"
+        return [
+            i
+            for i, text in enumerate(texts)
+            if self.separator in text or text.startswith(ends) or (parts and parts in text)
+        ]
+
+    def _hold(self, ids: list[list[int]]) -> list[bool]:
+        """Whether the text of each row holds the separator."""
+        return [self.separator in text for text in self.tokenizer.batch_decode(ids, skip_special_tokens=False)]
+
+    def _check(self) -> None:
+        """Raises UserError unless a reply ends with its separator, and not without it."""
+        texts = (render_target("a b", self.separator), render_reply("a b"))
+        closed, unclosed = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+        if not self._hold([closed[-self.tail :]])[0]:
+            read = self.tokenizer.decode(closed, skip_special_tokens=False)
+            raise UserError(
+                f"turn_separator: no response would end, because the tokenizer reads {texts[0]!r} as {read!r}; give a "
+                f"text that it keeps, or add {self.separator!r} to it as a special token"
+            )
+        if self._hold([unclosed])[0]:
+            raise UserError(
+                f"turn_separator: {self.separator!r} is part of usual text, so a response would end at once; give "
+                "another text, such as <EOU>"
+            )
 
 
 @torch.no_grad()
@@ -127,7 +177,7 @@ def _write(decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule
     for t in range(limit):
         logits = at_least_float32(decoder.policy.logits(decoder.features))
         if t < sampling.min_new_tokens:
-            logits = logits.index_fill(1, torch.tensor(stop.end_ids, device=rows.device), -torch.inf)
+            logits = stop.without_ends(logits, ids[rows, :t])
         scores = sampling.filters()(ids[rows, :t], logits / sampling.temperature)  # type: ignore[arg-type]
         tokens = _draw(scores, None if sampling.greedy else uniform[rows, t])
         ids[rows, t], mask[rows, t] = torch.where(alive, tokens, pad_id), alive

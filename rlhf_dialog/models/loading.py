@@ -187,6 +187,23 @@ def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Con
         )
 
 
+def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
+    """Raises UserError when the reference has a tokenizer of its own that gives other ids: the KL would compare two texts."""
+    if config.ref_model in (None, config.model_path, config.env.args.tokenizer_path):
+        return
+    try:
+        own = read_tokenizer(str(config.ref_model), "ref_model", config.trust_remote_code)
+    except UserError:
+        logger.info("ref_model: '%s' has no tokenizer, so it is used without a comparison", config.ref_model)
+        return
+    theirs, ours = (words(PROBE, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
+    if theirs != ours:
+        raise UserError(
+            f"ref_model: the tokenizer of '{config.ref_model}' gives other token ids than that of model_path "
+            f"'{config.model_path}', so the KL would compare two different texts; use a reference of the same family"
+        )
+
+
 def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
@@ -201,6 +218,7 @@ def load_models(config: Config, device: torch.device) -> Models:
     lm = load_causal_lm(config.model_path, "model_path", **options)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
+    _compare_with_reference(tokenizer, config)
     ref_lm = _load_reference(config, lm, options)
     amp: dict[str, Any] = {"use_amp": config.use_amp, "amp_dtype": amp_dtype(config, device)}
     policy, critic = build_trained(config, lm, amp)

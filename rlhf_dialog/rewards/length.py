@@ -5,14 +5,15 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.needs import references
+from rlhf_dialog.rewards.needs import reference_lists
 
 
 @RewardFactory.register("LengthMatch")
 class LengthMatch(BaseReward):
     """-|w - r| / max(w, r), with w and r the numbers of words (split at white space) of response and reference.
 
-    0 for equal lengths, -1 for an empty response. METEOR alone rewards longer responses; this reward limits them.
+    0 for equal lengths, -1 for an empty response. Of several references the nearest counts: the one that gives the highest
+    value. METEOR alone rewards longer responses; this reward limits them.
     """
 
     needs = ("reference",)
@@ -25,8 +26,8 @@ class LengthMatch(BaseReward):
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number in [-1, 0] for each dialogue. Raises UserError when one has no reference."""
-        pairs = zip(dialogues, references(dialogues, self.name), strict=True)
-        return [length_match(dialogue.response, reference) for dialogue, reference in pairs]
+        pairs = zip(dialogues, reference_lists(dialogues, self.name), strict=True)
+        return [max(length_match(dialogue.response, text) for text in texts) for dialogue, texts in pairs]
 
 
 def length_match(response: str, reference: str) -> float:

@@ -16,6 +16,7 @@ from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import find_config, load_config, replace_keys
 from rlhf_dialog.config.registry import VecInfoFactory
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed import launch
@@ -291,6 +292,7 @@ class PPOAgent:
         self._identity = identity.identity_of(config, models, prompts, reward)
         identity.refuse_other_ranks(config, self._identity, self.world)
         trainer = self.trainer = PPOTrainer(config, models, prompts, reward, vec_info, self.world)
+        warn_of_marks(trainer.speaker.encoder, [*prompts, *(self.validation.prompts if self.validation else ())])
         count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
         logger.info("%d prompts; %.1f million trained parameters on %s", len(prompts), count / 1e6, device)
         logger.info("%s", trainer.plan.text)
@@ -300,7 +302,12 @@ class PPOAgent:
         """The prompts to train on; those to validate on, if there are any, are checked with the reward at once."""
         config = self.config
         prompts = load_prompts(
-            config.env.args.data_path, "train", config.context_size, config.min_context_size, config.drop_overlap
+            config.env.args.data_path,
+            "train",
+            config.context_size,
+            config.min_context_size,
+            config.drop_overlap,
+            config.turn_separator,
         )
         check_needs(reward, prompts)
         if config.eval_interval:

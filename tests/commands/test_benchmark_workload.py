@@ -9,7 +9,7 @@ import torch
 from rlhf_dialog.commands import benchmark
 from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder, load_prompts
+from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("registered")
@@ -36,8 +36,8 @@ def test_made_up_prompts_have_these_lengths(tokenizer):
 def test_the_trainer_reads_the_ids_that_w_has(tokenizer, tmp_path):
     inputs = workload.Inputs("W-synthetic", tokenizer, tokenizer, workload.made_up_items(tokenizer))
     workload.write_files(inputs, workload.SIZES["1m"], "gpt2", tmp_path)
-    encoder = PromptEncoder(tokenizer, "<EOU>", 128)
-    prompts = load_prompts(str(tmp_path / "prompts.jsonl"), "train")
+    encoder = workload.WholeTexts(tokenizer, "<EOU>", 128)
+    prompts = load_prompts(str(tmp_path / "prompts.jsonl"), "train", turn_separator=None)
     ours = [encoder.encode_prompt(prompt.prompt_turns) for prompt in prompts]
     theirs = [tokenizer(i["prompt"], truncation=True, max_length=128)["input_ids"] for i in inputs.items]
     assert ours == theirs == inputs.expected_ids()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf_dialog.commands import chat
-from rlhf_dialog.commands.chat import WELCOME, converse, find_agent
+from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
 from rlhf_dialog.errors import UserError
 
 # the terminal
@@ -22,6 +22,9 @@ class Scripted:
     def chat(self, text: str, history: list[str]) -> str:
         self.asked.append((text, list(history)))
         return "" if text == "silence" else f"re {text}"
+
+    def spoken(self, text: str) -> str:
+        return text.replace("<EOU>", "").strip()
 
 
 def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
@@ -42,6 +45,12 @@ def test_a_conversation_keeps_its_history():
     chat_agent, written = talk(["Hello", "How are you ?", "quit"])
     assert chat_agent.asked == [("Hello", []), ("How are you ?", ["Hello", "re Hello"])]
     assert written == [WELCOME, "> Agent: re Hello", "> Agent: re How are you ?"]
+
+
+def test_a_separator_in_a_message_is_replaced_with_a_notice():
+    chat_agent, written = talk(["Hello <EOU>", "<EOU>", "Bye", "quit"])
+    assert chat_agent.asked == [("Hello", []), ("Bye", ["Hello", "re Hello"])]
+    assert written == [WELCOME, NOTICE, "> Agent: re Hello", NOTICE, "> Agent: re Bye"]
 
 
 @pytest.mark.parametrize("word", ["reset", "/reset", "RESET", " /Reset "])

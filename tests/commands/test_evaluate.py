@@ -7,6 +7,7 @@ import pytest
 import tiny
 from evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, save_run
 
+from rlhf_dialog.commands import evaluate
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.evaluation.compare import SWEEP
@@ -51,6 +52,12 @@ def test_one_agent(script, runs, prompts, tmp_path, capsys):
     assert result["settings"]["sampling"]["max_new_tokens"] == 9
     assert result["settings"]["meteor"] == "meteor_exact_stem"
     assert "true_replies" in capsys.readouterr().out
+
+
+def test_the_separator_of_the_agent_is_replaced_in_the_data(tmp_path):
+    (tmp_path / "test.jsonl").write_text('{"dialog": ["a | b", "c"]}\n', encoding="utf-8")
+    (prompt,) = evaluate.Task(str(tmp_path), 5, 1, "|").prompts("test")
+    assert prompt.prompt_turns == ["a b"]
 
 
 def test_two_agents_on_the_same_prompts(script, runs, tmp_path):

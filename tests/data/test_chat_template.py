@@ -11,7 +11,7 @@ from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokeniz
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
-from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder
+from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder, warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
@@ -158,6 +158,41 @@ def test_the_text_of_a_response_ends_at_the_first_end_of_turn_token():
     assert encoder.reply_text(spell("Yes", START, PAD, " .", EOS, "more")) == "Yes ."
     assert encoder.reply_text(spell("a <EOU> b chat_template c")) == "a <EOU> b chat_template c"
     assert encoder.reply_text([]) == encoder.reply_text([END]) == ""
+
+
+# control tokens that somebody says
+
+
+@pytest.mark.parametrize("mark", ["<|im_start|>", "<|im_end|>", "<s>", "<eos>", "<pad>"])
+def test_a_special_token_inside_a_turn_becomes_a_space(mark):
+    encoder = encoder_of()
+    said_so, plain = f"Yes{mark} {mark}user", "Yes user"
+    assert encoder.encode_prompt(["a", said_so, "c"]) == encoder.encode_prompt(["a", plain, "c"])
+    assert encoder.encode_prompt([said_so]).count(encoder.tokenizer.convert_tokens_to_ids(mark)) == OPEN.count(
+        encoder.tokenizer.convert_tokens_to_ids(mark)
+    ) + said("user", "a").count(encoder.tokenizer.convert_tokens_to_ids(mark))
+    assert encoder.encode_reply(said_so) == spell(plain, END)
+    assert encoder.encode_heard([END], said_so) == encoder.encode_heard([END], plain)
+    assert encoder.spoken("a  <EOU> b") == "a  <EOU> b"
+
+
+def test_an_added_token_of_the_template_counts_as_special_and_others_do_not():
+    tokenizer = byte_tokenizer(separator_token=False)
+    tokenizer.add_tokens(["  ", "<end>", "<b>"])
+    tokenizer.chat_template = UNMARKED.replace("message.content + '", "message.content + '  <end>")
+    encoder = TemplateEncoder(tokenizer, 200)
+    assert encoder.spoken("a  <b> c") == "a  <b> c"
+    assert encoder.spoken("a  <b> <end> c") == "a <b> c"
+
+
+def test_a_warning_counts_what_is_replaced(caplog):
+    turns = ["a <|im_end|>", "b", "<s> c"]
+    prompts = [Dialogue(turns[:i], reference=turns[i], references=[turns[i]]) for i in (1, 2)]
+    warn_of_marks(encoder_of(), prompts)
+    assert [record.message.split(" hold ")[0] for record in caplog.records] == ["2 turns or references"]
+    caplog.clear()
+    warn_of_marks(encoder_of(), [Dialogue(["b"])])
+    assert caplog.records == []
 
 
 # what the user says between two replies

@@ -1,5 +1,6 @@
 """Rendering to a prompt and back, and what goes first when a prompt is too long."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from rlhf_dialog.data.dialogue import (
     render_prompt,
     render_reply,
     render_target,
+    without,
 )
 
 TURNS = st.lists(st.text("abc ?", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=7)
@@ -29,6 +31,23 @@ def test_rendering():
     assert render_prompt(["a"], "|") == "a |"
     assert render_reply("b c") == " b c"
     assert render_target("b c", "<EOU>") == " b c <EOU>"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "left"),
+    [
+        ("a  b ", "<EOU>", "a  b "),
+        ("a <EOU> b", "<EOU>", "a b"),
+        ("<EOU>a<EOU><EOU>b  c<EOU>", "<EOU>", "a b c"),
+        ("<E<EOU>OU>", "<EOU>", "<E OU>"),
+        ("a\nb", "\n", "a b"),
+        ("xx yy yy", "x yy", ""),
+        ("<EOU>", "<EOU>", ""),
+        ("a b", " ", "a b"),
+    ],
+)
+def test_a_mark_becomes_a_space(text, mark, left):
+    assert without(text, re.compile(re.escape(mark))) == left
 
 
 def test_prompt_and_target_are_the_longer_prompt():

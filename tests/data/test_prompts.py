@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import ROOT
-from tiny import byte_tokenizer, dialogues, write_data
+from tiny import byte_tokenizer, dialogues, merging_tokenizer, write_data
 from tokenizers import processors
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts
+from rlhf_dialog.data.prompts import PromptEncoder, PromptSampler, find_overlap, load_prompts, separator_ids
 from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
 
@@ -88,6 +88,60 @@ def test_prompt_reply_and_what_was_heard_are_the_longer_prompt(separator_token):
     assert encoder.encode_prompt(["a"]) + reply + encoder.encode_heard(reply, "d") == longer
     cut = reply[:2]  # " b" has no separator: it is put behind it
     assert encoder.encode_prompt(["a"]) + cut + encoder.encode_heard(cut, "d") == encoder.encode_prompt(["a", "b", "d"])
+
+
+def test_a_separator_inside_a_turn_becomes_a_space_and_is_counted(tmp_path, caplog):
+    path = write_jsonl(tmp_path / "train.jsonl", ["a | b", "c  d", "|e"], ["x", "chat_template  y"])
+    first, second, third = load_prompts(path, "train", turn_separator="|")
+    assert (first.prompt_turns, first.reference, second.reference) == (["a b"], "c  d", "e")
+    assert second.references == ["e"]
+    assert third.reference == "chat_template  y"
+    assert [record.message for record in caplog.records] == [
+        f"{path}, train: 2 turns or references hold the turn_separator '|'; a space replaces it there"
+    ]
+    caplog.clear()
+    for separator in ("<EOU>", "chat_template"):
+        first, _, third = load_prompts(path, "train", turn_separator=separator)
+        assert (first.prompt_turns, third.reference) == (["a | b"], "chat_template  y")
+    assert caplog.records == []
+
+
+def test_the_separator_is_replaced_in_references_and_prompts_too(tmp_path):
+    row = {"prompt": ["a", "b<EOU>"], "reference": "c <EOU> d", "references": ["<EOU> e", "f"]}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(row))
+    (prompt,) = load_prompts(str(tmp_path / "mine.jsonl"), "train")
+    assert (prompt.prompt_turns, prompt.reference, prompt.references) == (["a", "b"], "c d", ["c d", "e", "f"])
+
+
+def test_a_turn_that_is_only_the_separator_is_refused(tmp_path):
+    path = write_jsonl(tmp_path / "train.jsonl", ["a", "b"], ["a", "<EOU> <EOU>", "b"])
+    with pytest.raises(
+        UserError, match=r"train\.jsonl, train: dialogue 2 has .* only the turn_separator '<EOU>'; remove"
+    ):
+        load_prompts(path, "train")
+
+
+@pytest.mark.parametrize("separator_token", [True, False])
+def test_a_separator_that_somebody_says_does_not_end_the_turn(separator_token):
+    encoder = PromptEncoder(byte_tokenizer(separator_token), "<EOU>", 64)
+    assert encoder.encode_prompt(["a<EOU>b", "c"]) == encoder.encode_prompt(["a b", "c"])
+    assert encoder.encode_reply("a <EOU> b") == encoder.encode_reply("a b")
+    assert encoder.encode_heard(encoder.encode_reply("a"), "b <EOU>") == encoder.encode_reply("b")
+    assert encoder.spoken("a  b") == "a  b"
+
+
+def test_the_ids_of_a_separator_are_those_that_prompts_hold():
+    assert separator_ids(byte_tokenizer(), "<EOU>") == {258}
+    assert separator_ids(byte_tokenizer(separator_token=False), "<EOU>") == set()
+    assert separator_ids(merging_tokenizer(), "###") == set()
+    added = merging_tokenizer()
+    added.add_tokens(["###"])
+    assert separator_ids(added, "###") == {259, 260}  # with and without its space
+
+
+def test_the_text_of_a_reply_ends_at_the_separator_with_its_space():
+    encoder = PromptEncoder(merging_tokenizer(), "###", 64)
+    assert encoder.reply_text([*encoder.encode_reply("a"), *encoder.encode_reply("b")]) == "a"
 
 
 def test_prompts_of_the_tiny_data(tmp_path):

@@ -132,6 +132,14 @@ def test_a_speaker_answers_after_all_that_has_been_said(tmp_path):
     assert [reply.truncated for reply in replies] == [len(r.ids) == 8 and r.ids[-1] not in (257, 258) for r in replies]
 
 
+def test_a_separator_in_a_message_is_not_the_end_of_a_turn(chat_agent):
+    assert chat_agent.spoken("Hi <EOU> there") == "Hi there"
+    torch.manual_seed(3)
+    expected = chat_agent.chat("Hi there", ["a b"])
+    torch.manual_seed(3)
+    assert chat_agent.chat("Hi <EOU>there", ["a <EOU>b"]) == expected
+
+
 def test_collate_pads_on_the_left():
     prompt_ids, prompt_mask = collate([[5, 6, 7], [8], [9, 0]], pad_id=1)
     assert prompt_ids.tolist() == [[5, 6, 7], [1, 1, 8], [1, 9, 0]]

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from masks import masks_of
-from tiny import byte_tokenizer, gpt2, llama
+from tiny import byte_tokenizer, gpt2, llama, merging_tokenizer
+from tokenizers import AddedToken, normalizers
 from torch import nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import (
     Sampling,
     StopRule,
@@ -76,7 +79,7 @@ class Scripted(nn.Module):
 def script(*rows, eos=None):
     """A Scripted model whose most likely tokens are those of the rows (B of them, equally long)."""
     wanted = torch.tensor(rows).T
-    return Scripted(nn.functional.one_hot(wanted, 259).float() * 50, eos)
+    return Scripted(nn.functional.one_hot(wanted, 262).float() * 50, eos)
 
 
 def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD):
@@ -172,6 +175,53 @@ def test_end_ids_of_tokenizer_model_and_separator():
     assert StopRule(policy, byte_tokenizer(), "||").end_ids == [EOS]
 
 
+@pytest.mark.parametrize("separator", ["###", "|"])
+def test_a_separator_that_merges_with_the_space_before_it_ends_a_response(separator):
+    """The id of " ###" is not that of "###"; a model may write either, or its pieces."""
+    tokenizer = merging_tokenizer()
+    whole, pieces = tokenizer.convert_tokens_to_ids([f"Ġ{separator}", separator]), [LETTERS[x] for x in separator]
+    reply = PromptEncoder(tokenizer, separator, 64).encode_reply("a")
+    assert reply == [LETTERS["Ġ"], LETTERS["a"], whole[0]]
+    rows = [reply, [5, 6, whole[1]], [5, LETTERS["Ġ"], *pieces]]
+    found = ask(script(*(row + [7] * (9 - len(row)) for row in rows)), Sampling(9, greedy=True), tokenizer, separator)
+    assert found.mask.sum(dim=1).tolist() == [len(row) for row in rows]
+    assert not found.truncated.any()
+
+
+def test_an_added_separator_ends_a_response_also_where_the_vocabulary_has_it_with_its_space():
+    tokenizer = merging_tokenizer()
+    merged = tokenizer.convert_tokens_to_ids(["###", "Ġ###"])
+    tokenizer.add_tokens([AddedToken("###")])
+    assert tokenizer.convert_tokens_to_ids("###") == merged[0]
+    assert PromptEncoder(tokenizer, "###", 64).encode_reply("a")[-1] == merged[0]
+    found = ask(script([5, merged[0], 6], [merged[1], 5, 6]), Sampling(3, greedy=True), tokenizer, "###")
+    assert found.mask.sum(dim=1).tolist() == [2, 1]
+
+
+def test_half_a_letter_is_no_separator():
+    """In a byte vocabulary "§" names the byte A7, which ends both "§" (C2 A7) and "ç" (C3 A7)."""
+    tokenizer = byte_tokenizer(separator_token=False)
+    rows = [tokenizer(text)["input_ids"] for text in ("ça !§", "!§ça ", "çç§")]
+    rows = [row + [5] * (7 - len(row)) for row in rows]
+    found = ask(script(*rows), Sampling(7, greedy=True), tokenizer, "§")
+    assert found.mask.sum(dim=1).tolist() == [7, 3, 6]
+
+
+def test_a_separator_that_the_tokenizer_does_not_give_back_is_refused():
+    policy, lower = Policy(script([0])), byte_tokenizer(separator_token=False)
+    lower.backend_tokenizer.normalizer = normalizers.Lowercase()
+    with pytest.raises(
+        UserError, match=r"turn_separator: no response would end.*' a b <EOU>' as ' a b <eou>'.*special"
+    ):
+        StopRule(policy, lower, "<EOU>")
+    assert StopRule(policy, lower, "<eou>").end_ids == [EOS]
+
+
+def test_a_separator_that_is_usual_text_is_refused():
+    with pytest.raises(UserError, match=r"turn_separator: ' ' is part of usual text"):
+        StopRule(Policy(script([0])), byte_tokenizer(), " ")
+
+
 def test_what_the_model_is_given_at_each_step():
     lm = script([5, 6, 7], [8, 9, 4])
     ids, mask = left_padded(2, 4)
@@ -194,6 +244,33 @@ def test_min_new_tokens_forbids_the_end_for_so_many_tokens():
     filtered = ask(Scripted(logits), Sampling(max_new_tokens=5, min_new_tokens=1, top_k=2))
     assert set(filtered.support[:, 0].flatten().tolist()).isdisjoint({EOS, EOU})
     assert set(filtered.support[0, 1].tolist()) - {-1} == {EOS, EOU}
+
+
+def test_min_new_tokens_forbids_a_separator_of_text_too():
+    tokenizer = byte_tokenizer(separator_token=False)
+    early = [LETTERS[x] for x in "a<EOU><EOU>x"]
+    found = ask(script(early, [EOS] * 12), Sampling(12, min_new_tokens=7, greedy=True), tokenizer)
+    assert found.mask.sum(dim=1).tolist() == [11, 8]
+    assert found.ids[0, :5].tolist() == early[:5]  # it may begin
+    assert found.ids[0, 5] != LETTERS[">"]
+    hashes = merging_tokenizer()
+    ready = script([hashes.convert_tokens_to_ids("Ġ###")] * 4)
+    assert ask(ready, Sampling(4, min_new_tokens=3, greedy=True), hashes, "###").mask.sum() == 4
+
+
+@pytest.mark.parametrize("separator", ["###", "|", "<EOU>", "§", "a c", "\n"])
+@pytest.mark.parametrize("make", [merging_tokenizer, lambda: byte_tokenizer(separator_token=False)])
+def test_the_forbidden_tokens_are_those_that_end_the_response(make, separator):
+    """Against asking `ended` about every token of the vocabulary."""
+    tokenizer = make()
+    stop = StopRule(Policy(script([0])), tokenizer, separator)
+    for text in ("", "x", " a", " a #", " ##", "<EOU", "<EO", "é <EOU", " a ", "a"):
+        written = tokenizer(text)["input_ids"] if text else []
+        written = written + [tokenizer("§")["input_ids"][0]] * (separator == "§" and text == "x")
+        every = torch.arange(len(tokenizer))
+        rows = torch.cat([torch.tensor(written, dtype=torch.long).expand(len(every), -1), every.unsqueeze(1)], dim=1)
+        left = stop.without_ends(torch.zeros(1, len(every)), rows[:1, :-1])
+        assert torch.equal(left[0].isinf(), stop.ended(rows)), (text, written)
 
 
 def drawn(sampling, logits, rows=6000):

@@ -5,7 +5,9 @@ import shutil
 import pytest
 import torch
 from tiny import byte_tokenizer, gpt2, llama
-from tokenizers import AddedToken
+from tokenizers import AddedToken, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 from rlhf_dialog.config.schema import Config
@@ -104,6 +106,30 @@ def test_another_reference(tmp_path):
     other = save(tmp_path / "big", gpt2(vocab_size=300))
     with pytest.raises(UserError, match=r"ref_model: .*another vocabulary size"):
         load_models(settings(path, ref_model=other), CPU)
+
+
+def renamed(tokenizer):
+    """The same tokenizer with the bytes' ids in reverse order."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)
+    tokenizer.backend_tokenizer.model = BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[])
+    return tokenizer
+
+
+def test_a_reference_with_other_token_ids_is_refused(tmp_path):
+    path, other = save(tmp_path / "lm"), save(tmp_path / "ref", tokenizer=renamed(byte_tokenizer()))
+    with pytest.raises(UserError, match=r"ref_model: the tokenizer of '.*ref' gives other token ids .*two different"):
+        load_models(settings(path, ref_model=other), CPU)
+
+
+def test_a_reference_may_have_no_tokenizer_or_another_bos(tmp_path):
+    """The policy's ids are the reference's as well, with whatever the reference's tokenizer would put in front of a text."""
+    path, bare = save(tmp_path / "lm"), save(tmp_path / "bare", tokenizer=False)
+    begins = byte_tokenizer()
+    bos = [("<pad>", begins.pad_token_id)]
+    begins.backend_tokenizer.post_processor = TemplateProcessing("<pad> $A", "<pad> $A $B", bos)
+    assert begins("a")["input_ids"] == [256, *byte_tokenizer()("a")["input_ids"]]
+    for ref in (bare, save(tmp_path / "begins", tokenizer=begins)):
+        load_models(settings(path, ref_model=ref), CPU)
 
 
 def test_dropout_is_off(tmp_path):

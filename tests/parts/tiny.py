@@ -89,6 +89,16 @@ def byte_tokenizer(separator_token: bool = True) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=256, **names)
 
 
+def merging_tokenizer() -> PreTrainedTokenizerFast:
+    """As `byte_tokenizer` without <EOU>, but it merges "##", "###", and both "###" and "|" with the space before them."""
+    tokenizer = byte_tokenizer(separator_token=False)
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    merges = [("#", "#"), ("##", "#"), ("Ġ", "###"), ("Ġ", "|")]
+    merged = {left + right: 258 + i for i, (left, right) in enumerate(merges)}
+    tokenizer.backend_tokenizer.model = models.BPE(vocab={**letters, **merged}, merges=merges)
+    return tokenizer
+
+
 def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     """256 byte tokens, <pad>, <eos>, <s> (which it puts in front of plain texts), <|im_start|>, <|im_end|>; 261 in all."""
     tokenizer = byte_tokenizer(separator_token=False)

@@ -34,6 +34,12 @@ def test_a_reward_that_needs_acts_on_data_without_acts(refused, tmp_path, reward
     assert "wantsacts" in message.lower()
 
 
+def test_the_separator_of_the_run_is_what_data_must_not_hold(refused, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "=/="]}\n', encoding="utf-8")
+    keys = ("--reward_class", "{id: Vowels}", "--turn_separator", "=/=")
+    assert "dialogue 1 has a turn" in refused("--env.args.data_path", "train.jsonl", *keys)
+
+
 def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
     words = tiny.byte_tokenizer()
     words.add_tokens(["more"])

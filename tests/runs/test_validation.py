@@ -8,7 +8,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.timeout import RewardTimeout
-from rlhf_dialog.runs.validation import Validation
+from rlhf_dialog.runs.validation import Validation, load_validation_prompts
 
 
 def test_a_reward_without_an_end_stops_an_evaluation():
@@ -27,6 +27,13 @@ def test_evaluation_without_a_validation_split_is_refused(refused, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"dialog": ["Hello there .", "Hi .", "Bye ."]}\n', encoding="utf-8")
     message = refused("--env.args.data_path", "train.jsonl", "--reward_class", "{id: Vowels}", "--eval_interval", "1")
     assert "eval_interval: 1 needs a validation split; set eval_interval: 0, or fix this: " in message
+
+
+def test_the_separator_of_the_run_is_replaced_in_the_validation_split(tmp_path):
+    (tmp_path / "validation.jsonl").write_text('{"dialog": ["a | b", "c"]}\n', encoding="utf-8")
+    keys = {"env": {"args": {"data_path": str(tmp_path)}}, "reward_class": {"id": "x"}, "turn_separator": "|"}
+    (prompt,) = load_validation_prompts(Config(model_path="m", **keys))
+    assert prompt.prompt_turns == ["a b"]
 
 
 def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monkeypatch):

@@ -15,7 +15,7 @@ from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from rlhf_dialog.config.schema import DataKeys
-from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder
+from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -81,6 +81,7 @@ def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dic
     validation = read_validation(config, report)
     lm, tokenizer = starting_point(config, training)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
+    warn_of_marks(encoder, [*training, *validation])
     positions = check_length(config, lm)
     report(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
     rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in training])
@@ -103,7 +104,8 @@ def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dic
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
-    found = load_prompts(config.data_path, split, config.context_size, config.min_context_size, config.drop_overlap)
+    sizes = (config.context_size, config.min_context_size)
+    found = load_prompts(config.data_path, split, *sizes, config.drop_overlap, config.turn_separator)
     prompts = [dialogue for dialogue in found if dialogue.reference]
     if not prompts:
         raise UserError(

@@ -25,6 +25,13 @@ def test_labels_cover_exactly_reply_and_separator_and_eos_where_it_is_learnt():
     assert cut == {"input_ids": row["input_ids"][:15], "labels": row["labels"][:15], "length": 15}
 
 
+def test_the_configured_separator_inside_a_turn_becomes_a_space(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"dialog": ["a | b", "c <EOU> d"]}\n')
+    config = sft.SFTConfig(data_path=str(tmp_path), output="x", turn_separator="|")
+    (prompt,) = sft.read_prompts(config, "train", None, lambda line: None)
+    assert (prompt.prompt_turns, prompt.reference) == (["a b"], "c <EOU> d")
+
+
 def test_merging_prefixes_keeps_every_labelled_token_with_the_tokens_before_it():
     encoder = PromptEncoder(tiny.byte_tokenizer(), "<EOU>", 128)
     turns = ["Hi .", "Yes ?", "No .", "Why ?"]
