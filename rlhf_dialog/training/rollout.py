@@ -111,8 +111,8 @@ def collect(
             tensors = _teacher_forced(models, episodes, speaker.sampling.temperature, speaker.microbatch_size)
     with clock.measured("reward"):
         reward_scores = scoring()
-        scores = torch.tensor(reward_scores.total, device=responses.ids.device)
-        scores = scores - scorer.truncation_penalty * responses.truncated
+        totals = torch.tensor(reward_scores.total, device=responses.ids.device)
+        scores = scorer.less_penalty(totals, responses.truncated)
     _check_scores(scores, reward_scores, scorer)
     return Rollout(
         dialogues=episodes.dialogues,
