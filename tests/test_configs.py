@@ -73,3 +73,9 @@ def test_engine_configurations_are_json(path):
     document = json.loads("\n".join(lines))
     assert isinstance(document, dict)
     assert read_engine_file(path.name, None, "deepspeed_config")[1] == document
+
+
+def test_the_judge_learns_from_the_dialogues_that_the_rewards_classifier_leaves_out():
+    reward, judge = (load(ROOT / f"configs/{name}_dailydialog_small.yaml").model_dump() for name in ("intent", "judge"))
+    assert {key for key in reward if reward[key] != judge[key]} == {"half", "seed", "output"}
+    assert {reward["half"], judge["half"]} == {"even", "odd"}

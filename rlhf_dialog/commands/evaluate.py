@@ -2,6 +2,9 @@
 
 python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickstart_sft --output evaluation.json
 
+The split is validation; read test once, at the end, for a row to publish. With --judge FOLDER the acts are also judged by a
+classifier that the reward never saw.
+
 Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
 agent/), or of --config; with --data_path neither is needed. A config.yaml that is found beside the agent is data: nothing of
 it opens a connection, reads an environment variable or a pickle, or runs a reward of your own, unless --trust_config or
@@ -29,9 +32,10 @@ from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.evaluation import measure, replies, report
+from rlhf_dialog.evaluation import judging, measure, replies, report
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
+from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.metrics.meteor import meteor_variant
 from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
@@ -39,6 +43,7 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
+from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.scoring import Scorer
 
 logger = logging.getLogger(__name__)
@@ -72,19 +77,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--data_path", help="data to use in place of the configuration's; without a configuration there is no score")
     add("--register", help="Python file that registers rewards of your own, run first; for example train_ppo.py")
-    judge = parser.add_mutually_exclusive_group()
-    judge.add_argument("--intent_model", help="act classifier; default: that of the run's reward, if it has one")
-    judge.add_argument(
-        "--no_intent",
-        action="store_true",
-        help="leave out the intent metrics, and a score that needs a classifier",
-    )
+    add_acts(parser)
     add(
         "--legacy_eou",
         action="store_true",
         help="count the separator's text in ROUGE, METEOR and BLEU, as the published tables do",
     )
-    add("--split", default="test", choices=("train", "validation", "test"), help="default: test")
+    add(
+        "--split",
+        default="validation",
+        choices=("train", "validation", "test"),
+        help="default: validation; read test once, for a row to publish",
+    )
     add("--max_prompts", type=int, help="measure at most this number of prompts, drawn with --seed; default: all")
     add("--min_context_size", type=int, help="default: the configuration's")
     add("--batch_size", type=int, default=64, help="number of prompts answered at a time (default: 64)")
@@ -97,6 +101,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--device", default="cpu", help="cpu or cuda (default: cpu)")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
+
+
+def add_acts(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who judges the acts."""
+    parser.add_argument(
+        "--judge",
+        help="act classifier that the reward never saw (docs: reward_models/README.md): judge_accuracy and judge_macro_f1 "
+        "beside intent_accuracy and intent_macro_f1",
+    )
+    of_reward = parser.add_mutually_exclusive_group()
+    of_reward.add_argument("--intent_model", help="act classifier; default: that of the run's reward, if it has one")
+    of_reward.add_argument(
+        "--no_intent",
+        action="store_true",
+        help="leave out the intent metrics, and a score that needs a classifier",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -149,7 +169,7 @@ def run(options: argparse.Namespace) -> None:
     systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
     result = comparison.run(train_replies(task), options.sweep)
-    result["settings"] = settings_of(options, task, sampling, judges, len(prompts))
+    result["settings"] = settings_of(options, task, sampling, judges, prompts)
     write_results(options, report.finite(result), comparison)
 
 
@@ -165,6 +185,8 @@ def write_results(options: argparse.Namespace, result: dict[str, Any], compariso
         replace_json(options.samples, report.samples_of(comparison.prompts, agents))
     console = Console(width=None if sys.stdout.isatty() else 165)
     console.print(*report.tables_of(result, console.width))
+    for note in result["settings"]["notes"]:
+        console.print(note, markup=False, highlight=False)
     logger.info("written: %s", options.output)
 
 
@@ -190,6 +212,12 @@ class Task:
         """The prompts of a split. Raises what `load_prompts` raises."""
         sizes = (self.context_size, self.min_context_size)
         return load_prompts(self.data_path, split, *sizes, drop_overlap, self.turn_separator)
+
+    def classifiers(self) -> list[str]:
+        """The folders or Hub names of the act classifiers in the run's reward."""
+        wanted = self.run.config.reward_class if self.run else None
+        models = model_paths(wanted.id, wanted.args) if wanted else {}
+        return [path for name, path in models.items() if name.startswith(CLASSIFIER)]
 
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
@@ -236,29 +264,40 @@ def register(path: str) -> None:
 
 
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
-    """The run's reward, its classifier or another one in its place, and METEOR as the reward has it."""
-    reward, run = None, task.run
-    models = model_paths(run.config.reward_class.id, run.config.reward_class.args) if run else {}
-    classifiers = [path for name, path in models.items() if name.startswith(CLASSIFIER)]
+    """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
+    reward, run, classifiers = None, task.run, task.classifiers()
     if run and not (options.no_intent and classifiers):
         reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
         reward = reward and reward.to(options.device)
     elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
-    judges = measure.judges_of(Scorer(reward) if reward else None)
+    penalty = run.config.truncation_penalty if run else 0.0
+    judges = measure.judges_of(Scorer(reward, truncation_penalty=penalty) if reward else None)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
+    judges.judge = load_judge(options)
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
+
+
+def load_judge(options: argparse.Namespace) -> Intent | None:
+    """The classifier of --judge. Raises UserError when it cannot be found, loaded or used."""
+    if options.judge is None:
+        return None
+    try:
+        return Intent(options.judge, precision="fp32").to(options.device)
+    except UserError as error:
+        raise UserError(str(error).replace(INTENT_KEY, "--judge")) from error
 
 
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
     try:
         prompts = task.prompts(options.split)
     except MissingSplit as error:
-        raise MissingSplit(f"{error}; or measure on another split with --split train") from error
+        other = "validation" if options.split == "test" else "test"
+        raise MissingSplit(f"{error}; or measure another split: --split {other}, or --split train") from error
     prompts = replies.pick_prompts(prompts, options.max_prompts, options.seed)
     for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
         missing = sum(getattr(prompt, what) is None for prompt in prompts)
@@ -278,14 +317,19 @@ def train_replies(task: Task) -> list[str]:
 
 
 def settings_of(
-    options: argparse.Namespace, task: Task, sampling: Sampling, judges: Judges, num_prompts: int
+    options: argparse.Namespace, task: Task, sampling: Sampling, judges: Judges, prompts: list[Dialogue]
 ) -> dict[str, Any]:
+    paths = task.classifiers()
+    paths += [options.intent_model] if paths and options.intent_model else []
     return {
         "agent": str(options.agent),
         "baseline": options.baseline,
         "data_path": task.data_path,
         "split": options.split,
-        "num_prompts": num_prompts,
+        "num_prompts": len(prompts),
+        "resampled": "dialogues",
+        "num_dialogues": judging.num_dialogues(prompts),
+        "num_resamples": NUM_RESAMPLES,
         "context_size": task.context_size,
         "min_context_size": task.min_context_size,
         "sampling": vars(sampling),
@@ -294,9 +338,12 @@ def settings_of(
         "legacy_eou": options.legacy_eou,
         "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
+        "judge": options.judge,
+        "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",
         "distinct_block": measure.BLOCK,
-        "distinct_blocks": max(num_prompts // measure.BLOCK, 1),
+        "distinct_blocks": max(len(prompts) // measure.BLOCK, 1),
         "torch": torch.__version__,
+        "notes": judging.notes(prompts, judges, options.judge, paths),
     }

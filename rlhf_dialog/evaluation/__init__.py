@@ -1,8 +1,15 @@
 """Is it better: replies, measures, intervals, reports, plots.
 
 - **A metric is sums over prompts and a function of these sums** (`intervals.Statistic`). Means, BLEU, macro-F1 and
-  perplexity are therefore resampled in one way: one matrix product for 1,000 resamples, with the same prompts drawn
+  perplexity are therefore resampled in one way: one matrix product for 1,000 resamples, with the same dialogues drawn
   for both systems of a difference. BLEU keeps its counts for each reply; sacrebleu does the arithmetic on the sums.
+- **Dialogues are resampled, not prompts.** The prompts of one dialogue share its topic, its turns and often its acts;
+  intervals that resample prompts are too narrow. A drawn dialogue brings all its prompts, so a mean is a ratio of two
+  sums. The seed of the training is not resampled, and a note below every table says so.
+- **A difference is taken on the prompts for which both systems have a number**; `left_out` counts the others.
+- **`score` is what training maximises**: the reward less the truncation penalty (`rewards.scoring.Scorer`).
+- **The judge** (`judging`, `--judge`) is an act classifier that the reward never saw. The reward's own one is what the
+  policy was paid by, so it does not show whether a person would find the act.
 - **distinct-n falls with the number of texts**, so it is the mean over blocks of 100 replies. With fewer than 200
   replies there is one block, and a point in place of an interval; `distinct_blocks` says how many there are.
 - **Baselines need no model** (`replies.baseline_replies`): they are what a trained agent has to beat.

@@ -15,12 +15,33 @@ from rlhf_dialog.models.generation import Sampling
 logger = logging.getLogger(__name__)
 NOTHING = {"mean": None, "low": None, "high": None}
 MATCHED_BETWEEN = (0.3, 1.5)
+MATCHED_WITHIN = 0.001  # of distinct-2
+MATCHING_STEPS = 12
 SWEEP: dict[str, dict[str, Any]] = {
     "temperature 0.9": {"temperature": 0.9, "greedy": False},
     "temperature 0.7": {"temperature": 0.7, "greedy": False},
     "top-k 20": {"top_k": 20, "greedy": False},
     "greedy": {"greedy": True},
 }
+
+
+@dataclass(frozen=True)
+class Match:
+    """The baseline's replies at the temperature at which its `distinct_2` is closest to the `wanted` one."""
+
+    temperature: float
+    distinct_2: float
+    wanted: float
+    answers: Replies
+
+    @property
+    def miss(self) -> float:
+        return abs(self.distinct_2 - self.wanted)
+
+    @property
+    def title(self) -> str:
+        found = f"temperature {self.temperature:g}, distinct-2 {self.distinct_2:.3f} against {self.wanted:.3f}"
+        return f"before, distinct-2 matched ({found})"
 
 
 @dataclass
@@ -51,7 +72,8 @@ class Comparison:
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
         if with_sweep:
-            swept, ours = self._sweep(), measured["after" if "after" in measured else "metrics"]
+            ours = measured["after" if "after" in measured else "metrics"]
+            swept = self._sweep(ours)
             result["sweep"] = {name: self._complete(found, names) for name, found in swept.items()}
             result["sweep_difference"] = {
                 name: measure.differences(found, ours, self.seed) for name, found in swept.items()
@@ -92,44 +114,43 @@ class Comparison:
         found: dict[str, Any] = measure.with_intervals(measured, self.seed)
         return {name: found.get(name, NOTHING) for name in names}
 
-    def _sweep(self) -> dict[str, Measured]:
-        """Every agent at sharper sampling, by names such as `before, greedy`."""
+    def _sweep(self, ours: Measured) -> dict[str, Measured]:
+        """Every agent at sharper sampling, by names such as `before, greedy`; `ours` are the numbers of the agent."""
         found = {}
         for system, agent in self.systems.items():
             for how, changes in SWEEP.items():
                 title = f"{system}, {how}"
                 sharper = replace(self.sampling, **changes)
                 found[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
-        if "before" in self.systems and (temperature := self.matched_temperature()):
-            title = f"before, distinct-2 matched (temperature {temperature:.2f})"
-            sharper = replace(self.sampling, temperature=temperature, greedy=False)
-            answers = self._generate(self.systems["before"], self.prompts, sharper, title)
-            found[title] = measure.measure(answers, self.judges)
+        if "before" in self.systems and (match := self.matched(ours.points()["distinct_2"])):
+            found[match.title] = measure.measure(match.answers, self.judges)
         return found
 
-    def matched_temperature(self) -> float | None:
-        """The temperature at which the baseline's distinct-2 equals the agent's, by bisection on at most 1,000 prompts.
+    def matched(self, wanted: float) -> Match | None:
+        """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.
 
-        None, with a notice, when there is none between 0.3 and 1.5.
+        Distinct-2 is a number of drawn replies, so it does not rise smoothly: the bisection ends at a distance of 0.001, or
+        after 12 steps with the closest one. None, with a notice, when there is none between temperature 0.3 and 1.5.
         """
-        some = replies.pick_prompts(self.prompts, 1000, self.seed)
-
-        def distinct_2(agent: ChatAgent, how: Sampling) -> float:
-            answers = self._generate(agent, some, how, "matching distinct-2")
-            return measure.measure(answers, Judges()).points()["distinct_2"]
-
-        def too_diverse(temperature: float) -> bool:
-            how = replace(self.sampling, temperature=temperature, greedy=False)
-            return distinct_2(self.systems["before"], how) > wanted
-
-        wanted, (low, high) = distinct_2(self.systems["after"], self.sampling), MATCHED_BETWEEN
-        if too_diverse(low) or not too_diverse(high):
+        low, high = MATCHED_BETWEEN
+        ends = [self._baseline_at(temperature, wanted) for temperature in (low, high)]
+        if not ends[0].distinct_2 <= wanted < ends[1].distinct_2:
             logger.warning("no temperature from %g to %g gives --baseline a distinct-2 of %.3f", low, high, wanted)
             return None
-        for _ in range(6):
-            middle = (low + high) / 2
-            low, high = (low, middle) if too_diverse(middle) else (middle, high)
-        return (low + high) / 2
+        best = min(ends, key=lambda match: match.miss)
+        for _ in range(MATCHING_STEPS):
+            if best.miss <= MATCHED_WITHIN:
+                break
+            match = self._baseline_at(round((low + high) / 2, 4), wanted)
+            best = min(best, match, key=lambda match: match.miss)
+            low, high = (low, match.temperature) if match.distinct_2 > wanted else (match.temperature, high)
+        return best
+
+    def _baseline_at(self, temperature: float, wanted: float) -> Match:
+        how = replace(self.sampling, temperature=temperature, greedy=False)
+        title = f"matching distinct-2, temperature {temperature:g}"
+        answers = self._generate(self.systems["before"], self.prompts, how, title)
+        return Match(temperature, measure.distinct(answers, 2), wanted, answers)
 
 
 def sampling_like(own: Sampling, given: dict[str, Any], min_new_tokens: int, greedy: bool) -> Sampling:

@@ -1,4 +1,8 @@
-"""95 % intervals of metrics: the percentile bootstrap (Efron 1979) over prompts, paired where two systems are compared."""
+"""95 % intervals of metrics: the percentile bootstrap (Efron 1979), paired where two systems are compared.
+
+What is resampled are dialogues (the cluster bootstrap, Davison & Hinkley 1997, section 3.8): all prompts of a drawn dialogue
+enter with it, because they are not independent. An interval leaves out what else varies: the seed of the training.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,22 +13,33 @@ from numpy.typing import NDArray
 
 NUM_RESAMPLES = 1000
 Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
 Interval = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A metric of N units (prompts, or blocks of replies) that can be computed from sums over them.
+    """A metric of N prompts, or of N blocks of replies, that can be computed from sums over them.
 
-    `rows` (N, k) holds what is summed; `value` turns sums (..., k) into the metric (...).
+    `rows` (N, k) holds what is summed; `value` turns sums (..., k) into the metric (...). `units` (N,): the number, from 0,
+    of the dialogue that each row belongs to, which is drawn as a whole; None: each row is drawn by itself.
     """
 
     rows: Array
     value: Callable[[Array], Array]
+    units: Numbers | None = None
 
     @property
     def point(self) -> float:
         return float(self.value(self.rows.sum(axis=0)))
+
+    def unit_sums(self) -> Array:
+        """The sums of each unit (U, k)."""
+        if self.units is None:
+            return self.rows
+        sums = np.zeros((self.units.max() + 1, self.rows.shape[1]))
+        np.add.at(sums, self.units, self.rows)
+        return sums
 
 
 def ratio(sums: Array) -> Array:
@@ -40,7 +55,7 @@ def mean_of(values: Array) -> Statistic:
 
 
 def interval(statistic: Statistic, seed: int = 0) -> Interval:
-    """`mean` (the point estimate on all units) and the quantiles `low` (2.5 %) and `high` (97.5 %) of its resamples.
+    """`mean` (the point estimate on all rows) and the quantiles `low` (2.5 %) and `high` (97.5 %) of its resamples.
 
     With a single unit, `low` and `high` equal `mean`.
     """
@@ -61,10 +76,11 @@ def _interval(point: float, resamples: Array) -> Interval:
 
 def _resampled(statistic: Statistic, seed: int) -> Array:
     """The metric of each resample; the same seed and number of units draw the same units."""
-    return statistic.value(_counts(len(statistic.rows), seed) @ statistic.rows)
+    sums = statistic.unit_sums()
+    return statistic.value(_counts(len(sums), seed) @ sums)
 
 
-@lru_cache(maxsize=2)  # prompts and blocks
+@lru_cache(maxsize=2)  # dialogues and blocks
 def _counts(num_units: int, seed: int) -> Array:
     """How often each unit is drawn in each of the resamples: (NUM_RESAMPLES, num_units)."""
     counts = np.random.default_rng(seed).multinomial(num_units, np.full(num_units, 1 / num_units), NUM_RESAMPLES)

@@ -1,13 +1,15 @@
 """Every metric of replies, with intervals and differences. B prompts."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
-from rlhf_dialog.evaluation.intervals import Array, Interval, Statistic
+from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic
 from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
@@ -19,22 +21,26 @@ from rlhf_dialog.rewards.meteor import wordnet_of
 from rlhf_dialog.rewards.needs import ACTS
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 
+logger = logging.getLogger(__name__)
 BLOCK = 100
 LEGACY_END = " <EOU>"
+UNKNOWN = {"mean": math.nan, "low": math.nan, "high": math.nan}
 
 
 @dataclass
 class Judges:
     """What is measured beside lengths and distinct-n, and with what; every field is optional.
 
-    `scorer`: the run's own reward, with the rule for a reply without a score (by default an error); `intent`: a classifier of
-    acts; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is appended to
-    references and finished replies; `seed` determines the other prompts of `meteor_shuffled`. `purpose` and `iteration` are
-    passed to the reward before it scores.
+    `scorer`: the run's own reward, with its truncation penalty and the rule for a reply without a score (by default an error);
+    `intent`: a classifier of acts, usually the reward's own; `judge`: one that the reward never saw; `wordnet`: the result of
+    `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is appended to references and finished
+    replies; `seed` determines the other prompts of `meteor_shuffled`. `purpose` and `iteration` are passed to the reward
+    before it scores.
     """
 
     scorer: Scorer | None = None
     intent: Intent | None = None
+    judge: Intent | None = None
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
@@ -45,21 +51,25 @@ class Judges:
 def judges_of(scorer: Scorer | None) -> Judges:
     """A reward, the first act classifier among its parts, and METEOR with WordNet when the reward or this machine has it."""
     reward = scorer.reward if scorer else None
-    return Judges(scorer, act_classifier(reward), wordnet_of(reward))
+    return Judges(scorer, act_classifier(reward), wordnet=wordnet_of(reward))
 
 
 @dataclass
 class Measured:
     """The numbers of one system: means over B prompts, means over blocks of 100 replies, and metrics of sums."""
 
-    per_prompt: dict[str, Array]  # B numbers each
+    per_prompt: dict[str, Array]  # B numbers each; NaN for a prompt without one
     per_block: dict[str, Array] = field(default_factory=dict)  # one number for each block
-    pooled: dict[str, Statistic] = field(default_factory=dict)  # BLEU, macro-F1, perplexity
+    pooled: dict[str, Statistic] = field(default_factory=dict)  # BLEU, macro-F1, perplexity: B rows each
+    dialogues: Numbers | None = None  # B numbers from 0: the dialogue of each prompt; None: each is one by itself
 
     def statistics(self) -> dict[str, Statistic]:
         """Every metric by name."""
         means = {name: intervals.mean_of(values) for name, values in (self.per_prompt | self.per_block).items()}
-        return means | self.pooled
+        return {
+            name: statistic if name in self.per_block else replace(statistic, units=self.dialogues)
+            for name, statistic in (means | self.pooled).items()
+        }
 
     def points(self) -> dict[str, float]:
         """The point estimate of every metric."""
@@ -81,26 +91,41 @@ def measure(replies: Replies, judges: Judges) -> Measured:
             "copied": _array(copied(d.prompt_turns[-1], d.response) for d in dialogues),
         },
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
+        dialogues=dialogue_numbers(dialogues),
     )
     if judges.scorer:
         begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
         found.per_prompt |= _of_reward(dialogues, judges.scorer)
     if have_references(dialogues):
         _add_overlap(found, dialogues, judges)
-    if judges.intent and have_acts(dialogues):
-        _add_acts(found, replies, judges.intent)
+    for name, classifier in (("intent", judges.intent), ("judge", judges.judge)):
+        if classifier and have_acts(dialogues):
+            _add_acts(found, replies, classifier, name)
     if replies.reference_nll is not None:
         found.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
     return found
+
+
+def distinct(replies: Replies, n: int) -> float:
+    """distinct-n, as `measure` has it, and nothing else."""
+    return float(np.mean(blocked_distinct_n([dialogue.response for dialogue in replies.dialogues], n, BLOCK)))
+
+
+def dialogue_numbers(dialogues: Sequence[Dialogue]) -> Numbers:
+    """B numbers from 0: which prompts belong to one dialogue of the data; a prompt that does not say so is one by itself."""
+    names = [dialogue.meta.get("dialogue", f"prompt {i}") for i, dialogue in enumerate(dialogues)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.asarray([numbers[name] for name in names], dtype=np.int64)
 
 
 PART_NAMES = {"meteor_exact_stem": "meteor", "intent": "intent_accuracy"}  # the settings name the METEOR variant
 
 
 def _of_reward(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
-    scores = scorer.score(dialogues)
+    """The score, as training has it, and the parts of the reward."""
+    scores, truncated = scorer.score(dialogues), _array(dialogue.truncated for dialogue in dialogues)
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
-    return {"score": _array(scores.total), **parts}
+    return {"score": scorer.less_penalty(_array(scores.total), truncated), **parts}
 
 
 def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
@@ -121,18 +146,18 @@ def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> 
     found.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)
 
 
-def _add_acts(found: Measured, replies: Replies, intent: Intent) -> None:
-    """Accuracy of the wanted act over all prompts and for each act, and macro-F1."""
+def _add_acts(found: Measured, replies: Replies, classifier: Intent, name: str) -> None:
+    """`<name>_accuracy` of the wanted act over all prompts and for each act, and `<name>_macro_f1`."""
     acts = [dialogue.act or 0 for dialogue in replies.dialogues]
     fixed = replies.always_act
-    classes = intent.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
+    classes = classifier.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
     counts = act_counts(classes, acts)
     hits, _, wanted = np.split(counts, 3, axis=1)
-    found.per_prompt["intent_accuracy"] = hits.sum(axis=1)
-    found.pooled["intent_macro_f1"] = Statistic(counts, macro_f1)
+    found.per_prompt[f"{name}_accuracy"] = hits.sum(axis=1)
+    found.pooled[f"{name}_macro_f1"] = Statistic(counts, macro_f1)
     for i in range(NUM_ACTS):
         columns = np.stack([hits[:, i], wanted[:, i]], axis=1)
-        found.pooled[f"intent_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
+        found.pooled[f"{name}_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
 
 
 def perplexity(sums: Array) -> Array:
@@ -145,11 +170,38 @@ def _array(values: Iterable[float]) -> Array:
 
 
 def with_intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
-    """Mean and 95 % bootstrap interval of every metric: 1,000 resamples of prompts, or of blocks for distinct-n."""
+    """Mean and 95 % bootstrap interval of every metric: 1,000 resamples of dialogues, or of blocks for distinct-n."""
     return {name: intervals.interval(statistic, seed) for name, statistic in measured.statistics().items()}
 
 
 def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, Interval]:
-    """After minus before, paired by prompt (by block for distinct-n), with intervals."""
-    first, second = before.statistics(), after.statistics()
-    return {name: intervals.difference(first[name], second[name], seed) for name in first}
+    """After minus before with intervals, paired by dialogue (by block for distinct-n), on the prompts that both have.
+
+    Where that leaves prompts out, the metric also has `left_out`, their number; a metric that one side lacks is NaN.
+    """
+    first = _on_common_prompts(before, after).statistics()
+    second = _on_common_prompts(after, before).statistics()
+    found = {}
+    for name in first | second:
+        both = name in first and name in second
+        found[name] = intervals.difference(first[name], second[name], seed) if both else dict(UNKNOWN)
+        if left_out := _left_out(name, before, after):
+            found[name]["left_out"] = left_out
+            logger.warning("difference of %s: %d prompts are left out, because one side has no number", name, left_out)
+    return found
+
+
+def _on_common_prompts(measured: Measured, other: Measured) -> Measured:
+    """The same numbers, with NaN for the prompts for which the other system has none."""
+    common = {
+        name: np.where(np.isfinite(other.per_prompt[name]), values, np.nan) if name in other.per_prompt else values
+        for name, values in measured.per_prompt.items()
+    }
+    return replace(measured, per_prompt=common)
+
+
+def _left_out(name: str, before: Measured, after: Measured) -> int:
+    """The number of prompts that have this number in one of the two systems only."""
+    if name not in before.per_prompt or name not in after.per_prompt:
+        return 0
+    return int((np.isfinite(before.per_prompt[name]) != np.isfinite(after.per_prompt[name])).sum())

@@ -19,6 +19,8 @@ SHOWN = (
     "sacrebleu",
     "intent_accuracy",
     "intent_macro_f1",
+    "judge_accuracy",
+    "judge_macro_f1",
     "mean_words",
     "distinct_2",
     "copied",
@@ -92,10 +94,11 @@ def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], lis
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The same table for a document, with every interval."""
+    """The same table for a document, with every interval, and the notes of the settings below it."""
     rows, others, shown = rows_of(result)
     lines = ["| system | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
     for name, metrics in (rows | others).items():
         cells = (cell(metrics[metric], "{mean:.3f} [{low:.3f}, {high:.3f}]") for metric in shown)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    notes = [line for note in result["settings"]["notes"] for line in ("", note)]
+    return "\n".join(lines + notes) + "\n"

@@ -20,7 +20,11 @@ def act_counts(predicted: Sequence[int], acts: Sequence[int]) -> Array:
 
 
 def macro_f1(sums: Array) -> Array:
-    """The mean of the F1 of those acts that are wanted or found at all, of summed `act_counts` (..., 12)."""
+    """The mean of the F1 of those acts that are wanted or found at all, of summed `act_counts` (..., 12).
+
+    An act that is only wanted, or only found, counts as 0. This is the default of scikit-learn's `f1_score` with
+    `average="macro"`: labels that occur in truth or prediction, `zero_division` 0.
+    """
     both, found, wanted = np.split(sums, 3, axis=-1)
     occurs = (found + wanted) > 0
     f1 = np.divide(2 * both, found + wanted, out=np.zeros_like(both), where=occurs)

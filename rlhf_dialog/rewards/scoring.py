@@ -91,7 +91,7 @@ def scored_beside(
 
 @dataclass
 class Scorer:
-    """How a run calls its reward. A rollout subtracts `truncation_penalty` from the score of a truncated response."""
+    """How a run calls its reward, and what it subtracts from the score of a truncated response."""
 
     reward: BaseReward
     rules: ScoringRules = STOPPING
@@ -104,6 +104,10 @@ class Scorer:
     def score(self, dialogues: list[Dialogue]) -> Scores:
         """The scores of the dialogues, see `scored`."""
         return scored(self.reward, dialogues, self.rules)
+
+    def less_penalty(self, totals: Any, truncated: Any) -> Any:
+        """`totals` (N,) less the penalty where `truncated` (N,), as arrays or tensors: the score of rollouts and evaluations."""
+        return totals - self.truncation_penalty * truncated
 
 
 def begin_scoring(reward: BaseReward, purpose: Purpose, iteration: int) -> None:

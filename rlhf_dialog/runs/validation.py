@@ -38,7 +38,8 @@ class Validation:
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
         self.config, self.prompts = config, prompts
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
-        self.judges = replace(judges_of(Scorer(reward, rules)), purpose="validation")
+        scorer = Scorer(reward, rules, config.truncation_penalty)
+        self.judges = replace(judges_of(scorer), purpose="validation")
         self.best: Best | None = None
 
     def check(self) -> None:

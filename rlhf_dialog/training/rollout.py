@@ -117,8 +117,8 @@ def collect(
             )
     with clock.measured("reward"):
         reward_scores = scoring()
-        scores = torch.tensor(reward_scores.total, device=responses.ids.device)
-        scores = scores - scorer.truncation_penalty * responses.truncated
+        totals = torch.tensor(reward_scores.total, device=responses.ids.device)
+        scores = scorer.less_penalty(totals, responses.truncated)
     _check_scores(scores, reward_scores, scorer)
     return Rollout(
         dialogues=episodes.dialogues,

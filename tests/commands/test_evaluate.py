@@ -122,8 +122,9 @@ def test_a_sweep_has_every_sampling(script, runs, tmp_path):
     greedy = json.loads(output.read_text(encoding="utf-8"))["metrics"]["rouge1"]
     assert result["sweep"]["after, greedy"]["rouge1"] == greedy
     lines = report.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 3 + 8 + len(BASELINES)
-    assert len({line.count("|") for line in lines}) == 1
+    rows, notes = lines[: 2 + 3 + 8 + len(BASELINES)], lines[2 + 3 + 8 + len(BASELINES) :]
+    assert len({line.count("|") for line in rows}) == 1
+    assert [line for line in notes if line] == result["settings"]["notes"]
 
 
 def test_a_baseline_without_settings_is_prompted_as_the_agent_is(script, data, tmp_path):
@@ -264,16 +265,17 @@ def test_one_prompt_has_no_other(script, runs, tmp_path, capsys):
 
 
 def test_prompts_that_lack_something_are_told(script, runs, tmp_path, capsys):
-    (tmp_path / "test.jsonl").write_text('{"prompt": "Tea ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
+    (tmp_path / "validation.jsonl").write_text('{"prompt": "Tea ?", "reference": "No ."}\n{"prompt": "Why ?"}\n')
     argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--data_path", str(tmp_path)]
     lm = save_plain(tmp_path / "lm")
     assert script.main(["--agent", lm, *argv[2:]]) == 0
     error = capsys.readouterr().err
     assert "1 of 2 prompts have no reference" in error
     assert "2 of 2 prompts have no act" in error
-    (tmp_path / "test.jsonl").rename(tmp_path / "prompts.jsonl")
+    (tmp_path / "validation.jsonl").rename(tmp_path / "prompts.jsonl")
     assert script.main(["--agent", lm, *argv[2:4], "--data_path", str(tmp_path / "prompts.jsonl")]) == 2
-    assert "--split train" in capsys.readouterr().err
+    assert "there is no validation split" in (error := capsys.readouterr().err) or "has no validation split" in error
+    assert "measure another split: --split test, or --split train" in error
 
 
 def test_an_agent_without_its_run_needs_data_or_a_config(script, runs, tmp_path, capsys):
@@ -307,7 +309,7 @@ def test_a_classifier_by_option_and_one_of_the_reward(script, data, classifier, 
         assert script.main([*argv, *options]) == 0
         result = json.loads(output.read_text(encoding="utf-8"))
         assert set(result["metrics"]) == names, options
-    share = sum(p.act == 1 for p in pick_prompts(load_prompts(data, "test"), 8)) / 8
+    share = sum(p.act == 1 for p in pick_prompts(load_prompts(data, "validation"), 8)) / 8
     assert result["baselines"]["always_inform"]["intent_accuracy"]["mean"] == share
 
 
@@ -324,7 +326,7 @@ def test_no_intent_leaves_out_only_a_reward_that_loads_a_classifier(script, data
 def test_data_with_prompts_alone(script, tmp_path):
     """No reference and no act: what is left are lengths, distinct-n and copies."""
     (tmp_path / "d").mkdir()
-    for split in ("train", "test"):
+    for split in ("train", "validation"):
         (tmp_path / "d" / f"{split}.jsonl").write_text('{"prompt": "Tea ?"}\n{"prompt": ["Hi .", "Hello ."]}\n')
     tiny.gpt2().save_pretrained(tmp_path / "lm")
     tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
@@ -358,3 +360,59 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
         assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
     del RewardFactory.classes["Seven"]
     assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
+
+
+def test_the_split_is_validation_unless_another_is_asked_for(script, data, runs, tmp_path):
+    output = tmp_path / "e.json"
+    for options, split in (([], "validation"), (["--split", "test"], "test"), (["--split", "train"], "train")):
+        assert script.main(["--agent", str(runs[0]), "--output", str(output), *options]) == 0
+        settings = json.loads(output.read_text(encoding="utf-8"))["settings"]
+        prompts = load_prompts(data, split)
+        assert (settings["split"], settings["num_prompts"]) == (split, len(prompts))
+        assert settings["num_dialogues"] == len({prompt.meta["dialogue"] for prompt in prompts}) < len(prompts)
+        assert settings["resampled"] == "dialogues"
+
+
+def test_the_score_has_the_truncation_penalty_of_the_run(script, data, tmp_path):
+    output, found = tmp_path / "e.json", {}
+    for penalty in (0.0, 0.5):
+        agent = save_run(tmp_path / str(penalty), data, 1, truncation_penalty=penalty)
+        assert script.main(["--agent", str(agent), "--output", str(output), "--max_prompts", "8"]) == 0
+        found[penalty] = json.loads(output.read_text(encoding="utf-8"))
+        assert found[penalty]["settings"]["truncation_penalty"] == penalty
+    free, charged = (found[penalty]["metrics"] for penalty in (0.0, 0.5))
+    assert free["truncated"]["mean"] > 0
+    assert charged["score"]["mean"] == pytest.approx(free["score"]["mean"] - 0.5 * free["truncated"]["mean"])
+    assert found[0.0]["baselines"] == found[0.5]["baselines"]  # they are not cut
+
+
+def test_a_judge_beside_the_classifier_of_the_reward(script, data, classifier, tmp_path, capsys):
+    parts = [{"id": "Intent", "args": {"intent_model": classifier}}, LENGTH]
+    agent = save_run(tmp_path, data, 1, reward_class={"id": "CompositeReward", "args": {"parts": parts}})
+    output, report = tmp_path / "e.json", tmp_path / "table.md"
+    argv = ["--agent", str(agent), "--output", str(output), "--report", str(report), "--max_prompts", "8"]
+    assert script.main(argv) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "judged by the reward's own act classifier" in shown
+    assert "judged by the reward's own act classifier" in report.read_text(encoding="utf-8")
+    judged = {name.replace("intent", "judge") for name in ACTS}
+    for options in ([], ["--no_intent"]):
+        assert script.main([*argv, "--judge", classifier, *options]) == 0
+        result = json.loads(output.read_text(encoding="utf-8"))
+        assert judged <= set(result["metrics"])
+        assert result["settings"]["judge"] == classifier
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "is the same model as the reward's own act classifier" in shown
+        assert " judge_accuracy | judge_macro_f1 |" in report.read_text(encoding="utf-8")
+        assert set(result["baselines"]["true_replies"]) == set(result["metrics"])
+    assert script.main([*argv, "--judge", classifier]) == 0
+    metrics = json.loads(output.read_text(encoding="utf-8"))["metrics"]
+    assert all(metrics[name.replace("intent", "judge")] == metrics[name] for name in ACTS)
+
+
+def test_a_judge_that_is_not_there_is_named_by_its_option(script, runs, tmp_path, capsys):
+    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--judge", str(tmp_path / "gone")]
+    assert script.main(argv) == 2
+    error = capsys.readouterr().err
+    assert "--judge: " in error
+    assert "intent_model" not in error

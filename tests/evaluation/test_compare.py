@@ -11,23 +11,43 @@ from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.models.generation import Sampling
 
 
-def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
-    """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
+def matching(monkeypatch, distinct_2) -> tuple[Comparison, list[float]]:
+    """A comparison whose baseline has this distinct-2 at a temperature, and the temperatures that were tried."""
+    tried = []
 
     def replies(agent, prompts, sampling, *_):
-        return agent if isinstance(agent, float) else sampling.temperature / 2
-
-    class Points(float):
-        def points(self):
-            return {"distinct_2": float(self)}
+        assert agent == "baseline"
+        assert len(prompts) == 1500  # all of them
+        assert not sampling.greedy
+        tried.append(sampling.temperature)
+        return sampling.temperature
 
     monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", replies)
-    monkeypatch.setattr("rlhf_dialog.evaluation.measure.measure", lambda found, judges: Points(found))
+    monkeypatch.setattr("rlhf_dialog.evaluation.measure.distinct", lambda temperature, n: distinct_2(temperature))
+    systems = {"after": "agent", "before": "baseline"}
+    return Comparison(systems, [Dialogue(["a"])] * 1500, Judges(), Sampling(greedy=True)), tried
 
-    for wanted, temperature in ((0.4, pytest.approx(0.8, abs=0.02)), (0.9, None)):
-        systems = {"after": wanted, "before": "baseline"}
-        comparison = Comparison(systems, [Dialogue(["a"])], Judges(), Sampling(greedy=True))
-        assert comparison.matched_temperature() == temperature
+
+def test_the_matched_temperature_has_the_agents_distinct_2(monkeypatch):
+    """With a distinct-2 of half the temperature, an agent at 0.4 is met at temperature 0.8; one at 0.9 nowhere."""
+    comparison, tried = matching(monkeypatch, lambda temperature: temperature / 2)
+    match = comparison.matched(0.4)
+    assert match.distinct_2 == pytest.approx(0.4, abs=0.001)
+    assert match.temperature == pytest.approx(0.8, abs=0.002)
+    assert match.answers == match.temperature  # the replies that were measured, not written once more
+    assert len(tried) == len(set(tried)) <= 14
+    assert comparison.matched(0.9) is comparison.matched(0.1) is None
+
+
+def test_a_distinct_2_that_jumps_gives_the_closest_one_and_says_what_is_left(monkeypatch):
+    comparison, tried = matching(monkeypatch, lambda temperature: 0.828 if temperature < 0.93 else 0.85)
+    match = comparison.matched(0.835)
+    assert match.distinct_2 == 0.828
+    assert match.temperature < 0.93
+    assert match.miss == pytest.approx(0.007)
+    assert len(tried) == 14
+    found = f"temperature {match.temperature:g}, distinct-2 0.828 against 0.835"
+    assert match.title == f"before, distinct-2 matched ({found})"
 
 
 def test_an_option_replaces_the_agents_own_sampling():

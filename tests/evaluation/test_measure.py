@@ -65,6 +65,46 @@ def test_meteor_is_called_meteor_whatever_its_variant():
     assert found["meteor"][0] == pytest.approx(1 - 0.5 * (1 / 3) ** 3)  # one chunk of three words
 
 
+def test_the_prompts_of_a_dialogue_are_resampled_together():
+    """Two dialogues of alike prompts: a resample has 0, 1 or 2 of the first one, whatever number of prompts that is."""
+    texts = ["yes"] * 30 + ["no"] * 10
+    dialogues = [
+        Dialogue(["a"], response=text, reference="yes", act=1, meta={"dialogue": 7 if text == "yes" else 2})
+        for text in texts
+    ]
+    replies = Replies(dialogues, [1] * 40, np.stack([np.arange(40.0), np.ones(40)], axis=1))
+    judges = Judges(Scorer(Share()), intent=FakeIntent())
+    found = with_intervals(measure(replies, judges))
+    assert found["share"] == {"mean": 0.75, "low": 0.0, "high": 1.0}
+    assert found["rouge1"] == {"mean": 0.75, "low": 0.0, "high": 1.0}
+    assert found["sacrebleu"]["low"] == 0.0
+    assert found["reference_perplexity"] == pytest.approx(
+        {"mean": math.exp(19.5), "low": math.exp(14.5), "high": math.exp(34.5)}
+    )
+    apart = [replace(dialogue, meta={}) for dialogue in dialogues]  # each is a dialogue by itself
+    alone = with_intervals(measure(replace(replies, dialogues=apart), judges))["share"]
+    assert (alone["mean"], alone["low"] > 0.5, alone["high"] < 0.95) == (0.75, True, True)
+
+
+def test_a_difference_leaves_out_prompts_that_one_side_lacks(caplog):
+    nan = float("nan")
+    before = Measured({"score": np.array([1.0, 2.0, nan, nan]), "mean_words": np.ones(4), "gone": np.ones(4)})
+    after = Measured({"score": np.array([nan, 2.5, 30.0, nan]), "mean_words": np.ones(4)}, {}, {})
+    found = differences(before, after)
+    assert found["score"] == {"mean": 0.5, "low": 0.5, "high": 0.5, "left_out": 2}  # the second prompt alone has both
+    assert found["mean_words"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert all(math.isnan(value) for value in found["gone"].values())
+    assert all(math.isnan(value) for value in differences(after, before)["gone"].values())
+    assert "difference of score: 2 prompts are left out, because one side has no number" in caplog.text
+
+
+def test_the_score_is_less_the_penalty_of_a_response_that_was_cut():
+    dialogues = [Dialogue(["a"], response="yes", truncated=cut) for cut in (False, True)]
+    found = measure(Replies(dialogues, [4, 9]), Judges(Scorer(Share(), truncation_penalty=0.25))).per_prompt
+    assert found["score"].tolist() == [1.0, 0.75]
+    assert found["share"].tolist() == [1.0, 1.0]
+
+
 def test_every_reference_of_a_prompt_counts():
     dialogue = Dialogue(["a"], response="so it is", reference="no way", references=["no way", "so it is"])
     one = replace(dialogue, references=[])
@@ -100,6 +140,22 @@ def test_acts_by_hand():
     assert points["intent_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     always = measure(Replies(dialogues, [2] * 4, always_act=0), Judges(intent=FakeIntent())).points()
     assert always["intent_accuracy"] == 0.25
+
+
+def test_a_judge_is_measured_beside_the_rewards_classifier():
+    class Other(FakeIntent):
+        def predict(self, dialogues):
+            return [3 - found for found in super().predict(dialogues)]
+
+    dialogues = [Dialogue(["a"], response=text, act=act) for text, act in (("why ?", 2), ("so .", 1), ("yes .", 4))]
+    points = measure(Replies(dialogues, [2] * 3), Judges(intent=FakeIntent(), judge=Other())).points()
+    assert (points["intent_accuracy"], points["judge_accuracy"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert (points["intent_macro_f1"], points["judge_macro_f1"]) == (
+        pytest.approx((1 + 2 / 3 + 0) / 3),
+        pytest.approx((2 / 3 + 0 + 0 + 0) / 4),
+    )
+    assert points["judge_accuracy_commissive"] == 1.0
+    assert points["judge_accuracy_inform"] == 0.0
 
 
 def test_the_published_way_counts_the_separator():

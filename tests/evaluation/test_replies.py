@@ -90,3 +90,18 @@ def test_perplexity_reads_whole_references_whatever_the_positions(prompts, tmp_p
     found = reference_nll(ChatAgent.load(tmp_path), prompts)
     whole = [len(prompt.reference) + 2 for prompt in prompts]  # a space before, the separator behind
     assert found[:, 1].tolist() == [min(length, 63) for length in whole]
+
+
+def test_random_references_are_shuffled_by_the_seed(agent):
+    """Each prompt gets another prompt's reference, and not simply that of a neighbour, which is often its own dialogue's."""
+    prompts = [Dialogue(["p"], reference=str(i)) for i in range(60)]
+
+    def drawn(seed: int) -> list[int]:
+        found = baseline_replies(prompts, ["x"], agent, seed)["random_reference"]
+        return [int(dialogue.response) for dialogue in found.dialogues]
+
+    first = drawn(0)
+    assert sorted(first) == list(range(60))
+    assert all(other != i for i, other in enumerate(first))
+    assert len({(other - i) % 60 for i, other in enumerate(first)}) > 20
+    assert drawn(0) == first != drawn(1)

@@ -31,7 +31,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts(data):
-    return load_prompts(data, "test")
+    return load_prompts(data, "validation")
 
 
 def save_run(folder: Path, data: str, seed: int, **keys) -> Path:

@@ -9,4 +9,8 @@ from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
-SCHEMAS: dict[str, type[Settings]] = {"sft": SFTConfig, "intent": IntentConfig}  # by the first word of the name
+SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
+    "sft": SFTConfig,
+    "intent": IntentConfig,
+    "judge": IntentConfig,
+}

@@ -185,6 +185,13 @@ def test_a_scorer_asks_its_reward_by_its_rules():
         Scorer(Judge()).score(DIALOGUES)
 
 
+def test_a_penalty_of_what_was_cut_is_taken_from_the_total():
+    scorer = Scorer(BaseReward(), truncation_penalty=0.5)
+    totals = np.array([1.0, 2.0, math.nan])
+    assert str(scorer.less_penalty(totals, np.array([False, True, True])).tolist()) == "[1.0, 1.5, nan]"
+    assert Scorer(BaseReward()).less_penalty(totals[:2], np.array([True, True])).tolist() == [1.0, 2.0]
+
+
 def test_names_of_states_and_numbers_inside_of_rewards():
     one, two, three = priced(1.0, 2.0, 3.0)
     reward = summed(one, two, summed(Halved(three)))

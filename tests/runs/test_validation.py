@@ -1,11 +1,14 @@
 """Evaluation during training: prompts, the best iteration, and what is refused before training."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.replies import Replies
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs.validation import Validation, load_validation_prompts
@@ -41,3 +44,26 @@ def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monk
     message = refused("--eval_interval", "1", "--eval_metric", "scroe")
     assert "eval_metric: 'scroe' is not measured; did you mean 'score'?" in message
     assert "length_match" in message
+
+
+def test_the_score_of_an_evaluation_is_less_the_truncation_penalty(monkeypatch):
+    """The best agent is thus chosen by what training maximises."""
+
+    class Seven(BaseReward):
+        name = "seven"
+
+        def __call__(self, dialogues):
+            return [7.0] * len(dialogues)
+
+    def replies(speaker, prompts, *_):
+        return Replies([prompt.said("Ho .", truncated=i == 0) for i, prompt in enumerate(prompts)], [2] * len(prompts))
+
+    monkeypatch.setattr("rlhf_dialog.runs.validation.generate_replies", replies)
+    speaker = SimpleNamespace(sampling=Sampling())
+    trainer = SimpleNamespace(speaker=speaker, plan=SimpleNamespace(num_responses=4), iteration=3)
+    keys = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "x"}}
+    for penalty, score in ((0.0, 7.0), (2.0, 6.5)):
+        validation = Validation(Config(**keys, truncation_penalty=penalty), [Dialogue(["Hi ."])] * 4, Seven())
+        found = validation.measure(trainer)
+        assert (found["eval/score"], found["eval/seven"]) == (score, 7.0)
+        assert validation.best.value == score

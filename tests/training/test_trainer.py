@@ -497,7 +497,9 @@ def test_a_start_far_from_the_reference_is_reported(caplog):
     for iteration, kl, is_reported in ((1, 0.9, False), (2, 1.2, False), (1, 1.2, True)):
         trainer.iteration = iteration
         trainer._watch_kl(kl)
-        assert ("starts 1.20 nats per token away from its reference (objective/kl_initial)" in caplog.text) is is_reported
+        assert (
+            "starts 1.20 nats per token away from its reference (objective/kl_initial)" in caplog.text
+        ) is is_reported
 
 
 # -- time

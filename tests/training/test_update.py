@@ -385,7 +385,7 @@ def test_kl_in_the_loss_pulls_the_policy_to_its_reference():
     """Without a score, nothing but the KL teaches."""
     keys = {"kl_in": "loss", "kl_coef": 1.0, "kl_rate": 0.0, "entropy_coef": 0.0, "ref_seed": 3, "ref_model": "another"}
     trainer = make_trainer(
-        Holes(range(64), 1.0), **keys, value_loss_coef=0.0, use_adv_normalize=False, gamma=0.0, lr=1e-2
+        Holes(range(64), 0.0), **keys, value_loss_coef=0.0, use_adv_normalize=False, gamma=0.0, lr=1e-3
     )
     found = [trainer.step()["ppo/kl_loss"] for _ in range(6)]
     assert found[-1] < 0.5 * found[0]

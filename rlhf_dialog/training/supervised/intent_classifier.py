@@ -4,8 +4,9 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from transformers import (
@@ -21,6 +22,7 @@ from transformers import (
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
@@ -34,6 +36,7 @@ from rlhf_dialog.training.supervised.hugging_face_trainer import (
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
+REMAINDERS = {"even": 0, "odd": 1}
 
 
 class IntentConfig(SupervisedKeys):
@@ -43,6 +46,11 @@ class IntentConfig(SupervisedKeys):
     output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"
+    )
+    half: Literal["all", "even", "odd"] = Field(
+        "all",
+        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
+        "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
     )
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
@@ -65,7 +73,7 @@ def train(config: IntentConfig, folder: Path, report: Callable[[str], None]) -> 
     `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
     """
     prepare(config)
-    training = read_pairs(config, "train", report)
+    training = training_pairs(config, report)
     held_out = {split: read_pairs(config, split, report) for split in splits(config)}
     model, tokenizer = starting_point(config, training)
     report(f"{trained_parameters([model]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
@@ -79,6 +87,21 @@ def train(config: IntentConfig, folder: Path, report: Callable[[str], None]) -> 
 def splits(config: IntentConfig) -> list[str]:
     """The splits that the report measures."""
     return ["validation", "test"] if config.evaluate_test else ["validation"]
+
+
+def training_pairs(config: IntentConfig, report: Callable[[str], None]) -> list[Dialogue]:
+    """The pairs of the training dialogues of `half`. Raises UserError when there are none, and as `read_pairs`."""
+    pairs = read_pairs(config, "train", report)
+    if config.half == "all":
+        return pairs
+    chosen = [pair for pair in pairs if pair.meta["dialogue"] % 2 == REMAINDERS[config.half]]
+    if not chosen:
+        raise UserError(
+            f"half: no pair of turns of '{config.data_path}' is in a dialogue at an {config.half} place of the train split; "
+            "use half: all, or more data"
+        )
+    report(f"train: {len(chosen)} of them are in the {config.half} dialogues")
+    return chosen
 
 
 def read_pairs(config: IntentConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:
@@ -175,10 +198,13 @@ def measure(folder: Path, pairs: list[Dialogue], device: str) -> dict[str, Any]:
 def scores(matrix: list[list[int]]) -> dict[str, Any]:
     """Accuracy, macro-F1 and the rest from a confusion matrix (rows: true class, columns: predicted class).
 
-    A ratio without a denominator is 0. `majority` always answers the most frequent true class.
+    A ratio without a denominator is 0; the macro-F1 is that of `metrics.acts.macro_f1`, as in an evaluation. `majority` always
+    answers the most frequent true class.
     """
     total = sum(map(sum, matrix))
     support = [sum(row) for row in matrix]
+    counts = np.asarray(matrix, dtype=np.float64)
+    sums = np.concatenate([counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1)])
     per_class = {}
     for i, name in enumerate(LABELS):
         hits, predicted = matrix[i][i], sum(row[i] for row in matrix)
@@ -191,7 +217,7 @@ def scores(matrix: list[list[int]]) -> dict[str, Any]:
     return {
         "num_pairs": total,
         "accuracy": sum(matrix[i][i] for i in range(len(LABELS))) / total,
-        "macro_f1": sum(row["f1"] for row in per_class.values()) / len(LABELS),
+        "macro_f1": float(macro_f1(sums)),
         "majority": {"class": LABELS[support.index(max(support))], "accuracy": max(support) / total},
         "per_class": per_class,
         "confusion_matrix": matrix,

@@ -1,0 +1,64 @@
+"""Who judges the acts of an evaluation, and the notes that its tables need."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
+from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
+from rlhf_dialog.evaluation.replies import have_acts
+from rlhf_dialog.rewards.base import walk
+from rlhf_dialog.rewards.intent import Intent
+
+
+def notes(
+    prompts: Sequence[Dialogue], judges: Judges, judge_path: str | None, reward_paths: Iterable[str]
+) -> list[str]:
+    """What a reader of the tables has to know: what an interval leaves out, and who judges the acts.
+
+    `judge_path`: the folder of `judges.judge`, if there is one; `reward_paths`: the folders of the reward's classifiers.
+    """
+    found = [
+        f"Intervals: {NUM_RESAMPLES:,} resamples of {num_dialogues(prompts):,} dialogues, each with all its prompts "
+        f"(distinct-n: of blocks of {BLOCK} replies). They leave out the seed of the training: an agent of another seed may "
+        "differ by more."
+    ]
+    if not have_acts(prompts):
+        return found
+    if judges.judge and judge_path and is_the_rewards(judges, judge_path, reward_paths):
+        found.append(
+            f"The judge {judge_path} is the same model as the reward's own act classifier: the acts have no independent "
+            "judge. Train another one on other dialogues (configs/judge_dailydialog_small.yaml)."
+        )
+    elif not judges.judge and judges.intent in classifiers_of(judges):
+        found.append(
+            "The acts (intent_accuracy, intent_macro_f1) are judged by the reward's own act classifier; name one that the "
+            "reward never saw with --judge."
+        )
+    return found
+
+
+def num_dialogues(prompts: Sequence[Dialogue]) -> int:
+    """The number of dialogues that the prompts come from."""
+    return len(set(dialogue_numbers(prompts).tolist()))
+
+
+def is_the_rewards(judges: Judges, judge_path: str, reward_paths: Iterable[str]) -> bool:
+    """Whether the judge has the folder or the weights of an act classifier of the reward."""
+    judge = judges.judge
+    same_folder = Path(judge_path).resolve() in {Path(path).resolve() for path in reward_paths}
+    return same_folder or any(judge and same_weights(judge.model, one.model) for one in classifiers_of(judges))
+
+
+def classifiers_of(judges: Judges) -> list[Intent]:
+    """The act classifiers in the reward, at any depth."""
+    return [one for one in walk(judges.scorer.reward) if isinstance(one, Intent)] if judges.scorer else []
+
+
+def same_weights(first: nn.Module, second: nn.Module) -> bool:
+    """Whether two models have equal parameters of the same names."""
+    ours, theirs = first.state_dict(), second.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(x.cpu(), theirs[name].cpu()) for name, x in ours.items())
