@@ -18,6 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
 from rlhf_dialog.rewards.base import BaseReward, models_inside
+from rlhf_dialog.runs.formulas import REVISION
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
@@ -122,7 +123,8 @@ def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -
 
 def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint records about its run, in addition to its state."""
-    return {"identity": identity, "identity_sha256": sha256_of(identity), "settings": settings_of(config)}
+    known = {"settings": settings_of(config), "formulas": REVISION}
+    return {"identity": identity, "identity_sha256": sha256_of(identity), **known}
 
 
 def changed_settings(config: Config, then: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """A run on disk: how it starts or continues in its folder, and its checkpoints. Rank 0 writes, every rank reads."""
 
+import json
 import logging
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from rlhf_dialog.distributed.zero_checkpoint import (
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs import identity
+from rlhf_dialog.runs import formulas, identity
 from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later
 from rlhf_dialog.runs.checkpoint import (
     best_checkpoint,
@@ -86,6 +87,7 @@ class RunState:
         trainer, world = self.trainer, self.world
         with world.fail_together():
             _, state = read_state(self.checkpoints, source)
+            self._keep_old_meanings(source, state)
             self._compare(source, state)
             refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
@@ -107,6 +109,21 @@ class RunState:
                 world.on_main(self._save_best)
             self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
+
+    def _keep_old_meanings(self, source: Path, state: dict[str, Any]) -> None:
+        """Give keys that are newer than the run the meaning that they have in it; report what is computed differently now."""
+        settings = state.get("settings", {})
+        kept = formulas.old_meanings(self.config, settings)
+        for key, value in kept.items():
+            setattr(self.config, key, value)
+        changed = formulas.changes_since(state.get("formulas", 1), self.config)
+        changed += [f"{key} is new: kept at {json.dumps(value)}" for key, value in kept.items() if key not in settings]
+        if changed:
+            logger.warning(
+                "%s: was written by an earlier version; the run goes on, but not to the same numbers:%s",
+                source,
+                "".join(f"\n  - {one}" for one in changed),
+            )
 
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world

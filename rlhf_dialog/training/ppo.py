@@ -284,7 +284,7 @@ class AdaptiveKLController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a stored state; an early one holds the coefficient alone."""
         self.kl_coef = self.kl_coef_below = state["kl_coef"]
-        self.reached, self.num_above = state.get("reached", True), state.get("num_above", 0)
+        self.reached, self.num_above = state.get("reached", False), state.get("num_above", 0)
         self.kl_coef_below = state.get("kl_coef_below", self.kl_coef)
 
 

@@ -350,7 +350,7 @@ def test_kl_controller_defaults_and_state():
     other.load_state_dict(controller.state_dict())
     assert vars(other) == vars(controller)
     assert other.update(0.05) == controller.kl_coef == pytest.approx(0.204)
-    early = ppo.AdaptiveKLController()
+    early = ppo.AdaptiveKLController(hold=False)
     early.load_state_dict({"kl_coef": 0.4})  # a state that holds nothing else
     assert early.update(0.0) == pytest.approx(0.4 * 0.98)
 

@@ -1,0 +1,77 @@
+"""What a checkpoint of an earlier version was computed with: the formulas that changed since, and the keys that it did not have.
+
+Bit for bit is promised within one revision. A change of a formula that trains or selects a model adds a revision with its line
+here; a new key that changes numbers adds the meaning that it had before it existed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_dialog.config.schema import Config
+
+
+@dataclass(frozen=True)
+class Change:
+    """A formula that is another one since `revision`, for the runs that use it."""
+
+    revision: int
+    text: str
+    used: Callable[[Config], bool]
+
+
+def always(config: Config) -> bool:
+    return True
+
+
+CHANGES = (
+    Change(2, "the losses: a token weighs the same in every minibatch, however long its response is", always),
+    Change(
+        2,
+        "the advantages: each token carries the KL penalties from itself on, not those of its whole response",
+        lambda config: config.estimator.needs_groups,
+    ),
+    Change(
+        2,
+        "grpo: only the scores are divided by the deviation of their group, not the KL penalties",
+        lambda config: config.estimator.advantages == "grpo_advantages",
+    ),
+    Change(
+        2,
+        "the value normaliser: computed in double precision",
+        lambda config: config.use_valuenorm and config.estimator.needs_critic,
+    ),
+    Change(
+        2,
+        "eval/score: less the truncation penalty, as in training; the best iteration so far was chosen without it",
+        lambda config: bool(config.eval_interval and config.truncation_penalty),
+    ),
+    Change(
+        2,
+        "LengthMatch: the value of the nearest reference, not of the first",
+        lambda config: "LengthMatch" in str(config.reward_class.model_dump()),
+    ),
+    Change(
+        2,
+        "the end of a response: a separator that is not a token of its own is found in the text, also where the tokenizer "
+        "merges it with the space before it",
+        lambda config: config.turn_separator != "chat_template",
+    ),
+)
+REVISION = max(change.revision for change in CHANGES)
+OLD_MEANINGS: dict[str, Any] = {"kl_hold": False, "kl_coef_max": None, "kl_in": "reward"}
+
+
+def changes_since(revision: int, config: Config) -> list[str]:
+    """The formulas of the run that changed after `revision`, in words."""
+    return [change.text for change in CHANGES if change.revision > revision and change.used(config)]
+
+
+def old_meanings(config: Config, settings: Any) -> dict[str, Any]:
+    """The values of a checkpoint's run for the keys of OLD_MEANINGS that the user has not set, where they differ from now.
+
+    `settings` are those of the checkpoint; the keys that it does not know meant there what OLD_MEANINGS says.
+    """
+    then = OLD_MEANINGS | (settings if isinstance(settings, dict) else {})
+    unset = [key for key in OLD_MEANINGS if key not in config.model_fields_set]
+    return {key: then[key] for key in unset if getattr(config, key) != then[key]}
