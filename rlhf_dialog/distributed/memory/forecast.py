@@ -180,12 +180,17 @@ def _rollout(sizes: Sizes, setting: Setting) -> list[Item]:
     cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
     prompts = live_bytes(sizes, min(rows, setting.microbatch) * setting.prompt, setting.prompt, setting.float_bytes)
     buffers = 8 if setting.filtered else 4  # a filter sorts: int64 indices and a sorted copy
-    features = setting.rows * setting.response * sizes.hidden * setting.float_bytes if setting.filtered else 0
+    features = setting.rows * setting.response * sizes.hidden * setting.float_bytes
     return [
         Item("cache of keys and values", cache, ("rollout",)),
         Item("activations of the prompts", prompts, ("rollout",)),
         Item("logits to draw from", rows * sizes.vocab * 4 * buffers, ("rollout",)),
-        Item("hidden states for the unfiltered KL", features, ("rollout", "scoring")),
+        Item("hidden states for the unfiltered KL", features if setting.filtered else 0, ("rollout", "scoring")),
+        Item(
+            "hidden states of the reference for the exact KL",
+            features if setting.exact_kl else 0,
+            ("scoring", "update"),
+        ),
         Item("kept token ids", setting.rows * setting.response * setting.top_k * 8),
         Item("bf16 copies of weights", _bf16_copies(sizes, setting), ("rollout",)),
     ]

@@ -25,6 +25,7 @@ class Setting:
     precision: Literal["fp32", "amp", "half"] = "fp32"  # half: 16-bit weights and gradients, fp32 copy in the optimizer
     top_k: int = 0
     filtered: bool = False  # top-k or top-p
+    exact_kl: bool = False  # kl_in: loss
     rows_at_once: int = 128  # responses that are sampled side by side
     packing: bool = True
     classifier_batch: int = 32
@@ -77,6 +78,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
         activation_checkpointing=config.activation_checkpointing,
         top_k=config.top_k,
         filtered=config.top_k > 0 or config.top_p < 1,
+        exact_kl=config.kl_in == "loss",
         classifier_batch=batch if isinstance(batch, int) else 32,
         on_cuda=on_cuda,
         world_size=world_size,

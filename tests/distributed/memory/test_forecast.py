@@ -153,6 +153,13 @@ def test_logits_are_bounded_by_their_chunk():
     assert parts(forecast(BILLION, None, None, replace(PLAIN, logits_chunk=1000)))["logits"] == 2 * 4 * 1000
 
 
+def test_hidden_states_for_the_exact_kl_by_hand():
+    """8 rows x 10 response tokens x 1,000 numbers x 4 bytes, from the scoring to the end of the update."""
+    found, name = replace(PLAIN, exact_kl=True), "hidden states of the reference for the exact KL"
+    assert parts(forecast(BILLION, None, None, found))[name] == 8 * PLAIN.response * 1000 * 4
+    assert name not in parts(forecast(BILLION, None, None, PLAIN))
+
+
 def test_bf16_copies_of_amp():
     found = parts(forecast(BILLION, None, None, replace(PLAIN, precision="amp", critic="separate")))
     copies = 2 * (1000 * 1000 + 1000 * 200 + 10_000 * 1000)

@@ -18,7 +18,8 @@ def test_setting_of_a_configuration():
     found = setting_of(config, world_size=4)
     assert (found.rows, found.microbatch, found.prompt, found.response, found.world_size) == (3, 3, 64, 12, 4)
     assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
-    assert (found.classifier_batch, found.own_reference) == (4, False)
+    assert (found.classifier_batch, found.own_reference, found.exact_kl) == (4, False, False)
+    assert setting_of(settings(kl_in="loss")).exact_kl
     other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
     assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
     assert setting_of(settings(advantage_estimator="grpo")).critic == "none"
