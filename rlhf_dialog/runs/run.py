@@ -21,9 +21,8 @@ from rlhf_dialog.distributed.zero_checkpoint import (
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
-from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later
+from rlhf_dialog.runs.branches import best_iteration, chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
-    best_checkpoint,
     damage_told,
     load_checkpoint,
     load_weights,
@@ -31,10 +30,12 @@ from rlhf_dialog.runs.checkpoint import (
     read_state,
     save_agent,
     save_checkpoint,
+    usable_best,
     world_size_of,
 )
 from rlhf_dialog.runs.tracking import cut_metrics
 from rlhf_dialog.runs.validation import Validation
+from rlhf_dialog.runs.verification import changed_versions, verify
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -55,19 +56,29 @@ class RunState:
         self.identity = identity_  # `identity.identity_of` the initial models
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
 
-    def begin(self, overwrite: bool, resume: bool, weights_from: Path | None, resume_from: str | None = None) -> None:
-        """Prepare trainer and folder to start or continue the run, according to the flags of the command line."""
-        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from))
+    def begin(
+        self,
+        overwrite: bool,
+        resume: bool,
+        weights_from: Path | None,
+        resume_from: str | None = None,
+        kept: Path | None = None,
+    ) -> None:
+        """Prepare trainer and folder to start or continue the run, according to the flags of the command line.
+
+        `kept`: what `overwrite` does not remove, because it is of this run.
+        """
+        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from, kept))
         if source is not None:
             self._restore(source)
         self.world.on_main(self._write_config)
         if weights_from is not None:
             self._take_weights(weights_from)
 
-    def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None) -> Path | None:
+    def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None, kept: Path | None) -> Path | None:
         """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from."""
         if overwrite and not resume:
-            run_folder.clear(self.run_folder)
+            run_folder.clear(self.run_folder, kept)
         run_folder.mend(self.run_folder)
         forget_staging(self.checkpoints)
         source = chosen_checkpoint(self.checkpoints, resume_from) if resume else None
@@ -86,9 +97,12 @@ class RunState:
         trainer, world = self.trainer, self.world
         with world.fail_together():
             _, state = read_state(self.checkpoints, source)
+        world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
+        with world.fail_together():
             self._compare(source, state)
             refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
+        world.on_main(partial(self._repair_best, state))
         world.on_main(partial(leave_later, self.run_folder, source, state))
         trainer.starts_from_reference = False
         if (saved_by := world_size_of(state)) != world.size:
@@ -101,12 +115,22 @@ class RunState:
         with trainer.placement.whole_weights():
             world.on_main(self._align_with_checkpoint)
         if best := world.on_main(self._best_without_agent):
-            with world.fail_together(), trainer.placement.writable_weights():
-                load_weights(best, self._modules(), world.device)
-            with trainer.placement.whole_weights():
-                world.on_main(self._save_best)
+            self._write_best_agent(best)
             self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
+
+    def _write_best_agent(self, best: Path) -> None:
+        """Write `best_agent/` from the checkpoint `best`, unless that is damaged; its weights stay in the trainer."""
+        trainer, world = self.trainer, self.world
+        try:
+            world.on_main(lambda: verify(best, read_state(self.checkpoints, best)[1], self.config.verify_checkpoint))
+            with world.fail_together(), trainer.placement.writable_weights():
+                load_weights(best, self._modules(), world.device)
+        except UserError as error:
+            logger.warning("%s; the run goes on without best_agent/", error)
+            return
+        with trainer.placement.whole_weights():
+            world.on_main(self._save_best)
 
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
@@ -123,9 +147,15 @@ class RunState:
 
     def _best_without_agent(self) -> Path | None:
         """The checkpoint that `best` names, if `best_agent/` is missing because the run went back."""
-        best = best_checkpoint(self.checkpoints)
+        best = usable_best(self.checkpoints)
         missing = best is not None and best.is_dir() and not (self.run_folder / "best_agent").exists()
         return best if missing else None
+
+    def _repair_best(self, state: dict[str, Any]) -> None:
+        """Write a damaged pointer `best` again, from the checkpoint's record of the best iteration."""
+        best = self.checkpoints / "best"
+        if (best.exists() or best.is_symlink()) and usable_best(self.checkpoints) is None:
+            restore_best(self.checkpoints, best_iteration(state))
 
     def _align_with_checkpoint(self) -> None:
         """Bring the files next to the checkpoint to its iteration."""
@@ -146,11 +176,15 @@ class RunState:
         identity.refuse_another_run(self.identity, state["identity"], source)
         if changes := identity.changed_settings(self.config, state.get("settings")):
             logger.info("resumed with changed settings: %s", "; ".join(changes))
+        if versions := changed_versions(state):
+            logger.warning("resumed with other versions, which may change the numbers: %s", versions)
 
     def _take_weights(self, run: Path) -> None:
         """Start with the weights of another run's newest checkpoint, and save that start, so that it can be resumed."""
         with self.world.fail_together():
             source, state = read_state(run / "checkpoints")
+        self.world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
+        with self.world.fail_together():
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
         with self.world.fail_together(), self.trainer.placement.writable_weights():
