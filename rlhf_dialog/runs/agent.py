@@ -196,11 +196,13 @@ class PPOAgent:
 
     def _close_trackers(self) -> None:
         """At the very end, because wandb waits until all metrics are uploaded."""
-        if self._trackers:
-            self._trackers.close()
-        elif self._wandb:
+        trackers, wandb = self._trackers, self._wandb
+        self._trackers = self._wandb = None
+        if trackers:
+            trackers.close()
+        elif wandb:
             with contextlib.suppress(Exception):
-                self._wandb.close()
+                wandb.close()
 
     def _iterate(self, state: RunState, interrupts: Interrupts) -> dict[str, float]:
         """Iterations until the end; evaluates, logs and saves after those where it is time. All ranks decide the same."""
@@ -292,10 +294,18 @@ class PPOAgent:
         self._seconds[stage] += time.perf_counter() - start
 
     def _find_out_whether_to_resume(self) -> None:
-        """Decide for `resume="auto"`: continue the run that is there, or begin one, with the weights that were asked for."""
-        if self.resume == "auto":
-            self.resume = self.world.on_main(lambda: run_folder.has_begun(self.run_folder))
-            self.weights_from = None if self.resume else self.weights_from
+        """Decide for `resume="auto"`: continue the run that is there, or begin one, with the weights that were asked for.
+
+        A run that was killed before it had saved those weights has nothing to continue, and is replaced.
+        """
+        if self.resume != "auto":
+            return
+        self.resume = self.world.on_main(lambda: run_folder.has_begun(self.run_folder))
+        if self.resume and self.weights_from is not None:
+            if self.world.on_main(lambda: run_folder.has_results(self.run_folder)):
+                self.weights_from = None
+            else:
+                self.resume, self.overwrite = False, True
 
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""

@@ -60,11 +60,11 @@ def check_metrics(run: Path, source: Path) -> None:
     remedy = f"continue from a checkpoint that fits, --resume_from {fitting[-1]}, " if fitting else ""
     holds = f"contains only iterations 1 to {reached} without a gap" if reached else "does not start with iteration 1"
     fault = first_fault(metrics)
-    holds += f" ({fault})" if fault else ""
+    place = f"{fault}; " if fault else ""
     raise UserError(
         f"{metrics}: {holds if metrics.is_file() else 'is missing'}, but {source.name} is of iteration {iteration}; "
-        f"restore it from a copy, {remedy}or start a new run with its weights: --resume_weights_only {run} --experiment_name "
-        "<a new name>"
+        f"{place}restore it from a copy, {remedy}or start a new run with its weights: --resume_weights_only {run} "
+        "--experiment_name <a new name>"
     )
 
 

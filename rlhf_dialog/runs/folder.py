@@ -12,7 +12,7 @@ from pathlib import Path
 from rlhf_dialog.atomic_files import mend_swaps, remove_whole
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.branches import ABANDONED, check_metrics, chosen_checkpoint
-from rlhf_dialog.runs.checkpoint import finish_saving, newest_checkpoint
+from rlhf_dialog.runs.checkpoint import checkpoints_of, finish_saving, newest_checkpoint
 from rlhf_dialog.runs.tracking import read_metrics
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,12 @@ def holds_run(folder: Path) -> bool:
 def has_begun(folder: Path) -> bool:
     """Whether a run has begun in the folder, even if it has no results yet."""
     return holds_run(folder) or (folder / "config.yaml").is_file()
+
+
+def has_results(folder: Path) -> bool:
+    """Whether the run in the folder has saved or logged anything."""
+    metrics = folder / "metrics.jsonl"
+    return bool(checkpoints_of(folder / "checkpoints")) or (metrics.is_file() and metrics.stat().st_size > 0)
 
 
 def check_folder(
@@ -105,9 +111,9 @@ def clear(folder: Path, kept: Path | None = None) -> None:
     """
     for name in RUN_FILES:
         path = folder / name
-        if kept and not path.is_symlink() and path.is_dir() and path.samefile(kept.parent):
+        if kept and path.is_dir() and path.resolve() == kept.parent.resolve():
             for one in path.iterdir():
-                if not one.is_symlink() and not one.samefile(kept):
+                if one.resolve() != kept.resolve():
                     _remove(one)
         else:
             _remove(path)

@@ -31,7 +31,7 @@ class WandbTracker:
         mode = os.environ.get("WANDB_MODE")
         if mode is None and not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
             run = self._init("offline")
-            logger.info("wandb: no key found; logging offline to %s; use `wandb sync` to upload it later", run.dir)
+            logger.info("wandb: no key found; logging offline; upload it later: wandb sync %s", Path(run.dir).parent)
             return run
         if mode not in (None, "online"):
             return self._init(mode)
@@ -42,8 +42,8 @@ class WandbTracker:
                 wandb.teardown()  # its helper process still holds the id of the run
             run = self._init("offline")
             logger.warning(
-                "wandb cannot log online: %s. The run goes on and logs offline to %s; use `wandb sync` to upload it later",
-                *(_reason(error), run.dir),
+                "wandb cannot log online: %s. The run goes on and logs offline; upload it later: wandb sync %s",
+                *(_reason(error), Path(run.dir).parent),
             )
             return run
 
@@ -105,8 +105,8 @@ def open_wandb(config: Config, folder: Path, resume: bool = False) -> WandbTrack
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error, with its kind."""
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:300]
+    """The first line of an error, with its kind, as part of a sentence."""
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:300].rstrip(".")
 
 
 def _stored_id(folder: Path) -> str:

@@ -180,6 +180,16 @@ def test_resume_auto_takes_the_weights_of_another_run_only_to_begin_with(run, ca
     assert "resumed after iteration 1" in said
 
 
+@pytest.mark.whole_run
+def test_resume_auto_begins_again_where_a_kill_came_before_the_weights_were_saved(run, capsys):
+    assert run("--max_iterations", "1", "--experiment_name", "old") == 0
+    (RUN / "checkpoints/.iter_000000.tmp").mkdir(parents=True)
+    (RUN / "config.yaml").write_text("")
+    words = ["--resume", "auto", "--resume_weights_only", "run_results/old", "--max_iterations", "1"]
+    assert run(*words) == 0
+    assert "loaded the weights of" in capsys.readouterr().err
+
+
 def test_resume_auto_does_not_go_on_where_another_run_is_working(run, capsys):
     RUN.mkdir(parents=True)
     lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "then", "heartbeat": int(time.time())}
@@ -203,5 +213,5 @@ def test_damaged_metrics_are_the_users_error(run, capsys, line):
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert "run_results/ppo/metrics.jsonl: " in said
-    assert "(line 2 is " in said
+    assert "; line 2 is " in said
     assert (RUN / "metrics.jsonl").read_bytes() == damaged

@@ -77,9 +77,10 @@ def test_clear_keeps_what_the_new_run_has_made_already(tmp_path):
     for name in ("wandb/run-old/files", "wandb/run-new/files", "checkpoints"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "wandb_run_id").write_text("old")
+    (tmp_path / "wandb/latest-run").symlink_to("run-new")
     clear(tmp_path, kept=tmp_path / "wandb/run-new")
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {
-        *("wandb", "wandb/run-new", "wandb/run-new/files")
+        *("wandb", "wandb/run-new", "wandb/run-new/files", "wandb/latest-run")
     }
 
 

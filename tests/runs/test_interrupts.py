@@ -127,6 +127,7 @@ def test_a_second_signal_ends_the_process_while_it_tidies_up(clock, monkeypatch)
 
 @pytest.mark.parametrize("signum", LIKE_SIGTERM)
 def test_other_signals_that_end_programs_are_like_sigterm(signum, clock, capfd):
+    signal.signal(signum, signal.SIG_DFL)  # a shell may have started the tests with it ignored
     with Interrupts(20) as watch:
         after_one_iteration(watch, clock, seconds=3)
         signal.raise_signal(signum)
