@@ -160,6 +160,7 @@ class TensorBoardTracker:
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = folder / "tensorboard"
+        self.folder.mkdir(exist_ok=True)  # where that fails, a thread of TensorBoard would print a traceback
         self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
 
     def log(self, step: int, metrics: Metrics) -> None:

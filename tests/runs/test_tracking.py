@@ -431,6 +431,7 @@ def test_a_tensorboard_whose_thread_has_failed_costs_one_warning(tmp_path, caplo
     assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_tensorboard_that_cannot_be_opened_costs_one_warning(tmp_path, caplog):
     (tmp_path / "tensorboard").write_text("a file")
     trackers = Trackers(config(use_tensorboard=True), tmp_path)
