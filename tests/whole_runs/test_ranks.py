@@ -156,7 +156,10 @@ def test_an_evaluation_that_fails_on_rank_0_costs_no_iteration(ppo):
     assert "the run ends after iteration 3, which is saved" in said
     assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
     assert [row["iteration"] for row in lines()] == [1, 2, 3]
-    assert [code for code, _, _ in ppo(2, "--eval_episodes", "2", "--resume", "auto", "--reward_class", fifth)] == [0, 0]
+    assert [code for code, _, _ in ppo(2, "--eval_episodes", "2", "--resume", "auto", "--reward_class", fifth)] == [
+        0,
+        0,
+    ]
     assert [row["iteration"] for row in lines()] == [1, 2, 3, 4]
 
 
