@@ -34,7 +34,8 @@ FLAGS = {
     "print_config": "print the resolved settings as YAML and exit",
     "debug": "show the traceback of an error",
 }
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT") if hasattr(signal, name)]
 
 
 def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
@@ -70,9 +71,11 @@ def program() -> str:
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM unwind the program and exit with code 143."""
+    """Make SIGTERM, SIGHUP, SIGUSR1 and SIGQUIT unwind the program and exit with code 128 + number, unless they are ignored."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+        for signum in ENDING:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as set by nohup
+                signal.signal(signum, lambda number, _: sys.exit(128 + number))
 
 
 def exit_code_of(run: Callable[[], None], debug: bool) -> int:

@@ -23,7 +23,6 @@ from rlhf_dialog.runs.agent import PPOAgent
 logger = logging.getLogger(__name__)
 TRAIN_FLAGS = FLAGS | {
     "overwrite": "replace the run in the run folder; on a terminal you must confirm by typing the folder's name",
-    "resume": "continue the run in the run folder from its newest checkpoint",
     "smoke": "test every stage with two prompts, from the data to a reply of the saved agent; keeps no files",
 }
 USAGE = """Train a dialog model with PPO. Metrics, checkpoints and the trained agent go to <run_dir>/<experiment_name>.
@@ -31,6 +30,8 @@ USAGE = """Train a dialog model with PPO. Metrics, checkpoints and the trained a
 usage: {program} --config FILE [--key value] [--a.b value]
        e.g. {program} --config nlp_ppo.yaml --lr 1e-5 --reward_class.args.intent_coef 0.3
   --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files
+  --resume [auto] continue the run in the run folder from its newest checkpoint; auto: begin a run if there is none yet, for a
+                  scheduler that starts the same command again and again
   --resume_weights_only RUN_FOLDER
                   start a new run, in its own folder, with the weights of the newest checkpoint of RUN_FOLDER; optimizer,
                   counters, position in the data and KL controller are reset, and RUN_FOLDER is not changed
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> None:
-    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from",))
+    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from", "resume"))
     if "help" in flags:
         usage = f"{USAGE.format(program=program())}\n{flag_lines(TRAIN_FLAGS)}"
         show_help(Config, usage)
@@ -60,14 +61,20 @@ def _main(words: list[str]) -> None:
     weights = overrides.pop("resume_weights_only", None)
     if weights is True or weights == "":
         raise UserError("--resume_weights_only: give the folder of the run to take the weights from")
-    resume_from = overrides.pop("resume_from", None)
+    resume_from, resume = overrides.pop("resume_from", None), overrides.pop("resume", "false")
+    if resume not in ("true", "false", "auto"):
+        raise UserError(f"--resume: found '{resume}'; write --resume or --resume auto")
     config = load_config(path, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
     keep_freed_memory()
     agent = PPOAgent(
-        config, "overwrite" in flags, "resume" in flags, weights_from=weights and str(weights), resume_from=resume_from
+        config,
+        "overwrite" in flags,
+        "auto" if resume == "auto" else resume == "true",
+        weights_from=weights and str(weights),
+        resume_from=resume_from,
     )
     if "smoke" not in flags:
         if agent.overwrite and not agent.resume:

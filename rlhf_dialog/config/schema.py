@@ -105,6 +105,9 @@ class RunKeys(Settings):
     max_iterations: int | None = Field(None, ge=1, description="number of iterations, instead of total_time_steps")
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
+    verify_checkpoint: Literal["full", "sizes"] = Field(
+        "full", description="what is compared at --resume with what was written: each file's SHA-256, or only its size"
+    )
     grace_seconds: float = Field(
         20.0,
         ge=0,
@@ -131,7 +134,7 @@ class RunKeys(Settings):
         "auto", description="type for use_amp; auto: bf16; fp16, with loss scaling, for GPUs without bf16"
     )
     pytorch_threads: int | None = Field(None, ge=1, description="number of CPU threads; default: PyTorch decides")
-    use_wandb: bool = Field(False, description="log to wandb; offline when no API key is set")
+    use_wandb: bool = Field(False, description="log to wandb; offline without an API key or a connection")
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")

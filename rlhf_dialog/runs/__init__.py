@@ -23,9 +23,22 @@
   not start at 0.
 - **The lock** is a file with pid, host and start time of the process, under a lock of the kernel. The file informs
   other hosts and people; the kernel's lock is never stale. A run takes it before it changes anything in the folder,
-  so a run that is refused writes nothing.
+  so a run that is refused writes nothing. On the same host the kernel knows whether the process has ended. For another
+  host (a container or a spot machine comes back under a new name) a thread renews a heartbeat in the file every 30 s;
+  after ten silent minutes the folder is free, if the kernel's lock is free too. The heartbeat is a number in the file,
+  because copying a folder changes the file's date.
 - **A checkpoint is plain files**: a pointer that does not name an `iter_NNNNNN`, and links in place of files, are
-  refused.
+  refused. `trainer.json` has size and SHA-256 of every other file, and a hash of itself (`verification`), because a
+  flipped bit in a weight would otherwise go unnoticed. It is not a signature: who may write the file may write the hash.
+- **What only watches a run does not end it** (`tracking`). A tracker other than metrics.jsonl that raises is dropped
+  with one warning. wandb opens before the models are loaded, and closes after the agent is saved, since it waits for
+  its upload. One training is one run of wandb: its id is in the run folder; `--resume_from` begins another one, because
+  wandb takes no step twice. TensorBoard hides the points that a resumed run writes again.
+- **An error costs as few iterations as possible** (`rescue`). Between two iterations (evaluation, metrics, vec-info)
+  the iteration is saved first, if metrics.jsonl has its line. Inside of one, weights and optimizer are half updated, so
+  the last checkpoint stays the newest, and a warning says how many iterations are lost.
+- **metrics.jsonl is checked line by line**: a line that is not of the next iteration is an error with its number, not
+  the end of the file. Only a last line without its end, which a kill leaves, is dropped.
 - **Validation leaves no trace in training**: it seeds the generators and restores them, so that runs with and without
   it give the same numbers. It precedes the line and the checkpoint of its iteration. `checkpoints/best` names a
   checkpoint that is never cleaned up. A run that was killed between checkpoint and `best_agent/` writes the agent at
@@ -34,8 +47,9 @@
   seconds.
 - **`--smoke` is the run itself** with one iteration of two prompts, in a temporary folder on the same disk. It reads
   and checks the whole data set, and refuses what the run would refuse, a folder that holds a run included.
-- **A signal lets the iteration finish if it fits** (`interrupts`): the duration of the last one says whether, and a
-  timer enforces it. The handler raises KeyboardInterrupt or SystemExit, which no `except Exception` around a reward
-  swallows. A repeat within half a second is the same signal, because `timeout` sends two. A second signal calls
-  `os._exit`, which leaves what a kill leaves. `agent/` is not written then; `rlhf-dialog export` makes it.
+- **A signal lets the iteration finish if it fits** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT): the
+  duration of the last one says whether, and a timer enforces it. The handler raises KeyboardInterrupt or SystemExit,
+  which no `except Exception` around a reward swallows. A repeat within half a second is the same signal, because
+  `timeout` sends two. A second signal calls `os._exit`, which leaves what a kill leaves. `agent/` is not written then;
+  `rlhf-dialog export` makes it.
 """

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
@@ -25,6 +25,7 @@ from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
 from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.rewards.base import BaseReward
@@ -36,9 +37,12 @@ from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
+from rlhf_dialog.runs.lock import check_unlocked, locked
+from rlhf_dialog.runs.rescue import Rescue
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
+from rlhf_dialog.runs.wandb_tracker import WandbTracker, open_wandb, wants_wandb
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -58,18 +62,20 @@ class PPOAgent:
         self,
         config: Config,
         overwrite: bool = False,
-        resume: bool = False,
+        resume: bool | Literal["auto"] = False,
         weights_from: str | Path | None = None,
         resume_from: str | int | None = None,
     ):
         """`resume_from` names a checkpoint of the run folder (`iter_000004` or 4): the run goes back to it, as `resume` does to
-        the newest."""
-        self.config, self.overwrite, self.resume = config, overwrite, resume or resume_from is not None
+        the newest. `resume="auto"`: continue the run in the folder if there is one, else begin one."""
+        self.config, self.overwrite = config, overwrite
+        self.resume: bool | Literal["auto"] = resume if resume_from is None else True
         self.resume_from = None if resume_from is None else str(resume_from)
         self.weights_from = None if weights_from is None else Path(weights_from)
         self.world = World()
         self._identity: dict[str, Any] = {}
         self._trackers: Trackers | None = None  # rank 0 has them
+        self._wandb: WandbTracker | None = None  # rank 0 has it
         self._is_trial = False  # of two prompts, in a folder that is removed
         self.trainer: PPOTrainer | None = None
         self.validation: Validation | None = None
@@ -98,10 +104,11 @@ class PPOAgent:
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self.world = launch.start(self.config)
+        self._find_out_whether_to_resume()
         self.world.on_main(self._check_folder)
-        with self._failures_recorded():
-            trainer = self.build()
-            with self._locked_folder():
+        with self._failures_recorded(), contextlib.ExitStack() as stack:
+            trainer = self._load_and_lock(stack)
+            with run_folder.disk_errors_told(self.run_folder):
                 state = self._begin(trainer)
                 metrics = self._loop(state)
                 self._save_agent()
@@ -115,6 +122,7 @@ class PPOAgent:
         """
         start = time.perf_counter()
         self.world = launch.start(self.config)
+        self._find_out_whether_to_resume()
         self.world.on_main(self._check_folder)
         check_placement(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
@@ -140,25 +148,38 @@ class PPOAgent:
                 self._leave_traceback(error)
             raise
 
+    def _load_and_lock(self, stack: contextlib.ExitStack) -> PPOTrainer:
+        """The trainer; the lock is in `stack`. wandb opens before the models are loaded, since its key may be wrong, and
+        writes to the folder, so the lock comes first then; else the models do, since they may be refused."""
+        prepared, early = self._prepare(), wants_wandb(self.config)
+        if early:
+            stack.enter_context(self._locked_folder())
+        trainer = self._load(*prepared)
+        if not early:
+            stack.enter_context(self._locked_folder())
+        return trainer
+
     @contextlib.contextmanager
     def _locked_folder(self) -> Iterator[None]:
-        """The run folder belongs to this run while the block lasts."""
+        """The run folder belongs to this run while the block lasts; the trackers in it are closed at the end."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(run_folder.disk_errors_told(self.run_folder))
-            self.world.on_main(lambda: stack.enter_context(run_folder.locked(self.run_folder)))
+            self.world.on_main(lambda: stack.enter_context(locked(self.run_folder)))
+            stack.callback(self._close_trackers)
             self.world.on_main(self._check_folder)  # for what another run has left there since
+            self.world.on_main(self._open_wandb)
             yield
 
     def _begin(self, trainer: PPOTrainer) -> RunState:
         """The state that the run starts from: a new one, that of a checkpoint, or the weights of another run."""
         state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
-        state.begin(self.overwrite, self.resume, self.weights_from, self.resume_from)
+        kept = self._wandb.files if self._wandb else None
+        state.begin(self.overwrite, bool(self.resume), self.weights_from, self.resume_from, kept)
         return state
 
     def _loop(self, state: RunState) -> dict[str, float]:
         """Train to the end; returns the metrics of the last iteration. A signal leaves after it is saved."""
         with Interrupts(self.config.grace_seconds, self.world.is_main, self.run_folder) as interrupts:
-            self.world.on_main(self._open_trackers)
+            self.world.on_main(partial(self._open_trackers, state.trainer.iteration))
             try:
                 with self.world.contact():
                     return self._iterate(state, interrupts)
@@ -166,23 +187,36 @@ class PPOAgent:
                 if interrupts.signum is not None and self.world.size > 1:  # other ranks have left already
                     leave(interrupts.signum)
                 raise
-            finally:
-                if self._trackers:
-                    self._trackers.close()
 
-    def _open_trackers(self) -> None:
-        self._trackers = Trackers(self.config, self.run_folder)
+    def _open_wandb(self) -> None:
+        goes_on = bool(self.resume) and self.resume_from is None  # a branch has a run of wandb of its own
+        self._wandb = open_wandb(self.config, self.run_folder, goes_on)
+
+    def _open_trackers(self, done: int) -> None:
+        self._trackers = Trackers(self.config, self.run_folder, done, self._wandb)
+
+    def _close_trackers(self) -> None:
+        """At the very end, because wandb waits until all metrics are uploaded."""
+        trackers, wandb = self._trackers, self._wandb
+        self._trackers = self._wandb = None
+        if trackers:
+            trackers.close()
+        elif wandb:
+            with contextlib.suppress(Exception):
+                wandb.close()
 
     def _iterate(self, state: RunState, interrupts: Interrupts) -> dict[str, float]:
         """Iterations until the end; evaluates, logs and saves after those where it is time. All ranks decide the same."""
         metrics: dict[str, float] = {}
         trainer, validation, world = state.trainer, state.validation, self.world
-        for metrics in trainer.train():
+        rescue = Rescue(state, self._complete_line)
+        for metrics in rescue.iterations():
             is_best = False
-            if validation and validation.due(trainer.iteration, trainer.done):
-                metrics |= validation.run(trainer, self._trackers)
-                is_best = validation.is_best(trainer.iteration)
-            world.on_main(partial(self._log, trainer, metrics))
+            with rescue.after(metrics):
+                if validation and validation.due(trainer.iteration, trainer.done):
+                    metrics |= validation.run(trainer, self._trackers)
+                    is_best = validation.is_best(trainer.iteration)
+                world.on_main(partial(self._log, trainer, metrics))
             is_asked = interrupts.agree(world.gather(interrupts.signum))
             is_due = is_best or trainer.done or is_asked or trainer.iteration % self.config.save_interval == 0
             if is_due:
@@ -195,13 +229,20 @@ class PPOAgent:
         if self._trackers is None:
             return
         self._trackers.log(trainer.iteration, metrics)
-        self._trackers.console.advance(trainer.progress)
+        self._trackers.advance(trainer.progress)
         if trainer.rollout and self.config.sample_interval and trainer.iteration % self.config.sample_interval == 0:
-            self._trackers.console.show_samples(trainer.rollout, trainer.iteration)
+            self._trackers.show_samples(trainer.rollout, trainer.iteration)
+
+    def _complete_line(self, iteration: int, metrics: dict[str, float]) -> bool:
+        return self._trackers is not None and self._trackers.complete(iteration, metrics)
 
     def _save_agent(self) -> None:
         with self._timed("checkpoint"):
             self.save(self.run_folder / "agent")
+        if not (self.run_folder / "config.yaml").exists():
+            raise UserError(
+                f"{self.run_folder}: was removed or moved before the run had ended; only its agent is there"
+            )
 
     def save(self, folder: str | Path) -> None:
         """Write the trained agent, as `agent/` of the run folder holds it. Raises UserError before any training."""
@@ -253,13 +294,27 @@ class PPOAgent:
         yield
         self._seconds[stage] += time.perf_counter() - start
 
+    def _find_out_whether_to_resume(self) -> None:
+        """Decide for `resume="auto"`: continue the run that is there, or begin one, with the weights that were asked for.
+
+        A run that was killed before it had saved those weights has nothing to continue, and is replaced.
+        """
+        if self.resume != "auto":
+            return
+        self.resume = self.world.on_main(lambda: run_folder.has_begun(self.run_folder))
+        if self.resume and self.weights_from is not None:
+            if self.world.on_main(lambda: run_folder.has_results(self.run_folder)):
+                self.weights_from = None
+            else:
+                self.resume, self.overwrite = False, True
+
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
-        run_folder.check_unlocked(self.run_folder)
+        check_unlocked(self.run_folder)
         if self.overwrite and self.resume_from is not None:
             raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
         run_folder.check_folder(
-            self.run_folder, self.overwrite, self.resume, self.config.save_interval, self.resume_from
+            self.run_folder, self.overwrite, bool(self.resume), self.config.save_interval, self.resume_from
         )
         if self.weights_from is None:
             return
@@ -271,6 +326,10 @@ class PPOAgent:
 
     def build(self) -> PPOTrainer:
         """The trainer with everything that a run needs, cheap checks first. Raises UserError as `train` does."""
+        return self._load(*self._prepare())
+
+    def _prepare(self) -> tuple[BaseReward, VecInfo, list[Dialogue]]:
+        """The parts that are checked before any model is loaded."""
         config, device = self.config, self.world.device
         seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
@@ -286,6 +345,10 @@ class PPOAgent:
                 prompts = self._load_prompts(reward)
         if self.validation:
             self.world.on_main(self.validation.check)
+        return reward, vec_info, prompts
+
+    def _load(self, reward: BaseReward, vec_info: VecInfo, prompts: list[Dialogue]) -> PPOTrainer:
+        config, device = self.config, self.world.device
         with self._timed("models"), self.world.fail_together():
             models = load_models(config, device)
             reward.to(str(device))

@@ -15,7 +15,7 @@ from rlhf_dialog.runs.checkpoint import (
     mark_best,
     newest_checkpoint,
 )
-from rlhf_dialog.runs.tracking import cut_metrics, last_iteration
+from rlhf_dialog.runs.tracking import cut_metrics, first_fault, last_iteration
 
 logger = logging.getLogger(__name__)
 ABANDONED = "abandoned"  # in checkpoints/
@@ -57,11 +57,14 @@ def check_metrics(run: Path, source: Path) -> None:
     if reached >= iteration:
         return
     fitting = [one.name for one in checkpoints_of(source.parent) if iteration_of(one) <= reached]
-    remedy = f"continue from a checkpoint that fits, --resume_from {fitting[-1]}, or " if fitting else ""
+    remedy = f"continue from a checkpoint that fits, --resume_from {fitting[-1]}, " if fitting else ""
     holds = f"contains only iterations 1 to {reached} without a gap" if reached else "does not start with iteration 1"
+    fault = first_fault(metrics)
+    place = f"{fault}; " if fault else ""
     raise UserError(
         f"{metrics}: {holds if metrics.is_file() else 'is missing'}, but {source.name} is of iteration {iteration}; "
-        f"{remedy}start a new run with its weights: --resume_weights_only {run} --experiment_name <a new name>"
+        f"{place}restore it from a copy, {remedy}or start a new run with its weights: --resume_weights_only {run} "
+        "--experiment_name <a new name>"
     )
 
 
@@ -76,7 +79,7 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
     best = best_checkpoint(checkpoints)
     best_is_later = best is not None and iteration_of(best) > iteration
     with damage_told(source):
-        earlier = int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
+        earlier = best_iteration(state)
     try:
         if _content(checkpoints / "latest") != source.name.encode():
             replace_text(checkpoints / "latest", source.name)
@@ -87,7 +90,7 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
         _put_aside(checkpoints, run / "agent", run / "evaluation.json")
         if best_is_later:
             _put_aside(checkpoints, run / "best_agent")
-            _restore_best(checkpoints, earlier)
+            restore_best(checkpoints, earlier)
         _put_aside(checkpoints, *later)
     except OSError as error:
         raise UserError(f"{checkpoints}: cannot be written: {error}") from error
@@ -99,8 +102,8 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
 
 def _keep_metrics(metrics: Path, source: Path) -> None:
     """Move the lines after the checkpoint from metrics.jsonl to a file next to the abandoned checkpoints."""
-    lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.is_file() else []
-    tail = "".join(lines[iteration_of(source) :])
+    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.is_file() else []
+    tail = b"".join(lines[iteration_of(source) :]).decode("utf-8", "backslashreplace")
     folder, name = source.parent / ABANDONED, f"metrics_after_{source.name}"
     kept = (one.read_text(encoding="utf-8") for one in folder.glob(f"{name}*.jsonl"))
     if tail and tail not in kept:  # else a kill interrupted the two steps
@@ -108,12 +111,17 @@ def _keep_metrics(metrics: Path, source: Path) -> None:
     cut_metrics(metrics, iteration_of(source))
 
 
-def _restore_best(checkpoints: Path, iteration: int) -> None:
-    """Point `best` at the checkpoint of `iteration` (-1: no earlier evaluation), if it still exists."""
+def best_iteration(state: dict[str, Any]) -> int:
+    """The best iteration that a checkpoint knows of; -1 if there was no evaluation before it."""
+    return int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
+
+
+def restore_best(checkpoints: Path, iteration: int) -> None:
+    """Point `best` at the checkpoint of `iteration` (-1: no earlier evaluation), if it still exists. Raises OSError."""
     if iteration in map(iteration_of, checkpoints_of(checkpoints)):
         mark_best(checkpoints, iteration)
         return
-    (checkpoints / "best").unlink()
+    (checkpoints / "best").unlink(missing_ok=True)
     if iteration >= 0:
         logger.warning("the best checkpoint so far, of iteration %d, no longer exists", iteration)
 

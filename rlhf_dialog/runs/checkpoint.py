@@ -1,9 +1,10 @@
 """Save a run and continue it exactly: safetensors and JSON, written under a temporary name, the `latest` pointer last."""
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.weights import load_module, save_module
+from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
+logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 UNANNOUNCED = "unannounced"  # file in a checkpoint that `latest` does not name yet: the previous `latest`
 POINTER_REMEDY = "write the name of a checkpoint in this folder into it (iter_000004), or remove it"
@@ -66,10 +69,8 @@ def save_checkpoint(
         generators, python = merged_states(random_of_ranks or [random_states()])
         save_file(generators, target / "random.safetensors")
         (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
-        write_json(
-            target / "trainer.json",
-            {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, **python},
-        )
+        content = {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, **python}
+        write_json(target / STATE, sealed(target, content))
         (target / UNANNOUNCED).write_bytes(_text_of(folder / "latest"))
     try:
         replace_text(folder / "latest", name)
@@ -77,8 +78,10 @@ def save_checkpoint(
         if best:
             mark_best(folder, state["iteration"])
         branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
-        for old in branch[: -config.keep_checkpoints]:
-            if old != best_checkpoint(folder):
+        kept = usable_best(folder)
+        is_known = kept is not None or not (folder / "best").exists()
+        for old in branch[: -config.keep_checkpoints] if is_known else ():
+            if old != kept:
                 remove_whole(old)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
@@ -124,14 +127,14 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
     source = source or newest_checkpoint(folder)
     if source is None:
         raise UserError(f"{folder}: contains no checkpoint to resume from; start without --resume")
-    with damage_told(source):
+    with damage_told(source, way_back):
         for path in (source, *source.rglob("*")):
             if path.is_symlink():
                 raise UserError(
                     f"{path}: is a link to {os.readlink(path)}, but a checkpoint must contain its files; copy them here, or "
                     "resume from another checkpoint"
                 )
-        state = json.loads((source / "trainer.json").read_text(encoding="utf-8"))
+        state = json.loads((source / STATE).read_text(encoding="utf-8"))
         if state["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"{source}: has format version {state['format_version']}, but this program reads {FORMAT_VERSION}; use the "
@@ -148,14 +151,16 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
 
 
 @contextmanager
-def damage_told(source: Path) -> Iterator[None]:
-    """Turn the errors that unusable checkpoint files raise in the block into a UserError with the folder."""
+def damage_told(source: Path, remedy: Callable[[Path], str] = lambda _: "") -> Iterator[None]:
+    """Turn the errors that unusable checkpoint files raise in the block into a UserError with the folder, and the remedy."""
     try:
         yield
     except (
         *(OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, SafetensorError),
     ) as error:
-        raise UserError(f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}{remedy(source)}"
+        ) from error
 
 
 def load_checkpoint(
@@ -236,6 +241,15 @@ def best_checkpoint(folder: Path) -> Path | None:
     """
     pointer = folder / "best"
     return _pointed(pointer) if pointer.is_symlink() or pointer.exists() else None
+
+
+def usable_best(folder: Path) -> Path | None:
+    """`best_checkpoint`, or None with a warning when the pointer is damaged."""
+    try:
+        return best_checkpoint(folder)
+    except UserError as error:
+        logger.warning("%s; the run goes on without it", error)
+        return None
 
 
 def _pointed(pointer: Path) -> Path:

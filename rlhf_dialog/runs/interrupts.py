@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT during training: finish and save the iteration if time allows, else end at once."""
+"""SIGTERM, SIGINT and their like during training: finish and save the iteration if time allows, else end at once."""
 
 import logging
 import os
@@ -6,17 +6,19 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 logger = logging.getLogger(__name__)
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 TWICE = 0.5  # seconds in which a repeated signal counts as one: `timeout` signals the process and its group
 
 
 class Interrupts:
-    """While the block runs, a signal ends the training with code 130 (SIGINT) or 143 (SIGTERM). Only in the main thread.
+    """While the block runs, each of `SIGNALS` ends the training with code 128 + its number, unless it was ignored before (nohup).
+    Only in the main thread.
 
     The first signal lets the iteration finish if its rest is expected to fit into `grace_seconds`, judged by the duration of the
     last iteration: then `asked` is true, and `iteration_ended` ends the run once the iteration is saved. If it does not fit,
@@ -110,7 +112,8 @@ class Interrupts:
     def _say(self, text: str) -> None:
         """Write a line to stderr without Python's buffers, which may contain the line that the signal interrupted."""
         if self.speaks:
-            os.write(2, f"{text}\n".encode())
+            with suppress(OSError):  # nobody may read it any more
+                os.write(2, f"{text}\n".encode())
 
     def _disarm(self) -> None:
         if self._backstop:

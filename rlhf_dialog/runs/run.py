@@ -21,10 +21,9 @@ from rlhf_dialog.distributed.zero_checkpoint import (
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs import formulas, identity
-from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later
+from rlhf_dialog.runs import formulas, identity, reward_files
+from rlhf_dialog.runs.branches import best_iteration, chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
-    best_checkpoint,
     damage_told,
     load_checkpoint,
     load_weights,
@@ -32,10 +31,12 @@ from rlhf_dialog.runs.checkpoint import (
     read_state,
     save_agent,
     save_checkpoint,
+    usable_best,
     world_size_of,
 )
 from rlhf_dialog.runs.tracking import cut_metrics
 from rlhf_dialog.runs.validation import Validation
+from rlhf_dialog.runs.verification import changed_versions, verify
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -54,21 +55,32 @@ class RunState:
     ):
         self.config, self.run_folder, self.trainer, self.validation = config, run_folder, trainer, validation
         self.identity = identity_  # `identity.identity_of` the initial models
+        self.reward_files = reward_files.hashes_of(config, trainer.scorer.reward)
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
 
-    def begin(self, overwrite: bool, resume: bool, weights_from: Path | None, resume_from: str | None = None) -> None:
-        """Prepare trainer and folder to start or continue the run, according to the flags of the command line."""
-        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from))
+    def begin(
+        self,
+        overwrite: bool,
+        resume: bool,
+        weights_from: Path | None,
+        resume_from: str | None = None,
+        kept: Path | None = None,
+    ) -> None:
+        """Prepare trainer and folder to start or continue the run, according to the flags of the command line.
+
+        `kept`: what `overwrite` does not remove, because it is of this run.
+        """
+        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from, kept))
         if source is not None:
             self._restore(source)
         self.world.on_main(self._write_config)
         if weights_from is not None:
             self._take_weights(weights_from)
 
-    def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None) -> Path | None:
+    def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None, kept: Path | None) -> Path | None:
         """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from."""
         if overwrite and not resume:
-            run_folder.clear(self.run_folder)
+            run_folder.clear(self.run_folder, kept)
         run_folder.mend(self.run_folder)
         forget_staging(self.checkpoints)
         source = chosen_checkpoint(self.checkpoints, resume_from) if resume else None
@@ -87,10 +99,13 @@ class RunState:
         trainer, world = self.trainer, self.world
         with world.fail_together():
             _, state = read_state(self.checkpoints, source)
+        world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
+        with world.fail_together():
             self._keep_old_meanings(source, state)
             self._compare(source, state)
             refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
+        world.on_main(partial(self._repair_best, state))
         world.on_main(partial(leave_later, self.run_folder, source, state))
         trainer.starts_from_reference = False
         if (saved_by := world_size_of(state)) != world.size:
@@ -103,10 +118,7 @@ class RunState:
         with trainer.placement.whole_weights():
             world.on_main(self._align_with_checkpoint)
         if best := world.on_main(self._best_without_agent):
-            with world.fail_together(), trainer.placement.writable_weights():
-                load_weights(best, self._modules(), world.device)
-            with trainer.placement.whole_weights():
-                world.on_main(self._save_best)
+            self._write_best_agent(best)
             self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
 
@@ -125,6 +137,19 @@ class RunState:
                 "".join(f"\n  - {one}" for one in changed),
             )
 
+    def _write_best_agent(self, best: Path) -> None:
+        """Write `best_agent/` from the checkpoint `best`, unless that is damaged; its weights stay in the trainer."""
+        trainer, world = self.trainer, self.world
+        try:
+            world.on_main(lambda: verify(best, read_state(self.checkpoints, best)[1], self.config.verify_checkpoint))
+            with world.fail_together(), trainer.placement.writable_weights():
+                load_weights(best, self._modules(), world.device)
+        except UserError as error:
+            logger.warning("%s; the run goes on without best_agent/", error)
+            return
+        with trainer.placement.whole_weights():
+            world.on_main(self._save_best)
+
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
         with world.fail_together(), trainer.placement.writable_weights():
@@ -140,9 +165,15 @@ class RunState:
 
     def _best_without_agent(self) -> Path | None:
         """The checkpoint that `best` names, if `best_agent/` is missing because the run went back."""
-        best = best_checkpoint(self.checkpoints)
+        best = usable_best(self.checkpoints)
         missing = best is not None and best.is_dir() and not (self.run_folder / "best_agent").exists()
         return best if missing else None
+
+    def _repair_best(self, state: dict[str, Any]) -> None:
+        """Write a damaged pointer `best` again, from the checkpoint's record of the best iteration."""
+        best = self.checkpoints / "best"
+        if (best.exists() or best.is_symlink()) and usable_best(self.checkpoints) is None:
+            restore_best(self.checkpoints, best_iteration(state))
 
     def _align_with_checkpoint(self) -> None:
         """Bring the files next to the checkpoint to its iteration."""
@@ -161,13 +192,19 @@ class RunState:
             )
             return
         identity.refuse_another_run(self.identity, state["identity"], source)
+        if edited := reward_files.changed(self.reward_files, state.get("reward_files")):
+            logger.warning("files of the reward have changed since %s: %s", source, ", ".join(edited))
         if changes := identity.changed_settings(self.config, state.get("settings")):
             logger.info("resumed with changed settings: %s", "; ".join(changes))
+        if versions := changed_versions(state):
+            logger.warning("resumed with other versions, which may change the numbers: %s", versions)
 
     def _take_weights(self, run: Path) -> None:
         """Start with the weights of another run's newest checkpoint, and save that start, so that it can be resumed."""
         with self.world.fail_together():
             source, state = read_state(run / "checkpoints")
+        self.world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
+        with self.world.fail_together():
             found = identity.differences(self.identity, state.get("identity"))
             self._refuse_foreign_adapter(source, found)
         with self.world.fail_together(), self.trainer.placement.writable_weights():
@@ -196,6 +233,7 @@ class RunState:
     def _write(self, best: bool, random_of_ranks: list[RandomStates], staged: Path | None) -> None:
         trainer, state = self.trainer, self.trainer.state_dict()
         state |= identity.record(self.config, self.identity) | describe(trainer.engines, self.world)
+        state["reward_files"] = self.reward_files
         if self.validation:
             state["validation"] = self.validation.state_dict()
         save_checkpoint(

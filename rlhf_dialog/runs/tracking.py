@@ -4,8 +4,9 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from rich.text import Text
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.wandb_tracker import WandbTracker
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -38,101 +40,160 @@ class JsonlTracker:
     def __init__(self, path: Path):
         self.path = path
         self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
+        self._handle = self.file.fileno()
+        self.step = 0  # of the last line
+        self.is_whole = True  # false after a failure in the middle of a line
 
     def log(self, step: int, metrics: Metrics) -> None:
-        finite = {name: value if math.isfinite(value) else None for name, value in as_numbers(metrics).items()}
-        line = json.dumps(finite).encode() + b"\n"
+        """Write a line. Raises UserError when the file cannot be written or was removed; and, after writing the other metrics,
+        for a metric that is not a number."""
+        numbers, others = as_numbers(metrics)
+        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        self.is_whole = False
+        self._check_present()
+        try:
+            self._write(json.dumps(finite).encode() + b"\n")
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error}") from error
+        self.step, self.is_whole = step, True
+        if others:
+            name, value = next(iter(others.items()))
+            raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
+
+    def _check_present(self) -> None:
+        if not self.path.exists() or os.fstat(self._handle).st_nlink == 0:
+            raise UserError(
+                f"{self.path}: was removed or moved while the run was writing to it; leave the run folder in its place until "
+                "the run has ended"
+            )
+
+    def _write(self, line: bytes) -> None:
         while line:
             line = line[self.file.write(line) :]
-        os.fsync(self.file.fileno())  # a checkpoint never outlives the line of its iteration
+        os.fsync(self._handle)  # a checkpoint never outlives the line of its iteration
 
     def close(self) -> None:
         self.file.close()
 
 
-def as_numbers(metrics: Metrics) -> Metrics:
-    """The metrics as Python numbers; a vec-info may return other numeric types."""
-    return {name: value if isinstance(value, int | float) else float(value) for name, value in metrics.items()}
+def as_numbers(metrics: dict[str, Any]) -> tuple[Metrics, dict[str, Any]]:
+    """The metrics as Python numbers, since a vec-info may return other numeric types, and those that are not numbers."""
+    numbers, others = {}, {}
+    for name, value in metrics.items():
+        try:
+            numbers[name] = value if isinstance(value, int | float) else float(value)
+        except Exception:  # a type of the user's own may raise any
+            others[name] = value
+    return numbers, others
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl, without a last line that a kill left incomplete."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    """The lines of a metrics.jsonl, without a last line that a kill left incomplete.
+
+    Raises UserError with the first line that is not of this program, or not of the next iteration.
+    """
+    rows, fault = _scan(path)
+    if fault:
+        raise _damaged(path, len(rows), fault)
     return rows
 
 
+def _scan(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The lines of iterations 1, 2, 3 ..., and what is wrong with the line after them; empty if nothing is."""
+    *lines, last = path.read_bytes().split(b"\n")
+    while lines and not (lines[-1] + last).strip():
+        lines.pop()  # empty lines at the end
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        if row is None:
+            return rows, f"line {number} is not a line of metrics"
+        if row["iteration"] != number:
+            return rows, f"line {number} is of iteration {row['iteration']}, not {number}"
+        rows.append(row)
+    row = _row(last)
+    return ([*rows, row] if row and row["iteration"] == len(rows) + 1 else rows), ""
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The metrics of a line; None if it is not UTF-8, not JSON, or has no iteration."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+        return row if isinstance(row["iteration"], int) else None
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _damaged(path: Path, whole: int, fault: str) -> UserError:
+    older = f", or go back to a checkpoint up to iteration {whole} with --resume_from" if whole else ""
+    return UserError(f"{path}: {fault}; correct or remove that line, or restore the file from a copy{older}")
+
+
 def last_iteration(path: Path) -> int:
-    """The last iteration of a metrics.jsonl before any gap, counted from 1; 0 if there is no such file."""
-    rows = read_metrics(path) if path.is_file() else []
-    gap = (i for i, row in enumerate(rows) if not isinstance(row, dict) or row.get("iteration") != i + 1)
-    return next(gap, len(rows))
+    """The last iteration of a metrics.jsonl before any gap or damaged line, counted from 1; 0 if there is no such file."""
+    return len(_scan(path)[0]) if path.is_file() else 0
+
+
+def first_fault(path: Path) -> str:
+    """What is wrong with the line after `last_iteration`, such as `line 7 is not a line of metrics`; empty if nothing is."""
+    return _scan(path)[1] if path.is_file() else ""
 
 
 def cut_metrics(path: Path, iteration: int) -> None:
-    """Remove the lines after `iteration`, atomically, since a resumed run will write them again."""
-    if path.exists():
-        kept = [row for row in read_metrics(path)[:iteration] if row["iteration"] <= iteration]
-        replace_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+    """Remove the lines after `iteration`, atomically, since a resumed run will write them again.
 
-
-class WandbTracker:
-    """Weights & Biases; offline if no key and no mode is set."""
-
-    def __init__(self, config: Config, folder: Path):
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # do not send crash reports to its makers
-        import wandb
-
-        mode = os.environ.get("WANDB_MODE")
-        if mode is None and not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
-            mode = "offline"
-            logger.info(
-                "wandb: no key found; logging offline to %s; use `wandb sync` to upload it later", folder / "wandb"
-            )
-        self.run = wandb.init(
-            project=config.wandb_project,
-            entity=config.wandb_entity,
-            name=config.experiment_name,
-            config=config.model_dump(),
-            dir=str(folder.absolute()),  # the process that writes may have another working directory
-            mode=mode,  # type: ignore[arg-type]
-            settings=wandb.Settings(console="off"),
-        )
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        self.run.log(metrics, step=step)
-
-    def close(self) -> None:
-        self.run.finish()
+    Raises UserError when one of the lines up to it is damaged or missing.
+    """
+    if not path.exists():
+        return
+    rows, fault = _scan(path)
+    if len(rows) < iteration:
+        raise _damaged(path, len(rows), fault or f"line {len(rows) + 1} is missing")
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows[:iteration]))
 
 
 class TensorBoardTracker:
     """Event files in <run folder>/tensorboard."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, done: int = 0):
+        """`done`: iterations that the run goes on after; TensorBoard hides what an earlier process logged after them."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.folder = folder / "tensorboard"
+        self.folder.mkdir(exist_ok=True)  # where that fails, a thread of TensorBoard would print a traceback
+        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else None)
 
     def log(self, step: int, metrics: Metrics) -> None:
+        self._check_present()
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
+        self._check_present()
         self.writer.close()
+
+    def _check_present(self) -> None:
+        """Without the folder, a thread of TensorBoard would print a traceback. Raises FileNotFoundError."""
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"{self.folder} does not exist any more")
+
+
+class _Console(Console):
+    """Lets the caller see that nobody reads stdout any more, where rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        with suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # Python flushes stdout when it ends
+        raise
 
 
 class ConsoleTracker:
     """A live line with remaining time, reward, KL and FPS on a terminal; otherwise one plain line per log point."""
 
     def __init__(self, config: Config):
-        self.console = Console()
+        self.console: Console = _Console()
         if not self.console.is_terminal:
-            self.console = Console(width=160)
+            self.console = _Console(width=160)
         self.live = self.console.is_terminal and config.use_rich_handler
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -211,32 +272,82 @@ class ConsoleTracker:
 
 
 class Trackers:
-    """All trackers of a run."""
+    """All trackers of a run. Only metrics.jsonl may end the run; any other that fails is dropped with one warning."""
 
-    def __init__(self, config: Config, folder: Path):
-        self.console = ConsoleTracker(config)
+    def __init__(self, config: Config, folder: Path, done: int = 0, wandb: WandbTracker | None = None):
+        """`done`: iterations that the run goes on after. `wandb` is open already."""
         self.log_interval = config.log_interval
         self.jsonl = JsonlTracker(folder / "metrics.jsonl")
-        self.others: list[Tracker] = [self.console]
-        if config.use_wandb and not config.disable_wandb:
-            self.others.append(WandbTracker(config, folder))
+        self.others: dict[str, Any] = {}
+        self._add("the console", lambda: ConsoleTracker(config))
+        if wandb:
+            self._add("wandb", lambda: wandb)
+            self._use("wandb", WandbTracker.remember)
         if config.use_tensorboard:
-            self.others.append(TensorBoardTracker(folder))
+            self._add("TensorBoard", lambda: TensorBoardTracker(folder, done))
+
+    def _add(self, name: str, make: Callable[[], Tracker]) -> None:
+        try:
+            self.others[name] = make()
+        except Exception as error:
+            self._warn(name, error)
+
+    def _use(self, name: str, action: Callable[[Any], object]) -> None:
+        """Call `action` with a tracker, if it still works; drop it if the action fails."""
+        if name not in self.others:
+            return
+        try:
+            action(self.others[name])
+        except Exception as error:
+            dropped = self.others.pop(name)
+            with suppress(Exception):
+                dropped.close()  # before the warning, which a live display would swallow
+            self._warn(name, error)
+
+    def _warn(self, name: str, error: Exception) -> None:
+        logger.warning(
+            "%s has failed and is not used any more: %s: %.300s. The run goes on; metrics.jsonl has every iteration",
+            *(name, type(error).__name__, error),
+        )
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always.
 
-        Raises UserError when the disk is full.
+        Raises UserError as `JsonlTracker.log` does.
         """
-        try:
-            self.jsonl.log(step, metrics)
-        except OSError as error:
-            raise UserError(f"{self.jsonl.path}: cannot be written: {error}") from error
+        self.jsonl.log(step, metrics)
         if step % self.log_interval:
             metrics = {name: value for name, value in metrics.items() if name.startswith(("eval/", "time/eval"))}
-        for tracker in self.others if metrics else ():
-            tracker.log(step, metrics)
+        for name in tuple(self.others) if metrics else ():
+            self._use(name, lambda tracker: tracker.log(step, metrics))
+
+    def complete(self, step: int, metrics: Metrics) -> bool:
+        """Whether metrics.jsonl has the line of iteration `step`, which is written now if it was not before."""
+        if self.jsonl.is_whole and self.jsonl.step < step:
+            with suppress(UserError):
+                self.jsonl.log(step, metrics)
+        return self.jsonl.is_whole and self.jsonl.step == step
+
+    def advance(self, share: float) -> None:
+        """Show that `share` (0 to 1) of the run is done."""
+        self._use("the console", lambda console: console.advance(share))
+
+    def show_samples(self, rollout: Rollout, step: int) -> None:
+        """Print a table of dialogues of the rollout."""
+        self._use("the console", lambda console: console.show_samples(rollout, step))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the live line while the block runs."""
+        with ExitStack() as stack:
+            self._use("the console", lambda console: stack.enter_context(console.paused()))
+            try:
+                yield
+            finally:
+                self._use("the console", lambda _: stack.close())
 
     def close(self) -> None:
-        for tracker in (*self.others, self.jsonl):
-            tracker.close()
+        """Close all trackers; those that fail are reported, but do not raise."""
+        for name in tuple(self.others):
+            self._use(name, lambda tracker: tracker.close())
+        self.jsonl.close()

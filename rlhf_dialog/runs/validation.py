@@ -66,7 +66,7 @@ class Validation:
 
         Every rank calls it; `trackers` are those of rank 0. Returns what `measure` returns, and raises as it does.
         """
-        paused = trackers.console.paused() if trackers else nullcontext()
+        paused = trackers.paused() if trackers else nullcontext()
         with trainer.world.fail_together(), trainer.placement.rollout(), paused:
             measured = self.measure(trainer) if trainer.world.is_main else {}
         metrics, best = trainer.world.broadcast((measured, self.state_dict()))

@@ -26,3 +26,12 @@ def test_a_run_without_metrics_is_exit_code_2(tmp_path, capsys):
     assert plot_run.main(["--run", str(tmp_path)]) == 2
     assert "metrics.jsonl: has no metrics to plot; train first" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_metrics_are_exit_code_2_and_not_half_a_plot(tmp_path, capsys):
+    lines = [json.dumps({"iteration": i}).encode() for i in range(1, 11)]
+    lines[6] = b"\xff\xfe"
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 2
+    assert "metrics.jsonl: line 7 is not a line of metrics; correct or remove that line" in capsys.readouterr().err
+    assert not (tmp_path / "plot.png").exists()

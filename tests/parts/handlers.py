@@ -5,12 +5,13 @@ import signal
 import pytest
 
 ENDS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: SystemExit}
+LIKE_SIGTERM = [signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT]
 
 
 @pytest.fixture
 def handlers():
-    """`main` installs a handler of SIGTERM for the life of the process."""
-    before = {signum: signal.getsignal(signum) for signum in ENDS}
+    """`main` installs handlers for the life of the process."""
+    before = {signum: signal.getsignal(signum) for signum in (*ENDS, *LIKE_SIGTERM)}
     yield
     for signum, handler in before.items():
         signal.signal(signum, handler)

@@ -1,4 +1,5 @@
 """Fixtures of tests/parts for runs."""
 
+from fake_wandb import wandb  # noqa: F401
 from handlers import handlers  # noqa: F401
 from ppo_runs import refused, rewards, run, world  # noqa: F401

@@ -1,164 +1,13 @@
-"""The run folder: free or not, in use or not, and what asks before it is replaced."""
+"""The run folder: free or not, and what asks before it is replaced."""
 
 import errno
 import io
-import json
-import os
-import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from processes import start_python
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs.folder import (
-    LOCK,
-    check_folder,
-    check_unlocked,
-    clear,
-    confirm_overwrite,
-    disk_errors_told,
-    locked,
-    mend,
-)
-
-
-def ended_process():
-    process = start_python("-c", "")
-    process.wait()
-    return process.pid
-
-
-def write_lock(folder, pid, host=None, process_start="1"):
-    host = host or socket.gethostname()
-    text = json.dumps({"pid": pid, "host": host, "process_start": process_start, "since": "then"})
-    (folder / LOCK).write_text(text)
-
-
-def start_of(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-
-
-# -- the lock
-
-
-def test_a_lock_names_its_process_and_goes_with_it(tmp_path):
-    folder = tmp_path / "deep/run"
-    with locked(folder):
-        found = json.loads((folder / LOCK).read_text())
-        assert (found["pid"], found["host"]) == (os.getpid(), socket.gethostname())
-        assert found["process_start"] == start_of(os.getpid())
-        (folder / "metrics.jsonl").write_text("")
-        check_unlocked(folder)  # by its own process
-    assert [path.name for path in folder.iterdir()] == ["metrics.jsonl"]
-
-
-def test_a_lock_goes_after_an_error_too_and_an_empty_folder_with_it(tmp_path):
-    with pytest.raises(KeyError), locked(tmp_path / "run"):
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from rlhf_dialog.runs.folder import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.thorough
-def test_another_living_process_is_refused_and_a_killed_one_is_replaced(tmp_path, caplog):
-    caplog.set_level("INFO", "rlhf_dialog")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with start_python("-c", HOLD, tmp_path, **pipes) as holder:
-        assert holder.stdout.readline() == "held\n"
-        before = (tmp_path / LOCK).read_text()
-        said = rf"in use by process {holder.pid} on .* since .*; wait until it ends, stop it, or choose another name"
-        with pytest.raises(UserError, match=said):
-            check_unlocked(tmp_path)
-        with pytest.raises(UserError, match=said), locked(tmp_path):
-            pass
-        assert (tmp_path / LOCK).read_text() == before
-        holder.kill()
-        holder.wait()
-        check_unlocked(tmp_path)
-        with locked(tmp_path):
-            assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
-        assert f"process {holder.pid}, which used it since" in caplog.text
-        assert "its lock is replaced" in caplog.text
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_living_process_without_a_lock_of_the_kernel_is_refused_too(tmp_path):
-    write_lock(tmp_path, os.getppid(), process_start=start_of(os.getppid()))
-    with pytest.raises(UserError, match=f"in use by process {os.getppid()} "), locked(tmp_path):
-        pass
-    assert (tmp_path / LOCK).exists()
-
-
-@pytest.mark.parametrize("reused", [True, False])
-def test_a_stale_lock_is_replaced(tmp_path, reused):
-    write_lock(tmp_path, os.getppid() if reused else ended_process())
-    check_unlocked(tmp_path)
-    with locked(tmp_path):
-        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
-
-
-def test_a_lock_of_another_host_is_refused_with_what_to_do(tmp_path):
-    write_lock(tmp_path, ended_process(), host="elsewhere")
-    for check in (check_unlocked, lambda folder: locked(folder).__enter__()):
-        with pytest.raises(
-            UserError, match=r"on elsewhere since then; .* or remove .*\.lock if you know that it has ended"
-        ):
-            check(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', "\0" * 50])
-def test_a_lock_that_a_kill_left_half_written_is_stale(tmp_path, text):
-    (tmp_path / LOCK).write_text(text)
-    check_unlocked(tmp_path)
-    with locked(tmp_path):
-        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
-
-
-def test_a_lock_that_another_process_removes_meanwhile_is_taken_anew(tmp_path, monkeypatch):
-    seen = []
-
-    def removed_first(handle, path):
-        seen.append(handle)
-        if len(seen) == 1:
-            path.unlink()
-        return os.path.exists(path) and os.path.samestat(os.fstat(handle), os.stat(path))
-
-    monkeypatch.setattr(run_folder, "_is_this_file", removed_first)
-    with locked(tmp_path):
-        assert len(seen) == 2
-        assert (tmp_path / LOCK).exists()
-
-
-def test_a_file_system_without_locks_of_the_kernel_is_fine(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOTSUP, "Operation not supported")
-
-    monkeypatch.setattr(run_folder.fcntl, "flock", refuse)
-    with locked(tmp_path):
-        pass
-    write_lock(tmp_path, os.getppid(), process_start=start_of(os.getppid()))
-    with pytest.raises(UserError, match="in use"), locked(tmp_path):
-        pass
-
-
-def test_a_folder_that_cannot_be_locked(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"run_dir: .* cannot be written"), locked(tmp_path / "file"):
-        pass
-
+from rlhf_dialog.runs.folder import check_folder, clear, confirm_overwrite, disk_errors_told, has_begun, mend
 
 # -- the question before a run is replaced
 
@@ -201,7 +50,7 @@ def test_a_run_without_a_checkpoint(tmp_path):
         check_folder(tmp_path, False, True, 5)
     (tmp_path / "config.yaml").write_text("")
     check_folder(tmp_path, False, True, 5)
-    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n' * 5)
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"iteration": {i}}}\n' for i in range(1, 6)))
     check_folder(tmp_path, False, True, 5)
     with pytest.raises(UserError, match=r"--overwrite, continue it with --resume"):
         check_folder(tmp_path, False, False, 5)
@@ -222,6 +71,24 @@ def test_clear_removes_a_run_and_nothing_else(tmp_path):
     clear(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "notes.txt"}
     assert (tmp_path / "elsewhere/mine").exists()
+
+
+def test_clear_keeps_what_the_new_run_has_made_already(tmp_path):
+    for name in ("wandb/run-old/files", "wandb/run-new/files", "checkpoints"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "wandb_run_id").write_text("old")
+    (tmp_path / "wandb/latest-run").symlink_to("run-new")
+    clear(tmp_path, kept=tmp_path / "wandb/run-new")
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {
+        *("wandb", "wandb/run-new", "wandb/run-new/files", "wandb/latest-run")
+    }
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "checkpoints", "notes.txt", ".lock"])
+def test_a_run_has_begun_where_it_left_a_file(tmp_path, name):
+    assert not has_begun(tmp_path)
+    (tmp_path / name).write_text("x")
+    assert has_begun(tmp_path) == (name not in ("notes.txt", ".lock"))
 
 
 def test_mend_sweeps_what_kills_left_and_nothing_else(tmp_path):

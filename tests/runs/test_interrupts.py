@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from handlers import ENDS
+from handlers import ENDS, LIKE_SIGTERM
 
 from rlhf_dialog.runs import interrupts
 from rlhf_dialog.runs.interrupts import Interrupts
@@ -123,6 +123,39 @@ def test_a_second_signal_ends_the_process_while_it_tidies_up(clock, monkeypatch)
         clock.now += 2
         signal.raise_signal(signal.SIGINT)
     assert ends == [130]
+
+
+@pytest.mark.parametrize("signum", LIKE_SIGTERM)
+def test_other_signals_that_end_programs_are_like_sigterm(signum, clock, capfd):
+    signal.signal(signum, signal.SIG_DFL)  # a shell may have started the tests with it ignored
+    with Interrupts(20) as watch:
+        after_one_iteration(watch, clock, seconds=3)
+        signal.raise_signal(signum)
+        assert watch.agree([watch.signum])
+        with pytest.raises(SystemExit) as error:
+            watch.iteration_ended(2, saved=True)
+    assert error.value.code == 128 + signum
+    assert f"{signum.name}: finishing the iteration" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("signum", LIKE_SIGTERM)
+def test_other_signals_that_are_ignored_stay_ignored(signum):
+    signal.signal(signum, signal.SIG_IGN)
+    with Interrupts(20) as watch:
+        signal.raise_signal(signum)
+        assert not watch.asked
+    assert signal.getsignal(signum) is signal.SIG_IGN
+
+
+def test_a_signal_is_obeyed_when_nobody_reads_what_it_says(clock, monkeypatch):
+    def broken(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(interrupts.os, "write", broken)
+    with Interrupts(20) as watch:
+        after_one_iteration(watch, clock, seconds=3)
+        signal.raise_signal(signal.SIGTERM)
+        assert watch.asked
 
 
 def test_the_handlers_of_before_come_back_and_an_ignored_signal_stays_ignored():

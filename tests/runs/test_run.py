@@ -1,14 +1,16 @@
 """A run on the disk: how it begins, is saved, and goes on in its folder."""
 
 import json
+import shutil
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from trainers import make_trainer, parameters
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs import identity
+from rlhf_dialog.runs import identity, verification
 from rlhf_dialog.runs.run import RunState
 
 
@@ -68,6 +70,108 @@ def test_another_run_is_not_continued(tmp_path):
     other.identity = other.identity | {"model_path": "another"}
     with pytest.raises(UserError, match="model_path"):
         other.begin(overwrite=False, resume=True, weights_from=None)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_is_refused_unless_only_sizes_are_compared(tmp_path):
+    trained_in(tmp_path, 1)
+    flip(tmp_path / "checkpoints/iter_000001/policy_optimizer.safetensors")
+    with pytest.raises(UserError, match=r"policy_optimizer\.safetensors has changed since it was written"):
+        state_in(tmp_path).begin(overwrite=False, resume=True, weights_from=None)
+    (tmp_path / "new").mkdir()
+    with pytest.raises(UserError, match=r"policy_optimizer\.safetensors has changed since it was written"):
+        state_in(tmp_path / "new").begin(overwrite=False, resume=False, weights_from=tmp_path)
+    state_in(tmp_path, verify_checkpoint="sizes").begin(overwrite=False, resume=True, weights_from=None)
+
+
+def test_other_versions_are_reported_in_one_line(tmp_path, monkeypatch, caplog):
+    trained_in(tmp_path, 1)
+    known = verification.versions()
+    monkeypatch.setattr(verification, "versions", lambda: known | {"torch": "99.0"})
+    state_in(tmp_path).begin(overwrite=False, resume=True, weights_from=None)
+    said = f"resumed with other versions, which may change the numbers: torch {known['torch']} -> 99.0"
+    assert caplog.messages.count(said) == 1
+
+
+class Evaluated:
+    """A validation whose best iteration is known."""
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def state_dict(self):
+        return {"best": {"metric": "score", "num_prompts": 2, "value": 0.5, "iteration": self.iteration}}
+
+    def load_state_dict(self, state):
+        self.iteration = state["best"]["iteration"]
+
+    def is_best(self, iteration):
+        return iteration == self.iteration
+
+
+def evaluated_in(folder):
+    """Iterations 1 to 3 with their checkpoints; the first is the best."""
+    state = state_in(folder, keep_checkpoints=2)
+    state.validation = Evaluated(1)
+    state.begin(overwrite=False, resume=False, weights_from=None)
+    for iteration in (1, 2, 3):
+        state.trainer.step()
+        state.save(best=iteration == 1)
+    assert (folder / "checkpoints/best").read_text() == "iter_000001"
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("text", ["../elsewhere", "", "\0\0"])
+def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path, caplog, text):
+    evaluated_in(tmp_path)
+    (tmp_path / "checkpoints/best").write_text(text)
+    state = state_in(tmp_path)
+    state.validation = Evaluated(0)
+    state.begin(overwrite=False, resume=True, weights_from=None)
+    (said,) = warnings_of(caplog)
+    assert "checkpoints/best: names" in said
+    assert "the run goes on" in said
+    assert (tmp_path / "checkpoints/best").read_text() == "iter_000001"
+    assert state.trainer.iteration == 3
+
+
+def test_a_damaged_best_checkpoint_is_not_made_an_agent_and_the_run_goes_on(tmp_path, caplog):
+    evaluated_in(tmp_path)
+    shutil.rmtree(tmp_path / "best_agent")
+    flip(tmp_path / "checkpoints/iter_000001/policy.safetensors")
+    whole = parameters_of(tmp_path)
+    state = state_in(tmp_path)
+    state.begin(overwrite=False, resume=True, weights_from=None)
+    (said,) = warnings_of(caplog)
+    assert "iter_000001: is damaged: policy.safetensors has changed" in said
+    assert "the run goes on without best_agent/" in said
+    assert not (tmp_path / "best_agent").exists()
+    weights = parameters(state.trainer.models.policy)
+    assert all(torch.equal(weights[name], p) for name, p in whole.items() if name in weights)
+
+
+def parameters_of(folder):
+    return load_file(folder / "checkpoints/iter_000003/policy.safetensors")
+
+
+def test_a_pointer_that_is_damaged_meanwhile_removes_no_checkpoint(tmp_path, caplog):
+    evaluated_in(tmp_path)
+    (tmp_path / "checkpoints/best").write_text("?")
+    state = state_in(tmp_path, keep_checkpoints=1)
+    state.trainer.iteration = 4
+    state.save(best=False)
+    assert [path.name for path in sorted((tmp_path / "checkpoints").glob("iter_*"))] == [
+        *("iter_000001", "iter_000002", "iter_000003", "iter_000004")
+    ]
+    assert "the run goes on without it" in caplog.text
 
 
 def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):

@@ -3,11 +3,14 @@
 import io
 import json
 import math
+import shutil
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from processes import HANGING, environment, start_python
 from rich.console import Console
 
 from rlhf_dialog.config.schema import Config
@@ -15,6 +18,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import PartScore, Scores
 from rlhf_dialog.runs.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, last_iteration, read_metrics
+from rlhf_dialog.runs.wandb_tracker import open_wandb
 
 METRICS = {
     "iteration": 3,
@@ -251,14 +255,12 @@ def test_an_evaluation_has_a_plain_line_on_a_terminal_and_room_for_its_own_bar(m
     tracker.close()
 
 
-def test_wandb_starts_only_when_asked(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr("rlhf_dialog.runs.tracking.WandbTracker", lambda *args: started.append(args))
+def test_wandb_starts_only_when_asked(tmp_path, wandb):
     for keys in ({"wandb_entity": "team"}, {"use_wandb": True, "disable_wandb": True}, {}):
-        Trackers(config(**keys), tmp_path).jsonl.close()
-    assert started == []
-    Trackers(config(use_wandb=True), tmp_path).jsonl.close()
-    assert len(started) == 1
+        assert open_wandb(config(**keys), tmp_path) is None
+    assert wandb.runs == []
+    assert open_wandb(config(use_wandb=True), tmp_path) is not None
+    assert len(wandb.runs) == 1
 
 
 def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
@@ -271,3 +273,264 @@ def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
     monkeypatch.setattr(trackers.jsonl, "file", Full())
     with pytest.raises(UserError, match=r"cannot be written: .*No space left"):
         trackers.log(1, METRICS)
+
+
+# -- a damaged metrics.jsonl
+
+
+def lines_of(*iterations):
+    return [f'{{"iteration": {i}}}\n'.encode() for i in iterations]
+
+
+DAMAGES = {
+    "bytes that are not UTF-8": (b'{"iteration": 4, "x": "\xff\xfe"}\n', "line 4 is not a line of metrics"),
+    "a line of another program": (b"Epoch 1: loss 0.3\n", "line 4 is not a line of metrics"),
+    "JSON of another program": (b'{"step": 4}\n', "line 4 is not a line of metrics"),
+    "a list": (b"[4]\n", "line 4 is not a line of metrics"),
+    "an empty line": (b"\n", "line 4 is not a line of metrics"),
+    "a missing line": (b"", "line 4 is of iteration 5, not 4"),
+    "a line twice": (b'{"iteration": 3}\n', "line 4 is of iteration 3, not 4"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_line_is_the_users_error_with_its_number(tmp_path, kind):
+    line, said = DAMAGES[kind]
+    path = tmp_path / "metrics.jsonl"
+    before = b"".join([*lines_of(1, 2, 3), line, *lines_of(5, 6)])
+    path.write_bytes(before)
+    for read in (read_metrics, lambda one: cut_metrics(one, 5)):
+        with pytest.raises(
+            UserError, match=rf"metrics\.jsonl: {said}; correct or remove .* iteration 3 with --resume_from"
+        ):
+            read(path)
+    assert path.read_bytes() == before
+    assert last_iteration(path) == 3
+    cut_metrics(path, 3)
+    assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 3]
+
+
+def test_a_checkpoint_whose_line_is_missing_at_the_end(tmp_path):
+    (tmp_path / "m.jsonl").write_bytes(b"".join(lines_of(1, 2)))
+    with pytest.raises(UserError, match=r"m\.jsonl: line 3 is missing"):
+        cut_metrics(tmp_path / "m.jsonl", 3)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\n\n", b" \n", b'{"iteration": 3, "x'])
+def test_what_a_kill_or_an_editor_leaves_at_the_end_is_no_damage(tmp_path, tail):
+    (tmp_path / "m.jsonl").write_bytes(b"".join(lines_of(1, 2)) + tail)
+    assert [row["iteration"] for row in read_metrics(tmp_path / "m.jsonl")] == [1, 2]
+
+
+def test_a_line_without_its_end_counts_if_it_is_whole(tmp_path):
+    (tmp_path / "m.jsonl").write_bytes(b'{"iteration": 1}\n{"iteration": 2}')
+    assert last_iteration(tmp_path / "m.jsonl") == 2
+
+
+def test_a_metric_that_is_not_a_number_is_named_when_the_others_are_written(tmp_path):
+    trackers = Trackers(config(), tmp_path)
+    with pytest.raises(
+        UserError, match=r"my/words: a metric must be a number, but the vec-info class returned \['a'\]"
+    ):
+        trackers.log(1, {"iteration": 1, "my/words": ["a"], "x": 0.5})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"iteration": 1, "x": 0.5}]
+    trackers.close()
+
+
+def test_a_run_folder_that_was_removed_is_the_users_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    trackers = Trackers(config(), tmp_path / "run")
+    trackers.log(1, METRICS)
+    shutil.rmtree(tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(
+            UserError, match=r"run/metrics\.jsonl: was removed or moved while the run was writing to it"
+        ):
+            trackers.log(2, METRICS)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").write_text("of another run")
+    with pytest.raises(UserError, match="was removed or moved"):
+        trackers.log(2, METRICS)
+    assert not trackers.complete(2, METRICS)
+    trackers.close()
+
+
+def test_a_line_is_completed_once(tmp_path):
+    trackers = Trackers(config(), tmp_path)
+    trackers.log(1, {"iteration": 1})
+    assert trackers.complete(1, {"iteration": 1})
+    assert trackers.complete(2, {"iteration": 2, "x": 1.0})
+    assert trackers.complete(2, {"iteration": 2})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"iteration": 1}, {"iteration": 2, "x": 1.0}]
+    trackers.close()
+
+
+# -- what only watches
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def numbers_in(folder):
+    return [row["iteration"] for row in read_metrics(folder / "metrics.jsonl")]
+
+
+def test_a_helper_of_wandb_that_was_killed_costs_one_warning(tmp_path, wandb, caplog):
+    keys = config(use_wandb=True)
+    trackers = Trackers(keys, tmp_path, wandb=open_wandb(keys, tmp_path))
+    trackers.log(1, {**METRICS, "iteration": 1})
+    wandb.errors = {"log": ConnectionResetError("Connection lost"), "finish": ConnectionResetError("Connection lost")}
+    for iteration in (2, 3):
+        trackers.log(iteration, {**METRICS, "iteration": iteration})
+    trackers.close()
+    assert warnings_of(caplog) == [
+        "wandb has failed and is not used any more: ConnectionResetError: Connection lost. The run goes on; metrics.jsonl has "
+        "every iteration"
+    ]
+    assert numbers_in(tmp_path) == [1, 2, 3]
+    assert (wandb.runs[0].steps, wandb.torn_down) == ([1], 1)
+
+
+def test_an_end_of_wandb_that_fails_costs_one_warning(tmp_path, wandb, caplog):
+    keys = config(use_wandb=True)
+    trackers = Trackers(keys, tmp_path, wandb=open_wandb(keys, tmp_path))
+    wandb.errors = {"finish": OSError("no space")}
+    trackers.close()
+    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["wandb has failed and is not used any more"]
+
+
+def test_a_tensorboard_folder_that_was_removed_costs_one_warning(tmp_path, caplog, capfd):
+    pytest.importorskip("tensorboard")
+    trackers = Trackers(config(use_tensorboard=True), tmp_path)
+    trackers.log(1, {**METRICS, "iteration": 1})
+    trackers.others["TensorBoard"].writer.flush()
+    shutil.rmtree(tmp_path / "tensorboard")
+    for iteration in (2, 3):
+        trackers.log(iteration, {**METRICS, "iteration": iteration})
+    trackers.close()
+    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
+    assert numbers_in(tmp_path) == [1, 2, 3]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_tensorboard_whose_thread_has_failed_costs_one_warning(tmp_path, caplog, monkeypatch):
+    """The thread leaves its error to the next call."""
+    pytest.importorskip("tensorboard")
+    trackers = Trackers(config(use_tensorboard=True), tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trackers.others["TensorBoard"].writer, "add_scalar", full)
+    for iteration in (1, 2):
+        trackers.log(iteration, {**METRICS, "iteration": iteration})
+    trackers.close()
+    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_tensorboard_that_cannot_be_opened_costs_one_warning(tmp_path, caplog):
+    (tmp_path / "tensorboard").write_text("a file")
+    trackers = Trackers(config(use_tensorboard=True), tmp_path)
+    trackers.log(1, {**METRICS, "iteration": 1})
+    trackers.close()
+    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["TensorBoard has failed and is not used any more"]
+
+
+def test_a_console_that_fails_costs_one_warning(tmp_path, caplog):
+    trackers = Trackers(config(), tmp_path)
+
+    def broken(*_):
+        raise UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range")
+
+    trackers.others["the console"].show_samples = broken
+    trackers.show_samples(None, 1)
+    trackers.advance(0.5)
+    with trackers.paused():
+        pass
+    trackers.log(1, {**METRICS, "iteration": 1})
+    trackers.close()
+    assert [text.split(":")[0] for text in warnings_of(caplog)] == ["the console has failed and is not used any more"]
+
+
+def test_the_room_for_another_bar_lets_its_errors_through(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    trackers = Trackers(config(), tmp_path)
+    live = trackers.others["the console"].progress.live
+
+    def fail():
+        with trackers.paused():
+            assert not live.is_started
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert live.is_started
+    trackers.close()
+
+
+PIPED = """
+import json, sys
+from pathlib import Path
+from rlhf_dialog.commands.command_line import set_up_logging
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.runs.tracking import Trackers
+set_up_logging()
+trackers = Trackers(Config.model_validate(json.loads(sys.argv[1])), Path(sys.argv[2]))
+for iteration in range(1, 4):
+    sys.stdin.readline()
+    trackers.log(iteration, json.loads(sys.argv[3]) | {"iteration": iteration})
+trackers.close()
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("live", [False, True])
+def test_a_pipe_that_nobody_reads_costs_one_warning(tmp_path, live):
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    words = (config().model_dump_json(), tmp_path, json.dumps(METRICS))
+    env = environment(FORCE_COLOR="1" if live else None)
+    with start_python("-c", PIPED, *words, env=env, **pipes) as process:
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() != ""
+        process.stdout.close()
+        process.stdin.write("\n\n")
+        process.stdin.flush()
+        process.stdin.close()
+        said = process.stderr.read()
+        assert process.wait(HANGING) == 0, said
+    assert said.count("warning: ") == 1, said
+    assert "warning: the console has failed and is not used any more: BrokenPipeError" in said
+    assert "Traceback" not in said
+    assert numbers_in(tmp_path) == [1, 2, 3]
+
+
+# -- one training, one curve
+
+
+def test_tensorboard_shows_a_redone_iteration_once(tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for done, iterations in ((0, range(1, 7)), (4, range(5, 10)), (8, range(9, 13))):
+        trackers = Trackers(config(use_tensorboard=True), tmp_path, done)
+        for iteration in iterations:
+            trackers.log(iteration, {**METRICS, "iteration": iteration, "objective/score": iteration + done / 100})
+        trackers.close()
+    events = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    points = [(event.step, round(event.value, 2)) for event in events.Scalars("objective/score")]
+    assert points == [
+        *((i, i) for i in (1, 2, 3, 4)),
+        *((i, i + 0.04) for i in (5, 6, 7, 8)),
+        *((i, i + 0.08) for i in (9, 10, 11, 12)),
+    ]
+
+
+def test_wandb_is_continued_by_the_id_in_the_run_folder(tmp_path, wandb):
+    keys = config(use_wandb=True)
+    for resume in (False, True, True):
+        Trackers(keys, tmp_path, wandb=open_wandb(keys, tmp_path, resume)).close()
+    assert len({asked["id"] for asked in wandb.asked}) == 1
+    assert (tmp_path / "wandb_run_id").read_text() == wandb.asked[0]["id"]

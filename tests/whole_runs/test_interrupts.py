@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tiny
 import yaml
-from handlers import ENDS
+from handlers import ENDS, LIKE_SIGTERM
 from processes import HANGING, start_python
 
 from rlhf_dialog import BaseReward, RewardFactory, main
@@ -51,8 +51,10 @@ def signal_at(at: int, signum: int = signal.SIGTERM) -> None:
 
 
 class Hasty(BaseReward):
+    signum = signal.SIGTERM
+
     def __init__(self):
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(self.signum)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,36 @@ def test_the_iteration_is_saved_and_resuming_continues_it_exactly(run, signum, a
     assert rows("cut") == rows("whole")
     model = "agent/model.safetensors"
     assert (folder / model).read_bytes() == (Path("run_results/whole") / model).read_bytes()
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("signum", LIKE_SIGTERM)
+def test_other_signals_save_the_iteration_too(run, signum, capfd):
+    signal.signal(signum, signal.SIG_DFL)
+    signal_at(2, signum)
+    assert run("cut") == 128 + signum
+    assert Path("run_results/cut/checkpoints/latest").read_text(encoding="utf-8") == "iter_000002"
+    text = capfd.readouterr().err
+    assert "saved after iteration 2; continue with --resume" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.whole_run
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored(run):
+    """As `nohup` starts it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal_at(2, signal.SIGHUP)
+    assert run("cut") == 0
+    assert len(rows("cut")) == 5
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("signum", [signal.SIGTERM, *LIKE_SIGTERM])
+def test_any_of_the_signals_while_it_loads_leaves_nothing(run, monkeypatch, signum):
+    signal.signal(signum, signal.SIG_DFL)
+    monkeypatch.setattr(Hasty, "signum", signum)
+    assert run("cut", "--reward_class", "{id: Hasty}") == 128 + signum
+    assert not Path("run_results").exists()
 
 
 @pytest.mark.whole_run

@@ -148,6 +148,21 @@ def test_a_reward_that_raises_on_one_rank_ends_all_and_names_it(ppo, rank):
     }  # another reward is another run
 
 
+def test_an_evaluation_that_fails_on_rank_0_costs_no_iteration(ppo):
+    words = ["--eval_interval", "3", "--eval_episodes", "2", "--save_interval", "5"]
+    fifth = "{id: Moody, args: {rank: 0, at: 5}}"  # after the check of the references and three rollouts
+    (code, _, said), (other, _, _) = ppo(2, *words, "--reward_class", fifth)
+    assert (code, other) == (2, 2)
+    assert "the run ends after iteration 3, which is saved" in said
+    assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
+    assert [row["iteration"] for row in lines()] == [1, 2, 3]
+    assert [code for code, _, _ in ppo(2, "--eval_episodes", "2", "--resume", "auto", "--reward_class", fifth)] == [
+        0,
+        0,
+    ]
+    assert [row["iteration"] for row in lines()] == [1, 2, 3, 4]
+
+
 def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
     first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
     assert second[0] == "gone"

@@ -299,7 +299,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_with_a_warning(run, tmp_p
     assert run() == 0
     path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
     state = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("identity", "identity_sha256", "settings"):
+    for key in ("identity", "identity_sha256", "settings", "files", "sizes", "sha256", "versions"):
         del state[key]
     path.write_text(json.dumps(state), encoding="utf-8")
     assert run("--resume", "--max_iterations", "3") == 0
@@ -312,6 +312,7 @@ def test_a_state_that_is_poisoned_is_the_users_error(run, tmp_path, capsys, key)
     assert run() == 0
     path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
     state = json.loads(path.read_text(encoding="utf-8"))
+    del state["sha256"]
     path.write_text(json.dumps({**state, key: "poison"}), encoding="utf-8")
     capsys.readouterr()
     assert run("--resume", "--max_iterations", "3") == 2

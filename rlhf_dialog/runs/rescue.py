@@ -1,0 +1,91 @@
+"""An exception costs as few iterations as possible: what is whole is saved, and what is lost is reported."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
+from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.training.trainer import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+class Rescue:
+    """Runs the iterations of a trainer, and handles the exceptions in them and after them; each is raised again.
+
+    `complete(iteration, metrics)` makes sure on rank 0 that metrics.jsonl has the line of an iteration, without which no
+    checkpoint could be resumed; it returns whether it has.
+    """
+
+    def __init__(self, state: RunState, complete: Callable[[int, Metrics], bool]):
+        self.state, self.trainer, self.world = state, state.trainer, state.world
+        self.complete = complete
+
+    def iterations(self) -> Iterator[Metrics]:
+        """The metrics of each iteration. When one raises, its predecessors since the last checkpoint are reported as lost.
+
+        What raises when its update is done, such as a vec-info class, comes after the iteration.
+        """
+        steps = self.trainer.train()
+        while True:
+            before = self.trainer.iteration
+            try:
+                metrics = next(steps)
+            except StopIteration:
+                return
+            except Exception as error:
+                if self.trainer.iteration > before and self.world.size == 1:
+                    self._save(error, self._counters())
+                else:
+                    self._report_loss(self.trainer.iteration)
+                raise
+            yield metrics
+
+    @contextmanager
+    def after(self, metrics: Metrics) -> Iterator[None]:
+        """Save the iteration first when the block, which follows it, raises. All ranks raise together, or there is one."""
+        try:
+            yield
+        except Exception as error:
+            self._save(error, metrics)
+            raise
+
+    def _counters(self) -> Metrics:
+        trainer = self.trainer
+        return {"iteration": trainer.iteration, "time_steps": trainer.time_steps, "episodes": trainer.episodes}
+
+    def _save(self, error: Exception, metrics: Metrics) -> None:
+        """Save the iteration, if all ranks are still there and its line is in metrics.jsonl."""
+        iteration = self.trainer.iteration
+        are_together = self.world.size == 1 or not isinstance(error, RuntimeError)  # torch raises it for a lost rank
+        try:
+            saves = are_together and self.world.on_main(lambda: self.complete(iteration, metrics))
+            if saves:
+                self.state.save(best=False)
+        except (UserError, RunStopped, OSError, RuntimeError) as second:
+            logger.warning("iteration %d could not be saved before the run ends: %s", iteration, second)
+            saves = False
+        if not saves:
+            self._report_loss(iteration)
+        elif self.world.is_main:
+            logger.warning(
+                "the run ends after iteration %d, which is saved: %s. Correct what failed, then continue with --resume",
+                *(iteration, f"{type(error).__name__} between two iterations"),
+            )
+
+    def _report_loss(self, iteration: int) -> None:
+        """Report how many of the iterations up to `iteration` no checkpoint has."""
+        saved = 0
+        with suppress(UserError):
+            newest = newest_checkpoint(self.state.checkpoints)
+            saved = iteration_of(newest) if newest else 0
+        lost = iteration - saved
+        if lost > 0 and self.world.is_main:
+            logger.warning(
+                "the run ends, and %s since %s lost; checkpoints come every %d iterations (save_interval)",
+                "1 finished iteration" if lost == 1 else f"{lost} finished iterations",
+                f"{f'iter_{saved:06d}' if saved else 'its start'} {'is' if lost == 1 else 'are'}",
+                self.state.config.save_interval,
+            )

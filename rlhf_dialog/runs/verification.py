@@ -1,0 +1,108 @@
+"""Is a checkpoint what was written? Hashes and sizes of its files, and the versions of the libraries that wrote it."""
+
+import hashlib
+import json
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.identity import sha256_of
+
+STATE = "trainer.json"
+PACKAGES = ("torch", "transformers", "rlhf-dialog")
+CHUNK = 1 << 20
+
+
+def sealed(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """The content of trainer.json: `state`, hash and size of every file in the folder, the versions, and a hash of all that."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    content = {
+        **state,
+        "files": {path.name: sha256_of_file(path) for path in files},
+        "sizes": {path.name: path.stat().st_size for path in files},
+        "versions": versions(),
+    }
+    return content | {"sha256": _seal(content)}
+
+
+def sha256_of_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _seal(content: dict[str, Any]) -> str:
+    """The hash of the content without its own hash, as it is when it is read again."""
+    return sha256_of(json.loads(json.dumps({key: value for key, value in content.items() if key != "sha256"})))
+
+
+def verify(source: Path, state: dict[str, Any], mode: str = "full") -> None:
+    """Compare the checkpoint's files with what was written; `mode` "sizes" reads only trainer.json.
+
+    A checkpoint of an earlier version, which has no hashes, passes. Raises UserError with the file, and the checkpoint to go back
+    to.
+    """
+    try:
+        fault = _fault(source, state, mode)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        fault = f"{type(error).__name__}: {error}"
+    if fault:
+        raise UserError(f"{source}: is damaged: {fault}{way_back(source)}")
+
+
+def _fault(source: Path, state: dict[str, Any], mode: str) -> str:
+    """What is wrong with the first file that differs from what was written; empty if none does."""
+    if "sha256" in state and _seal(state) != state["sha256"]:
+        return f"{STATE} has changed since it was written (SHA-256)"
+    for name, size in state.get("sizes", {}).items():
+        path = source / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if (found := path.stat().st_size) != size:
+            return f"{name} has {found} bytes, but {size} were written"
+    for name, digest in state.get("files", {}).items() if mode == "full" else ():
+        if sha256_of_file(source / name) != digest:
+            return f"{name} has changed since it was written (SHA-256)"
+    return ""
+
+
+def way_back(source: Path) -> str:
+    """`; go back to ... with --resume_from ...`: the newest whole checkpoint before `source`, for the end of a message."""
+    earlier = [one for one in source.parent.glob("iter_*") if _number(one) < _number(source)]
+    for one in sorted(earlier, key=_number, reverse=True):
+        with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+            if not any(path.is_symlink() for path in (one, *one.iterdir())):
+                state = json.loads((one / STATE).read_text(encoding="utf-8"))
+                if state["iteration"] == _number(one) and not _fault(one, state, "full"):
+                    return f"; the newest good checkpoint before it is {one.name}: go back to it with --resume_from {one.name}"
+    return "; there is no good checkpoint before it"
+
+
+def _number(checkpoint: Path) -> int:
+    digits = checkpoint.name.removeprefix("iter_")
+    return int(digits) if digits.isdecimal() else -1
+
+
+def versions() -> dict[str, str]:
+    """The installed version of each library that decides the numbers of a run, and of this package."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def changed_versions(state: dict[str, Any]) -> str:
+    """`torch 2.6.0 -> 2.7.0, ...`: the versions that differ from those of the checkpoint; empty if none does."""
+    then = state.get("versions", {})
+    return ", ".join(
+        f"{name} {then[name]} -> {now}" for name, now in versions().items() if name in then and then[name] != now
+    )

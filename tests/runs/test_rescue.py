@@ -1,0 +1,241 @@
+"""What an exception costs: nothing between two iterations, and inside of one what the last checkpoint does not have."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ppo_runs import planned, rows, same, weights, without_clocks
+
+from rlhf_dialog import BaseReward, RewardFactory, UserError, VecInfo, VecInfoFactory
+from rlhf_dialog.runs.rescue import Rescue
+
+RUN = Path("run_results/ppo")
+
+
+class Trainer:
+    """Counts iterations; raises ValueError in iteration `at`, after its update if `late`."""
+
+    def __init__(self, at=0, late=False):
+        self.iteration, self.time_steps, self.episodes = 0, 0, 0
+        self.at, self.late = at, late
+
+    def train(self) -> Iterator[dict]:
+        while self.iteration < 4:
+            if self.at == self.iteration + 1 and not self.late:
+                raise ValueError("broken")
+            self.iteration += 1
+            self.time_steps, self.episodes = 10 * self.iteration, 2 * self.iteration
+            if self.at == self.iteration:
+                raise ValueError("broken")
+            yield {"iteration": self.iteration, "x": 0.5}
+
+
+class State:
+    """A run in a folder; `saved` are the iterations that were saved since."""
+
+    def __init__(self, folder, trainer, checkpoint=None):
+        self.trainer, self.checkpoints, self.saved = trainer, folder, []
+        self.config = SimpleNamespace(save_interval=5)
+        self.world = SimpleNamespace(size=1, is_main=True, on_main=lambda action: action())
+        if checkpoint is not None:
+            (folder / f"iter_{checkpoint:06d}").mkdir()
+
+    def save(self, best):
+        assert not best
+        self.saved.append(self.trainer.iteration)
+
+
+def rescue(state, lines=None, is_complete=True):
+    lines = [] if lines is None else lines
+
+    def complete(iteration, metrics):
+        lines.append((iteration, metrics))
+        return is_complete
+
+    return Rescue(state, complete)
+
+
+def test_iterations_are_those_of_the_trainer(tmp_path, caplog):
+    state = State(tmp_path, Trainer())
+    assert [metrics["iteration"] for metrics in rescue(state).iterations()] == [1, 2, 3, 4]
+    assert (state.saved, caplog.messages) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("at", "checkpoint", "said"),
+    [
+        (4, 2, "1 finished iteration since iter_000002 is lost"),
+        (4, 1, "2 finished iterations since iter_000001 are lost"),
+        (3, None, "2 finished iterations since its start are lost"),
+        (4, 3, None),
+        (1, None, None),
+    ],
+)
+def test_an_error_inside_an_iteration_leaves_the_last_checkpoint_and_says_what_is_lost(
+    tmp_path, caplog, at, checkpoint, said
+):
+    state = State(tmp_path, Trainer(at), checkpoint)
+    with pytest.raises(ValueError, match="broken"):
+        list(rescue(state).iterations())
+    assert state.saved == []
+    tail = "; checkpoints come every 5 iterations (save_interval)"
+    assert caplog.messages == ([f"the run ends, and {said}{tail}"] if said else [])
+
+
+def test_an_error_after_the_update_of_an_iteration_saves_it_with_a_short_line(tmp_path, caplog):
+    state, lines = State(tmp_path, Trainer(3, late=True)), []
+    with pytest.raises(ValueError, match="broken"):
+        list(rescue(state, lines).iterations())
+    assert state.saved == [3]
+    assert lines == [(3, {"iteration": 3, "time_steps": 30, "episodes": 6})]
+    assert "the run ends after iteration 3, which is saved: ValueError between two iterations" in caplog.text
+
+
+def fail_after(state, error, at=2, **options):
+    found = rescue(state, **options)
+
+    def train():
+        for metrics in found.iterations():
+            with found.after(metrics):
+                if metrics["iteration"] == at:
+                    raise error
+
+    with pytest.raises(type(error)):
+        train()
+
+
+def test_an_error_between_two_iterations_saves_first(tmp_path, caplog):
+    state, lines = State(tmp_path, Trainer()), []
+    fail_after(state, KeyError("x"), lines=lines)
+    assert state.saved == [2]
+    assert lines == [(2, {"iteration": 2, "x": 0.5})]
+    assert "continue with --resume" in caplog.text
+
+
+def test_without_its_line_in_the_metrics_nothing_is_saved(tmp_path, caplog):
+    """Such a checkpoint could not be resumed."""
+    state = State(tmp_path, Trainer())
+    fail_after(state, UserError("metrics.jsonl: cannot be written"), is_complete=False)
+    assert state.saved == []
+    assert "2 finished iterations since its start are lost" in caplog.text
+
+
+def test_a_checkpoint_that_fails_too_does_not_hide_the_error(tmp_path, caplog, monkeypatch):
+    state = State(tmp_path, Trainer())
+
+    def full(best):
+        raise UserError("No space left on device")
+
+    monkeypatch.setattr(state, "save", full)
+    fail_after(state, KeyError("x"))
+    assert "iteration 2 could not be saved before the run ends: No space left on device" in caplog.text
+    assert "2 finished iterations since its start are lost" in caplog.text
+
+
+@pytest.mark.parametrize(("error", "saved"), [(RuntimeError("Connection closed by peer"), []), (KeyError("x"), [2])])
+def test_ranks_that_have_lost_each_other_do_not_save(tmp_path, error, saved):
+    """Saving waits for all of them."""
+    state = State(tmp_path, Trainer())
+    state.world.size = 2
+    fail_after(state, error)
+    assert state.saved == saved
+
+
+def test_several_ranks_do_not_save_what_one_of_them_may_have_met_alone(tmp_path):
+    state = State(tmp_path, Trainer(3, late=True))
+    state.world.size = 2
+    with pytest.raises(ValueError, match="broken"):
+        list(rescue(state).iterations())
+    assert state.saved == []
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_signals_pass(tmp_path, end):
+    state = State(tmp_path, Trainer())
+    fail_after(state, end())
+    assert state.saved == []
+
+
+# -- whole runs
+
+
+@pytest.fixture
+def at_call(monkeypatch):
+    """`at_call(name, n, act)` registers the vec-info class `name`, which calls `act` in its nth call."""
+    monkeypatch.setattr(VecInfoFactory, "classes", dict(VecInfoFactory.classes))
+
+    def register(name, at, act):
+        calls = []
+
+        class Watching(VecInfo):
+            def __call__(self, rollout):
+                calls.append(1)
+                return act() if len(calls) == at else {"calls": 1.0}
+
+        VecInfoFactory.register(name, Watching)
+
+    return register
+
+
+def divide():
+    return {"x": 1 / 0}
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("act", [divide, lambda: {"my/x": "three"}])
+def test_a_vec_info_that_fails_costs_no_iteration(run, at_call, capsys, act):
+    at_call("Third", 3, act)
+    at_call("Never", 0, act)
+    try:
+        assert run("--max_iterations", "4", "--vec_info_class", "{id: Third}") == 2
+    except ZeroDivisionError:
+        assert act is divide
+    assert "the run ends after iteration 3, which is saved" in capsys.readouterr().err
+    assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
+    assert [row["iteration"] for row in rows(RUN)] == [1, 2, 3]
+    assert run("--max_iterations", "4", "--vec_info_class", "{id: Never}", "--resume") == 0
+    assert run("--max_iterations", "4", "--vec_info_class", "{id: Never}", "--experiment_name", "whole") == 0
+    assert without_clocks(RUN)[3] == without_clocks(RUN.with_name("whole"))[3]
+    assert same(weights(RUN / "agent"), weights(RUN.with_name("whole") / "agent"))
+
+
+@pytest.mark.whole_run
+def test_an_evaluation_that_fails_costs_no_iteration(run, capsys):
+    words = ["--eval_interval", "3", "--eval_episodes", "2", "--max_iterations", "4"]
+    assert run(*words, *planned()) == 2  # its reward has no value for the first evaluation
+    assert "the run ends after iteration 3, which is saved" in capsys.readouterr().err
+    assert (RUN / "checkpoints/latest").read_text() == "iter_000003"
+    assert run(*words, *planned(0.5), "--resume") == 0
+    assert [row["iteration"] for row in rows(RUN)] == [1, 2, 3, 4]
+
+
+@pytest.mark.whole_run
+def test_a_reward_that_fails_costs_what_the_last_checkpoint_does_not_have(run, capsys):
+    assert run("--reward_class", "{id: Broken, args: {at: 5}}", "--max_iterations", "6", "--save_interval", "3") != 0
+    said = capsys.readouterr().err
+    assert "the run ends, and 1 finished iteration since iter_000003 is lost" in said
+    assert "every 3 iterations (save_interval)" in said
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_run_folder_that_is_removed_ends_the_run_with_one_message(run, rewards, tmp_path, capsys, at):
+    class Removes(BaseReward):
+        calls = 0
+
+        def __call__(self, dialogues):
+            Removes.calls += 1
+            if Removes.calls == at:
+                shutil.rmtree(RUN)
+            return [0.5] * len(dialogues)
+
+    RewardFactory.register("Removes", Removes)
+    assert run("--reward_class", "{id: Removes}", "--max_iterations", "4") == 2
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1
+    assert "run_results/ppo/metrics.jsonl: was removed or moved while the run was writing to it" in said
+    assert "agent saved" not in said
+    assert "Traceback" not in said
+    assert not RUN.exists()

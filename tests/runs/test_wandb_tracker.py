@@ -1,0 +1,94 @@
+"""wandb: one run for one training, offline where there is no connection, and never the end of a run."""
+
+import pytest
+from trainers import settings
+
+from rlhf_dialog.runs.wandb_tracker import RUN_ID, WandbTracker, open_wandb
+
+
+def config(**keys):
+    return settings(use_wandb=True, experiment_name="first", **keys)
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_it_opens_online_with_a_limit_of_20_seconds(wandb, tmp_path, caplog):
+    tracker = open_wandb(config(wandb_project="p", wandb_entity="team"), tmp_path)
+    (asked,) = wandb.asked
+    assert (asked["project"], asked["entity"], asked["name"], asked["mode"]) == ("p", "team", "first", None)
+    assert (asked["settings"].init_timeout, asked["resume"], asked["dir"]) == (20, "allow", str(tmp_path))
+    tracker.log(3, {"a": 1.0})
+    tracker.close()
+    assert (wandb.runs[0].steps, wandb.runs[0].is_finished) == ([3], True)
+    assert warnings_of(caplog) == []
+
+
+def test_the_users_own_limit_counts(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "200")
+    open_wandb(config(), tmp_path)
+    assert not hasattr(wandb.asked[0]["settings"], "init_timeout")
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer in 20 s"), ValueError("API key must be 40 characters.")])
+def test_it_goes_offline_where_it_cannot_be_opened_online(wandb, tmp_path, caplog, error):
+    wandb.errors["online"] = error
+    tracker = open_wandb(config(), tmp_path)
+    assert [asked["mode"] for asked in wandb.asked] == [None, "offline"]
+    assert wandb.torn_down == 1  # else wandb refuses the id, which it calls in use
+    assert wandb.asked[0]["id"] == wandb.asked[1]["id"] == tracker.id
+    (said,) = warnings_of(caplog)
+    assert f"{type(error).__name__}: {str(error).removesuffix('.')}. The run" in said
+    assert said.endswith(f"upload it later: wandb sync {tracker.files}")
+    assert "The run goes on" in said
+
+
+def test_what_fails_offline_too_is_not_used(wandb, tmp_path, caplog):
+    wandb.errors = {"online": ValueError("Invalid project name"), "offline": ValueError("Invalid project name 'a/b'")}
+    assert open_wandb(config(), tmp_path) is None
+    assert warnings_of(caplog) == [
+        "wandb cannot be used: ValueError: Invalid project name 'a/b'. The run goes on without it"
+    ]
+
+
+def test_without_a_key_it_is_offline(wandb, tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "rlhf_dialog")
+    monkeypatch.delenv("WANDB_API_KEY")
+    open_wandb(config(), tmp_path)
+    assert (wandb.asked[0]["mode"], wandb.asked[0]["resume"]) == ("offline", None)
+    assert "no key found" in caplog.text
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_the_mode_of_the_environment_counts(wandb, tmp_path, monkeypatch, mode):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    open_wandb(config(), tmp_path)
+    assert [asked["mode"] for asked in wandb.asked] == [mode]
+
+
+def test_one_training_is_one_run_of_wandb(wandb, tmp_path):
+    first = open_wandb(config(), tmp_path)
+    assert not (tmp_path / RUN_ID).exists()  # another run may still be there, to be overwritten
+    first.remember()
+    again = open_wandb(config(), tmp_path, resume=True)
+    other = open_wandb(config(), tmp_path, resume=False)
+    assert first.id == again.id != other.id
+    assert [asked["id"] for asked in wandb.asked] == [first.id, first.id, other.id]
+    other.remember()
+    assert open_wandb(config(), tmp_path, resume=True).id == other.id
+
+
+def test_an_id_of_the_environment_comes_first(wandb, tmp_path, monkeypatch):
+    WandbTracker(config(), tmp_path).remember()
+    monkeypatch.setenv("WANDB_RUN_ID", "sweep1")
+    assert open_wandb(config(), tmp_path, resume=True).id == "sweep1"
+
+
+def test_an_end_that_fails_leaves_no_helper_behind(wandb, tmp_path):
+    tracker = open_wandb(config(), tmp_path)
+    wandb.errors["finish"] = ConnectionResetError("Connection lost")
+    with pytest.raises(ConnectionResetError):
+        tracker.close()
+    assert wandb.torn_down == 1
