@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor
 
 from rlhf_dialog.config.schema import DataKeys, SamplingKeys
@@ -16,6 +16,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.pretrained import num_ids
 
 AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
 
@@ -116,9 +117,9 @@ class ChatAgent(Speaker):
         lm = load_causal_lm(str(folder), "--agent")
         settings = settings or read_settings(Path(folder))
         words = read_tokenizer(tokenizer or str(folder), "--agent")
-        if len(words) > (rows := num_embeddings(lm)):
+        if num_ids(words) > (rows := num_embeddings(lm)):
             raise UserError(
-                f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for only {rows}"
+                f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
             )
         policy = Policy(lm).to(device).eval()
         positions, room = num_positions(policy), settings.max_prompt_length
@@ -161,5 +162,9 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
                 f"{path}: has format version {version}, but this program reads versions up to {AGENT_FORMAT}; update rlhf-dialog"
             )
         return AgentSettings(**settings)
-    except (OSError, ValueError, AttributeError, TypeError, ValidationError) as error:
-        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    except UserError:
+        raise
+    except Exception as error:  # of any kind: the file may hold anything
+        raise UserError(
+            f"{path}: cannot be read: {' '.join(str(error).split())}; correct it, or remove it to use the defaults"
+        ) from error
