@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+INTERNAL_ERROR = 70  # the exit code of an exception that nobody expected: a bug
+
 
 class UserError(Exception):
     """A mistake that the user can fix: says what is wrong, where, and what to do. Shown without a traceback."""

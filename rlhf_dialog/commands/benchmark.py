@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import yaml
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -34,6 +33,7 @@ from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.tracking import Trackers, read_metrics
+from rlhf_dialog.terminal import Console
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger("rlhf_dialog.benchmark")

@@ -9,6 +9,7 @@ import torch
 from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.terminal import visible
 
 WELCOME = "Say something. `reset` starts a new dialogue, `quit` ends the program."
 
@@ -43,7 +44,8 @@ def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str]
             write(WELCOME)
         elif text:
             reply = agent.chat(text, history)
-            write(f"> Agent: {reply or '(an empty reply)'}")
+            shown = reply.replace("\n", "\n         ")  # below the first line: no line of it can pass for a prompt
+            write(f"> Agent: {shown or '(an empty reply)'}")
             history += [text, reply]
 
 
@@ -70,7 +72,7 @@ def _main(options: argparse.Namespace) -> None:
     agent = ChatAgent.load(folder, options.tokenizer, options.device)
 
     def write(text: str) -> None:
-        print(text, flush=True)
+        print(visible(text), flush=True)
 
     write(f"Agent: {folder}")
     converse(agent, input, write)

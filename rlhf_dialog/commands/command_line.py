@@ -5,14 +5,16 @@ import inspect
 import logging
 import os
 import platform
+import select
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +22,13 @@ from typing import Any, Literal, TextIO, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
+from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
-from rlhf_dialog.config.schema import OneOf, Settings
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, UserError
+from rlhf_dialog.terminal import Console, message
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -34,7 +37,7 @@ FLAGS = {
     "print_config": "print the resolved settings as YAML and exit",
     "debug": "show the traceback of an error",
 }
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 
 
 def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
@@ -75,30 +78,77 @@ def exit_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
 
 
-def exit_code_of(run: Callable[[], None], debug: bool) -> int:
-    """Call `run`; returns 0, the code of its UserError or RunStopped (after printing it to stderr), or 130 for Ctrl-C."""
+def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] = ()) -> int:
+    """Call `run`; returns 0, or the code of how it ended, after one message on stderr.
+
+    2 is a UserError, 3 a RunStopped, 130 Ctrl-C, 141 a standard output that nobody reads any more (no message), and 70
+    any other exception, whose traceback goes to error.log in the first of `folders` that is there when it happens.
+    """
     try:
         run()
+        if sys.stdout:
+            sys.stdout.flush()
     except (UserError, RunStopped) as error:
-        if debug:
-            traceback.print_exc()
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return _end(error.exit_code, f"error: {error}", debug)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
+        return _end(INTERRUPTED, "interrupted")
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return BROKEN_PIPE
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        path = _leave_traceback(folders)
+        return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
     return 0
 
 
+def _end(code: int, text: str, debug: bool = False) -> int:
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+        if debug:
+            sys.stderr.write(message(traceback.format_exc()))
+        sys.stderr.write(f"{message(text)}\n")
+    return code
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of standard output has gone; what is left to write is then dropped."""
+    with suppress(OSError, ValueError, AttributeError):
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if poll.poll(0):  # an error or a hang-up, which are always reported
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return True
+    return False
+
+
+def _leave_traceback(folders: Sequence[Path]) -> Path | None:
+    """Write the traceback of the exception that is being handled; returns the file, None when no place can be written."""
+    text = traceback.format_exc()
+    is_main = os.environ.get("RANK", "0") == "0"  # other ranks must not replace its file
+    places = [folder / "error.log" for folder in folders if folder.is_dir()] + [Path("rlhf_dialog_error.log")]
+    for path in places if is_main else []:
+        with suppress(OSError):
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return path.absolute()
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="backslashreplace", prefix="rlhf_dialog_error_", suffix=".log", delete=False
+        ) as file,
+    ):
+        file.write(text)
+        return Path(file.name)
+    return None
+
+
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, with the level before warnings and errors."""
+    """Writes to the current `sys.stderr`, with the level before warnings and errors, and control characters made visible."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = message(super().format(record))
         return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlhf_dialog.data.made_up.dialogues import write_dialogues
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.terminal import message
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message(str(error))}", file=sys.stderr)
         return error.exit_code
     print(f"{args.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))
     return 0

@@ -156,7 +156,13 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     config = _validate(Config, raw, str(path), problems)
     config._folder = path.parent
     if config.experiment_name is None:
-        config.experiment_name = path.stem
+        try:
+            config.experiment_name = path.stem
+        except ValidationError as error:
+            (item,) = error.errors()
+            raise UserError(
+                f"{path}: {_sentence(Config, item)}; it is the name of the file, so set another with --experiment_name"
+            ) from None
     return config
 
 

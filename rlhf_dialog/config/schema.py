@@ -1,17 +1,15 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, field_validator, model_validator
-from pydantic_core.core_schema import CoreSchema, ValidationInfo, no_info_after_validator_function
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
+from rlhf_dialog.config.checks import OneOf, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.registry import nearest
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
@@ -42,22 +40,6 @@ class Settings(BaseModel):
             raise ValueError("a number")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
-        return value
-
-
-@dataclass(frozen=True, eq=False)
-class OneOf:
-    """A text that must be one of `known`. `known` is read at each check, so a table may grow."""
-
-    known: Iterable[str]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
-
-    def _check(self, value: str) -> str:
-        if value not in self.known:
-            *others, last = map(repr, self.known)
-            raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.known)}")
         return value
 
 
@@ -95,9 +77,7 @@ class RunKeys(Settings):
 
     seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
-    experiment_name: str | None = Field(
-        None, pattern=r"^[^/\\.][^/\\]{0,200}$", description="default: the YAML's file name without its extension"
-    )
+    experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
     total_time_steps: int = Field(
         100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )
@@ -135,6 +115,8 @@ class RunKeys(Settings):
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
     use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
+
+    _folder_name = field_validator("experiment_name")(folder_name)
 
 
 class ModelKeys(Settings):

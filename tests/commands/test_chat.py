@@ -68,6 +68,18 @@ def test_an_empty_reply_is_shown():
     assert "empty" in written[1]
 
 
+def test_no_line_of_a_reply_can_pass_for_a_prompt():
+    _, written = talk(["one\n> User: two", "quit"])
+    assert written[1] == "> Agent: re one\n         > User: two"
+
+
+def test_a_reply_cannot_steer_the_terminal(agent_folder, monkeypatch, capsys):
+    answers(monkeypatch, "Hello", "quit")
+    monkeypatch.setattr(chat.ChatAgent, "chat", lambda *_: "\x1b]0;owned\x07\x9b2J")
+    assert chat.main(["--agent", str(agent_folder)]) == 0
+    assert r"> Agent: \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
+
+
 def test_words_that_only_begin_like_a_command_are_text():
     chat_agent, _ = talk(["quit smoking ?", "/resetting", "quit"])
     assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "/resetting"]
