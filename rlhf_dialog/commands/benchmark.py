@@ -197,7 +197,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         launch.set_threads(config)
         before = benchmark_machine.calibrate(device)
         trainer = build(config, inputs)
-        laps = train(trainer, Path(config.run_dir) / str(config.experiment_name))
+        laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
         gflop = update_gflop(trainer, laps[1:])
         rows = read_metrics(folder / "run" / "metrics.jsonl")
     memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib, "above_imports_gib": laps[-1].peak_gib - imported}

@@ -75,4 +75,14 @@ def _main(options: argparse.Namespace) -> None:
         print(visible(text), flush=True)
 
     write(f"Agent: {folder}")
-    converse(agent, input, write)
+    converse(agent, read_text, write)
+
+
+def read_text(prompt: str) -> str:
+    """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8."""
+    try:
+        text = input(prompt)
+        text.encode()  # under some locales Python reads other bytes as halves of characters
+    except UnicodeError as error:
+        raise UserError(f"standard input is not UTF-8 text ({error}); convert it, for example with iconv") from None
+    return text

@@ -1,10 +1,12 @@
 """Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
+import errno
 import functools
 import inspect
 import logging
 import os
 import platform
+import re
 import select
 import shutil
 import signal
@@ -37,6 +39,7 @@ FLAGS = {
     "print_config": "print the resolved settings as YAML and exit",
     "debug": "show the traceback of an error",
 }
+_LONG_WORD = re.compile(r"\S{1000,}")  # no message is clear with it
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 
 
@@ -93,6 +96,8 @@ def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] =
     except KeyboardInterrupt:
         return _end(INTERRUPTED, "interrupted")
     except Exception as error:
+        if problem := _path_problem(error):
+            return _end(UserError.exit_code, f"error: {problem}", debug)
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return BROKEN_PIPE
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
@@ -105,8 +110,21 @@ def _end(code: int, text: str, debug: bool = False) -> int:
     with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
         if debug:
             sys.stderr.write(message(traceback.format_exc()))
-        sys.stderr.write(f"{message(text)}\n")
+        sys.stderr.write(f"{message(_LONG_WORD.sub(_shortened, text))}\n")
     return code
+
+
+def _shortened(word: re.Match[str]) -> str:
+    return f"{word[0][:100]}..({len(word[0])} letters)..{word[0][-20:]}"
+
+
+def _path_problem(error: Exception) -> str | None:
+    """What is wrong with a path that no file system can have; it may be noticed wherever the path is used first."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"the path {str(error.filename)[:60]!r}.. or a name in it is too long for the file system; give a shorter one"
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return "a path contains a NUL character, which no path can have; remove it"
+    return None
 
 
 def _nobody_reads() -> bool:
@@ -184,6 +202,11 @@ def new_folder(output: str) -> Iterator[Path]:
         staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def home_path(text: str) -> Path:
+    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
+    return Path(os.path.expanduser(text))
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -22,11 +22,11 @@ import torch
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, home_path, set_up_logging
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import measure, replies, report
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
@@ -52,16 +52,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="a second agent, measured on the same prompts: the `before` of the comparison; the separator and the "
         "lengths are those of --agent unless its own folder says otherwise",
     )
-    add("--output", required=True, type=Path, help="JSON file to write")
-    add("--report", type=Path, help="Markdown file for the table of all systems and metrics")
+    add("--output", required=True, type=home_path, help="JSON file to write")
+    add("--report", type=home_path, help="Markdown file for the table of all systems and metrics")
     add(
         "--sweep",
         action="store_true",
         help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
         "the agent's: what sharper sampling gains without any training",
     )
-    add("--replies", type=Path, help="JSONL file for every prompt with the replies of agents and baselines")
-    add("--samples", type=Path, help="JSON file for the replies of three prompts")
+    add("--replies", type=home_path, help="JSONL file for every prompt with the replies of agents and baselines")
+    add("--samples", type=home_path, help="JSON file for the replies of three prompts")
     add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
     add(
         "--trust_config",
@@ -120,6 +120,8 @@ def check(options: argparse.Namespace) -> None:
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
+    for package in ("sacrebleu", "rouge_score"):
+        check_installed(package, "evaluate")
 
 
 def check_outputs(options: argparse.Namespace) -> None:

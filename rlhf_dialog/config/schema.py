@@ -11,6 +11,7 @@ from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 
+MOST = 10**12  # of any whole number
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
@@ -38,15 +39,19 @@ class Settings(BaseModel):
         wanted = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
             raise ValueError("a number")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("text without NUL characters")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
-            return float(value)  # PyYAML reads 1e5 as text
+            value = float(value)  # PyYAML reads 1e5 as text
+        if wanted in (int, int | None) and isinstance(value, int | float) and abs(value) > MOST:
+            raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
 
 
 class DataKeys(Settings):
     """Prompts and responses"""
 
-    context_size: int = Field(5, ge=1, description="number of most recent turns in a prompt")
+    context_size: int = Field(5, ge=1, le=10**6, description="number of most recent turns in a prompt")
     min_context_size: int = Field(
         1, ge=1, description="minimum number of turns before a reply; 5 gives OpenRL's prompts"
     )
@@ -54,7 +59,10 @@ class DataKeys(Settings):
         False, description="leave out training dialogues that nearly repeat a validation or test dialogue"
     )
     max_prompt_length: int = Field(
-        128, ge=2, description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left"
+        128,
+        ge=2,
+        le=10**6,
+        description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left",
     )
     turn_separator: str = Field(
         "<EOU>",
@@ -66,7 +74,7 @@ class DataKeys(Settings):
 class SamplingKeys(Settings):
     """Sampling"""
 
-    max_new_tokens: int = Field(20, ge=1, description="maximum length of a response in tokens")
+    max_new_tokens: int = Field(20, ge=1, le=10**6, description="maximum length of a response in tokens")
     temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
     top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
@@ -87,6 +95,7 @@ class RunKeys(Settings):
     grace_seconds: float = Field(
         20.0,
         ge=0,
+        le=10**6,
         description="seconds to finish and save the iteration at SIGTERM or Ctrl-C; if it needs more, the run ends at once",
     )
     log_interval: int = Field(
@@ -109,7 +118,9 @@ class RunKeys(Settings):
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
         "auto", description="type for use_amp; auto: bf16; fp16, with loss scaling, for GPUs without bf16"
     )
-    pytorch_threads: int | None = Field(None, ge=1, description="number of CPU threads; default: PyTorch decides")
+    pytorch_threads: int | None = Field(
+        None, ge=1, le=1024, description="number of CPU threads; default: PyTorch decides"
+    )
     use_wandb: bool = Field(False, description="log to wandb; offline when no API key is set")
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
@@ -142,7 +153,7 @@ class MemoryKeys(Settings):
     use_lora: bool = Field(
         False, description="train small adapters on the frozen model_path, which is also the reference; needs peft"
     )
-    lora_r: int = Field(16, ge=1, description="rank of the adapters")
+    lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
     lora_target_modules: list[str] | None = Field(
         None,
@@ -163,18 +174,23 @@ class PPOKeys(Settings):
     num_responses_per_prompt: int = Field(
         BY_ESTIMATOR,
         ge=1,
+        le=10**6,
         validate_default=True,
         description=f"responses to each prompt; default: 1, or 4 for {' and '.join(estimators.names('needs_groups'))}",
     )
     episode_length: int = Field(
-        128, ge=1, description="OpenRL's number of tokens per environment and iteration; see rollout_batch_size"
+        128,
+        ge=1,
+        le=10**6,
+        description="OpenRL's number of tokens per environment and iteration; see rollout_batch_size",
     )
     env_num: int = Field(
-        5, ge=1, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
+        5, ge=1, le=10**6, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
     )
     rollout_batch_size: int | None = Field(
         None,
         ge=1,
+        le=10**6,
         description="responses per iteration, over all processes; default: episode_length * env_num / max_new_tokens, rounded up",
     )
     ppo_epoch: int = Field(5, ge=1, description="passes over each rollout")
@@ -242,6 +258,7 @@ class RewardKeys(Settings):
     reward_timeout_s: float | None = Field(
         None,
         gt=0,
+        le=10**6,
         description="seconds to score a rollout or an evaluation; then the run prints stacks and stops; default: no limit",
     )
 

@@ -1,6 +1,7 @@
 """Load a policy and let it answer dialogues. B dialogues, P prompt tokens."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +153,7 @@ def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
 
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
     """The settings beside a model, or `default`. Raises UserError when the file is damaged, or newer than this program."""
-    path = folder / AGENT_FILE
+    path = Path(os.path.expanduser(folder)) / AGENT_FILE
     if not path.is_file():
         return default or AgentSettings()
     try:

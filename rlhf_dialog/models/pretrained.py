@@ -9,7 +9,6 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,10 +32,10 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
     `key` is the configuration key that named the path. Only safetensors are read and no code is run, unless the options hold
     `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when nothing is found, or it cannot be loaded.
     """
-    source = str(Path(path).expanduser())
+    source = os.path.expanduser(path)
     options = {"trust_remote_code": False} | options
     if hub.is_local(path):
-        if not Path(source).is_dir():
+        if not os.path.isdir(source):
             raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
     else:
         options["local_files_only"] = not hub.hub_reachable()

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import time
 import traceback
 from collections import defaultdict
@@ -35,6 +36,7 @@ from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
+from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
@@ -84,7 +86,7 @@ class PPOAgent:
 
     @property
     def run_folder(self) -> Path:
-        return Path(self.config.run_dir) / str(self.config.experiment_name)
+        return Path(os.path.expanduser(self.config.run_dir)) / str(self.config.experiment_name)
 
     def train(
         self, total_time_steps: int | None = None, use_wandb: bool | None = None, use_tensorboard: bool | None = None
@@ -254,6 +256,7 @@ class PPOAgent:
 
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
+        check_packages(self.config)
         run_folder.check_unlocked(self.run_folder)
         if self.overwrite and self.resume_from is not None:
             raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")

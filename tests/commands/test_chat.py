@@ -1,10 +1,13 @@
 """Talking to an agent: from Python, and the words and ends of the terminal."""
 
 import importlib
+import io
 import os
+import subprocess
 
 import pytest
 import torch
+from processes import HANGING, start_python
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import WELCOME, converse, find_agent
@@ -162,3 +165,24 @@ def test_a_device_that_is_not_there_is_exit_code_2(agent_folder, monkeypatch, ca
 
 def test_the_path_that_scripts_import():
     assert importlib.import_module("rlhf_dialog.chat").main is chat.main
+
+
+@pytest.mark.parametrize("encoding", [("utf-8", "strict"), ("ascii", "surrogateescape")])
+def test_input_that_is_not_utf_8(encoding, agent_folder, monkeypatch, capsys):
+    data = io.BytesIO("Hello\ncaf\u00e9 ?\n".encode("latin-1"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data, *encoding))
+    assert chat.main(["--agent", str(agent_folder)]) == 2
+    assert capsys.readouterr().err.count("error: standard input is not UTF-8 text") == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_an_output_that_nobody_reads_any_more_ends_quietly(agent_folder):
+    words = ["-m", "rlhf_dialog", "chat", "--agent", agent_folder]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_python(*words, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Agent: ")
+        process.stdout.close()
+        _, error = process.communicate("Hello\nHello\nHello\n", timeout=HANGING)
+    assert (process.returncode, error) == (141, "")

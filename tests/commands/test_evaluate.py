@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 import tiny
@@ -351,3 +352,12 @@ def test_a_reward_of_ones_own_is_registered_first(script, data, tmp_path, capsys
         assert json.loads(output.read_text(encoding="utf-8"))["metrics"]["score"]["mean"] == 7.0
     del RewardFactory.classes["Seven"]
     assert script.main([*argv, "--register", str(tmp_path / "absent.py")]) == 2
+
+
+@pytest.mark.parametrize("package", ["sacrebleu", "rouge_score"])
+def test_a_package_that_is_not_installed(package, script, runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(script.ChatAgent, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json")]) == 2
+    name = package.replace("_", "-")
+    assert f"the package {name} is not installed; install it (pip install {name})" in capsys.readouterr().err
