@@ -42,8 +42,13 @@ class Settings(BaseModel):
         if isinstance(value, str) and "\0" in value:
             raise ValueError("text without NUL characters")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
-            value = float(value)  # PyYAML reads 1e5 as text
-        if wanted in (int, int | None) and isinstance(value, int | float) and abs(value) > MOST:
+            return float(value)  # PyYAML reads 1e5 as text
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _no_impossible_number(cls, value: Any) -> Any:
+        if type(value) is int and abs(value) > MOST:
             raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
 
