@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.terminal import visible
@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options = parser.parse_args(argv)
     set_up_logging()
@@ -69,7 +70,7 @@ def _main(options: argparse.Namespace) -> None:
         raise UserError("--device cuda: PyTorch finds no CUDA device; leave it out")
     folder = options.agent or find_agent()
     torch.manual_seed(options.seed)
-    agent = ChatAgent.load(folder, options.tokenizer, options.device)
+    agent = ChatAgent.load(folder, options.tokenizer, options.device, trust_remote_code=options.trust_remote_code)
 
     def write(text: str) -> None:
         print(visible(text), flush=True)

@@ -40,6 +40,7 @@ FLAGS = {
     "debug": "show the traceback of an error",
 }
 _LONG_WORD = re.compile(r"\S{1000,}")  # no message is clear with it
+TRUST_REMOTE_CODE = "let the agent's folder run its own code, with all your permissions"
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143
 
 

@@ -22,7 +22,7 @@ import torch
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import exit_code_of, home_path, set_up_logging
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, home_path, set_up_logging
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
@@ -32,7 +32,7 @@ from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.metrics.meteor import meteor_variant
-from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
@@ -93,6 +93,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--top_p", type=float, help="default: the agent's own sampling")
     add("--min_new_tokens", type=int, default=0, help="default: 0")
     add("--greedy", action="store_true", help="the most likely token instead of sampling")
+    add("--trust_remote_code", action="store_true", help=f"{TRUST_REMOTE_CODE}; that of --baseline too")
     add("--device", default="cpu", help="cpu or cuda (default: cpu)")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
@@ -140,7 +141,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
-    agent = ChatAgent.load(options.agent, device=options.device)
+    agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
     prompts = held_out_prompts(task, options)
@@ -172,7 +173,12 @@ def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
     """The second agent, with room for responses as long as the first agent."""
     own = read_settings(Path(options.baseline), agent.settings)
     settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
-    return ChatAgent.load(options.baseline, device=options.device, settings=settings)
+    return load_agent(options, options.baseline, settings)
+
+
+def load_agent(options: argparse.Namespace, folder: str, settings: AgentSettings | None = None) -> ChatAgent:
+    """The agent of a folder, on the device and with the permission of the options."""
+    return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code)
 
 
 @dataclass

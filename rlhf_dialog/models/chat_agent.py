@@ -17,7 +17,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.pretrained import num_ids
+from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 
 AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
 
@@ -110,14 +110,18 @@ class ChatAgent(Speaker):
         tokenizer: str | None = None,
         device: str = "cpu",
         settings: AgentSettings | None = None,
+        trust_remote_code: bool = False,
     ) -> "ChatAgent":
         """Load an agent; `tokenizer` names another tokenizer folder, `settings` replace those of the agent's folder.
 
-        Raises UserError when model, tokenizer or settings cannot be loaded or do not fit together.
+        Code in the folders is run only with `trust_remote_code`; a warning then names them. Raises UserError when model,
+        tokenizer or settings cannot be loaded or do not fit together.
         """
-        lm = load_causal_lm(str(folder), "--agent")
+        if trust_remote_code:
+            warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
+        lm = load_causal_lm(str(folder), "--agent", trust_remote_code)
         settings = settings or read_settings(Path(folder))
-        words = read_tokenizer(tokenizer or str(folder), "--agent")
+        words = read_tokenizer(tokenizer or str(folder), "--agent", trust_remote_code)
         if num_ids(words) > (rows := num_embeddings(lm)):
             raise UserError(
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"

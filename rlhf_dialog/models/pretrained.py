@@ -114,7 +114,7 @@ def _or_allow(key: str) -> str:
 
 
 def _is_argument(key: str) -> bool:
-    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration to allow pickles or code in."""
+    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration to allow pickles in."""
     return key.startswith("--")
 
 
@@ -159,10 +159,8 @@ def _reason(key: str, error: BaseException, options: dict[str, Any]) -> str:
     if "safetensors" in text and isinstance(error, OSError) and options.get("use_safetensors"):
         return f"It has no safetensors weights; convert them{_or_allow(key)}"
     if "trust_remote_code" in text:
-        how = (
-            ", which this program never does" if _is_argument(key) else "; set trust_remote_code: true if you trust it"
-        )
-        return f"It asks to run its own code{how}"
+        how = "allow it with --trust_remote_code" if _is_argument(key) else "set trust_remote_code: true"
+        return f"It asks to run its own code; {how} if you trust it"
     return _parsers_words(error)
 
 

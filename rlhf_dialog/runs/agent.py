@@ -219,7 +219,9 @@ class PPOAgent:
         turns, device = self.trainer.prompts[0].prompt_turns, str(self.trainer.models.policy.lm.device)
         self.trainer = self.validation = None  # one model at a time in the memory of the device
         with self._timed("chat"):
-            ChatAgent.load(self.run_folder / "agent", device=device).chat(turns[-1], turns[:-1])
+            trust = self.config.trust_remote_code
+            agent = ChatAgent.load(self.run_folder / "agent", device=device, trust_remote_code=trust)
+            agent.chat(turns[-1], turns[:-1])
 
     def _leave_traceback(self, error: Exception) -> None:
         if not self.world.is_main:
