@@ -1,5 +1,6 @@
 """What is shown to a person. Text of others (data, replies, names, files) must not steer the terminal that shows it."""
 
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -24,6 +25,12 @@ def visible(text: str) -> str:
 def message(text: str) -> str:
     """As `visible`, for several lines: all but the first are indented, so that none of them can pass for another message."""
     return re.sub(r"\n(?=\S)", "\n  ", visible(text))
+
+
+def plain(record: logging.LogRecord) -> bool:
+    """A filter for the handler of a library that logs other people's text: without colours, and as `visible`."""
+    record.msg, record.args = visible(re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage())), None
+    return True
 
 
 class Console(console.Console):

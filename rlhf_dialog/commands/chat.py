@@ -1,6 +1,7 @@
 """Talk to a trained agent in the terminal."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,8 @@ def _main(options: argparse.Namespace) -> None:
 
 def read_text(prompt: str) -> str:
     """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8."""
+    if sys.stdin is None:  # closed before the program began
+        raise EOFError
     try:
         text = input(prompt)
         text.encode()  # under some locales Python reads other bytes as halves of characters

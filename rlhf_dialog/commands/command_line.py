@@ -30,7 +30,7 @@ from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
 from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, UserError
-from rlhf_dialog.terminal import Console, message
+from rlhf_dialog.terminal import Console, message, visible
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -141,7 +141,7 @@ def _nobody_reads() -> bool:
 
 def _leave_traceback(folders: Sequence[Path]) -> Path | None:
     """Write the traceback of the exception that is being handled; returns the file, None when no place can be written."""
-    text = traceback.format_exc()
+    text = visible(traceback.format_exc())
     is_main = os.environ.get("RANK", "0") == "0"  # other ranks must not replace its file
     places = [folder / "error.log" for folder in folders if folder.is_dir()] + [Path("rlhf_dialog_error.log")]
     for path in places if is_main else []:

@@ -19,9 +19,12 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.terminal import plain
 
 logger = logging.getLogger(__name__)
 transformers_logging.disable_progress_bar()  # its bars count weight shards
+for _handler in logging.getLogger("transformers").handlers:
+    _handler.addFilter(plain)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 

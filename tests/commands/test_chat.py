@@ -186,3 +186,8 @@ def test_an_output_that_nobody_reads_any_more_ends_quietly(agent_folder):
         process.stdout.close()
         _, error = process.communicate("Hello\nHello\nHello\n", timeout=HANGING)
     assert (process.returncode, error) == (141, "")
+
+
+def test_no_standard_input_at_all_is_its_end(agent_folder, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert chat.main(["--agent", str(agent_folder)]) == 0

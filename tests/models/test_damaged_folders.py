@@ -1,15 +1,19 @@
 """A model folder that is damaged, edited, or written by a newer library: it loads and answers, or a UserError says why."""
 
+import io
 import json
+import logging
 import shutil
 from pathlib import Path
 
 import agents
 import pytest
 import tiny
+import torch
 from classifiers import save_classifier
 from damage import damage
 from poisoned import edit
+from safetensors.torch import load_file, save_file
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.data.dialogue import Dialogue
@@ -148,3 +152,15 @@ def test_settings_that_are_damaged(tmp_path, text):
     (folder / "rlhf_dialog.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=r"rlhf_dialog.json: cannot be read: .*; correct it, or remove it"):
         ChatAgent.load(folder)
+
+
+def test_the_name_of_a_tensor_cannot_steer_the_terminal(tmp_path, monkeypatch):
+    tiny.gpt2().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"\x1b]0;owned\x07": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"})
+    handler = next(one for one in logging.getLogger("transformers").handlers if type(one) is logging.StreamHandler)
+    monkeypatch.setattr(handler, "stream", io.StringIO())
+    load_causal_lm(str(tmp_path), "model_path")
+    shown = handler.stream.getvalue()
+    assert r"\x1b]0;owned\x07" in shown
+    assert "\x1b" not in shown
