@@ -7,6 +7,7 @@ docs/SECURITY.md has the rules.
 import logging
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ transformers_logging.disable_progress_bar()  # its bars count weight shards
 for _handler in logging.getLogger("transformers").handlers:
     _handler.addFilter(plain)  # its reports quote the names of tensors
 FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
+COUNTS, MOST_PARTS = r"(layers?|blocks|experts)$", 10_000  # more would be built one by one, for ever
 ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
 
@@ -126,7 +128,13 @@ def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any
     at = {"local_files_only": options.get("local_files_only", False)}
     if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, **at):
         raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
-    if not options["trust_remote_code"] and (kernel := _kernel_of(PreTrainedConfig.get_config_dict(source, **at)[0])):
+    config = PreTrainedConfig.get_config_dict(source, **at)[0]
+    for name, value in config.items():
+        if re.search(COUNTS, name) and isinstance(value, int) and value > MOST_PARTS:
+            raise UserError(
+                f"{key}: {name} in the config.json of '{path}' is {value:.3g}, but at most {MOST_PARTS} are possible; correct it"
+            )
+    if not options["trust_remote_code"] and (kernel := _kernel_of(config)):
         raise UserError(
             f"{key}: the config.json of '{path}' asks to run code from '{kernel}' on the Hub; remove that entry"
         )

@@ -164,3 +164,11 @@ def test_the_name_of_a_tensor_cannot_steer_the_terminal(tmp_path, monkeypatch):
     shown = handler.stream.getvalue()
     assert r"\x1b]0;owned\x07" in shown
     assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("count", [10**6, 2**70])
+def test_a_model_of_more_layers_than_can_be_built(tmp_path, count):
+    tiny.gpt2().save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", n_layer=count)
+    with pytest.raises(UserError, match=r"n_layer in the config.json of .* at most 10000 are possible; correct it"):
+        load_causal_lm(str(tmp_path), "model_path")
