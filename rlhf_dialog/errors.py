@@ -1,7 +1,11 @@
 """Errors that end a run with a message instead of a traceback, their exit codes, and "did you mean"."""
 
 import difflib
+import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
+
+INTERNAL_ERROR = 70  # the exit code of an exception that nobody expected: a bug
 
 
 class UserError(Exception):
@@ -18,6 +22,19 @@ class RunStopped(Exception):
     """A check during the run has failed (a non-finite number, a violated identity), and the run stopped itself."""
 
     exit_code = 3
+
+
+def check_installed(package: str, asked_by: str) -> None:
+    """Raises UserError when the package cannot be imported; `asked_by` is the key or the option that needs it.
+
+    Nothing is imported. A folder of that name in the working directory (wandb makes one) is not the package.
+    """
+    spec = None if package in sys.modules else find_spec(package)
+    if sys.modules.get(package) is None and (spec is None or spec.origin is None):
+        name = package.replace("_", "-")
+        raise UserError(
+            f"{asked_by}: the package {name} is not installed; install it (pip install {name}), or do without"
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

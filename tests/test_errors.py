@@ -1,8 +1,10 @@
 """The errors that end a run, and the nearest name in their messages."""
 
+import sys
+
 import pytest
 
-from rlhf_dialog.errors import MissingSplit, RunStopped, UserError, nearest
+from rlhf_dialog.errors import MissingSplit, RunStopped, UserError, check_installed, nearest
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,18 @@ def test_each_error_has_its_exit_code():
     assert (UserError.exit_code, MissingSplit("x").exit_code, RunStopped.exit_code) == (2, 2, 3)
     assert issubclass(MissingSplit, UserError)
     assert not issubclass(RunStopped, UserError)
+
+
+def test_a_package_that_is_installed(monkeypatch, tmp_path):
+    check_installed("pytest", "k")
+    monkeypatch.setitem(sys.modules, "made_up", object())
+    check_installed("made_up", "k")
+
+
+def test_a_package_that_is_not_installed(monkeypatch, tmp_path):
+    (tmp_path / "made_up_tracker").mkdir()  # a folder of that name, as wandb makes one
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "blocked", None)
+    for package, name in (("made_up_tracker", "made-up-tracker"), ("blocked", "blocked"), ("not_there", "not-there")):
+        with pytest.raises(UserError, match=rf"use_it: the package {name} is not installed; .*pip install {name}"):
+            check_installed(package, "use_it")

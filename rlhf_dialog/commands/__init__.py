@@ -4,8 +4,9 @@
   package can do everything that a checkout can.
 - **`dispatcher` imports a command when it is called**, so that `rlhf-dialog --help` does not load torch.
 - **A user's mistake is a message, not a traceback** (`exit_code_of`): exit code 2 for a UserError, 3 when a check of
-  the run fails, 130 and 143 for SIGINT and SIGTERM. `--debug` shows the traceback. Any other exception is a bug and
-  keeps its traceback.
+  the run fails, 130 and 143 for SIGINT and SIGTERM, 141 when nobody reads the output any more. Any other exception is a
+  bug: exit code 70, one line, and the traceback in error.log. `--debug` shows the traceback of either.
+- **What is printed or logged goes through `terminal`**, so that control characters in somebody's text are only shown.
 - **The help text and docs/CONFIG.md are made from the schema**, so that no key is described twice.
 - **Only commands print.** The folders below log or return what they found.
 - **`new_folder`**: a command that writes a folder fills a hidden one beside it, which gets its name at the end.

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import yaml
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -37,6 +36,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.tracking import Trackers, read_metrics
+from rlhf_dialog.terminal import Console
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
@@ -200,7 +200,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         launch.set_threads(config)
         before = benchmark_machine.calibrate(device)
         trainer = build(config, inputs)
-        laps = train(trainer, Path(config.run_dir) / str(config.experiment_name))
+        laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
         gflop = update_gflop(trainer, laps[1:])
         rows = read_metrics(folder / "run" / "metrics.jsonl")
     memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib, "above_imports_gib": laps[-1].peak_gib - imported}

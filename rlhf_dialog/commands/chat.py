@@ -1,14 +1,16 @@
 """Talk to a trained agent in the terminal."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.terminal import visible
 
 WELCOME = "Say something. `reset` starts a new dialogue, `quit` ends the program."
 NOTICE = "(Your message holds a text that ends a turn or controls the model; a space replaces it.)"
@@ -47,7 +49,8 @@ def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str]
                 write(NOTICE)
             if said:
                 reply = agent.chat(said, history)
-                write(f"> Agent: {reply or '(an empty reply)'}")
+                shown = reply.replace("\n", "\n         ")  # below the first line: no line of it can pass for a prompt
+                write(f"> Agent: {shown or '(an empty reply)'}")
                 history += [said, reply]
 
 
@@ -60,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options = parser.parse_args(argv)
     set_up_logging()
@@ -71,10 +75,22 @@ def _main(options: argparse.Namespace) -> None:
         raise UserError("--device cuda: PyTorch finds no CUDA device; leave it out")
     folder = options.agent or find_agent()
     torch.manual_seed(options.seed)
-    agent = ChatAgent.load(folder, options.tokenizer, options.device)
+    agent = ChatAgent.load(folder, options.tokenizer, options.device, trust_remote_code=options.trust_remote_code)
 
     def write(text: str) -> None:
-        print(text, flush=True)
+        print(visible(text), flush=True)
 
     write(f"Agent: {folder}")
-    converse(agent, input, write)
+    converse(agent, read_text, write)
+
+
+def read_text(prompt: str) -> str:
+    """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8."""
+    if sys.stdin is None:  # closed before the program began
+        raise EOFError
+    try:
+        text = input(prompt)
+        text.encode()  # under some locales Python reads other bytes as halves of characters
+    except UnicodeError as error:
+        raise UserError(f"standard input is not UTF-8 text ({error}); convert it, for example with iconv") from None
+    return text

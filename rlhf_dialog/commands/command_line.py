@@ -1,18 +1,22 @@
 """Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
+import errno
 import functools
 import inspect
 import logging
 import os
 import platform
+import re
+import select
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +24,13 @@ from typing import Any, Literal, TextIO, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
+from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
-from rlhf_dialog.config.schema import OneOf, Settings
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, UserError
+from rlhf_dialog.terminal import Console, message, visible
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Settings)
@@ -34,7 +39,9 @@ FLAGS = {
     "print_config": "print the resolved settings as YAML and exit",
     "debug": "show the traceback of an error",
 }
-INTERRUPTED = 130
+_LONG_WORD = re.compile(r"\S{1000,}")  # no message is clear with it
+TRUST_REMOTE_CODE = "let the agent's folder run its own code, with all your permissions"
+INTERRUPTED, BROKEN_PIPE = 130, 141
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT") if hasattr(signal, name)]
 
 
@@ -78,30 +85,92 @@ def exit_on_sigterm() -> None:
                 signal.signal(signum, lambda number, _: sys.exit(128 + number))
 
 
-def exit_code_of(run: Callable[[], None], debug: bool) -> int:
-    """Call `run`; returns 0, the code of its UserError or RunStopped (after printing it to stderr), or 130 for Ctrl-C."""
+def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] = ()) -> int:
+    """Call `run`; returns 0, or the code of how it ended, after one message on stderr.
+
+    2 is a UserError, 3 a RunStopped, 130 Ctrl-C, 141 a standard output that nobody reads any more (no message), and 70
+    any other exception, whose traceback goes to error.log in the first of `folders` that is there when it happens.
+    """
     try:
         run()
+        if sys.stdout:
+            sys.stdout.flush()
     except (UserError, RunStopped) as error:
-        if debug:
-            traceback.print_exc()
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return _end(error.exit_code, f"error: {error}", debug)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
+        return _end(INTERRUPTED, "interrupted")
+    except Exception as error:
+        if problem := _path_problem(error):
+            return _end(UserError.exit_code, f"error: {problem}", debug)
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return BROKEN_PIPE
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        path = _leave_traceback(folders)
+        return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
     return 0
 
 
+def _end(code: int, text: str, debug: bool = False) -> int:
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+        if debug:
+            sys.stderr.write(message(traceback.format_exc()))
+        sys.stderr.write(f"{message(_LONG_WORD.sub(_shortened, text))}\n")
+    return code
+
+
+def _shortened(word: re.Match[str]) -> str:
+    return f"{word[0][:100]}..({len(word[0])} letters)..{word[0][-20:]}"
+
+
+def _path_problem(error: Exception) -> str | None:
+    """What is wrong with a path that no file system can have; it may be noticed wherever the path is used first."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"the path {str(error.filename)[:60]!r}.. or a name in it is too long for the file system; give a shorter one"
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return "a path contains a NUL character, which no path can have; remove it"
+    return None
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of standard output has gone; what is left to write is then dropped."""
+    with suppress(OSError, ValueError, AttributeError):
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if poll.poll(0):  # an error or a hang-up, which are always reported
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return True
+    return False
+
+
+def _leave_traceback(folders: Sequence[Path]) -> Path | None:
+    """Write the traceback of the exception that is being handled; returns the file, None when no place can be written."""
+    text = visible(traceback.format_exc())
+    is_main = os.environ.get("RANK", "0") == "0"  # other ranks must not replace its file
+    places = [folder / "error.log" for folder in folders if folder.is_dir()] + [Path("rlhf_dialog_error.log")]
+    for path in places if is_main else []:
+        with suppress(OSError):
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return path.absolute()
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="backslashreplace", prefix="rlhf_dialog_error_", suffix=".log", delete=False
+        ) as file,
+    ):
+        file.write(text)
+        return Path(file.name)
+    return None
+
+
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, with the level before warnings and errors."""
+    """Writes to the current `sys.stderr`, with the level before warnings and errors, and control characters made visible."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = message(super().format(record))
         return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
 
 
@@ -137,6 +206,11 @@ def new_folder(output: str) -> Iterator[Path]:
         staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def home_path(text: str) -> Path:
+    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
+    return Path(os.path.expanduser(text))
 
 
 def versions(*packages: str) -> dict[str, str]:

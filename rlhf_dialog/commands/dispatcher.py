@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if name not in COMMANDS:
         advice = nearest(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
-        sys.stderr.write(f"error: there is no command '{name}'{advice}\n")
+        sys.stderr.write(f"error: there is no command {name!r}{advice}\n")
         return UserError.exit_code
     sys.argv[0] = f"{_program()} {name}"  # the program name in the help of the command
     return int(import_module(COMMANDS[name][0]).main([*rank, *rest]))

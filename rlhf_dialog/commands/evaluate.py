@@ -22,29 +22,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, home_path, set_up_logging
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import judging, measure, replies, report
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.metrics.meteor import meteor_variant
-from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +58,16 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="a second agent, measured on the same prompts: the `before` of the comparison; the separator and the "
         "lengths are those of --agent unless its own folder says otherwise",
     )
-    add("--output", required=True, type=Path, help="JSON file to write")
-    add("--report", type=Path, help="Markdown file for the table of all systems and metrics")
+    add("--output", required=True, type=home_path, help="JSON file to write")
+    add("--report", type=home_path, help="Markdown file for the table of all systems and metrics")
     add(
         "--sweep",
         action="store_true",
         help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
         "the agent's: what sharper sampling gains without any training",
     )
-    add("--replies", type=Path, help="JSONL file for every prompt with the replies of agents and baselines")
-    add("--samples", type=Path, help="JSON file for the replies of three prompts")
+    add("--replies", type=home_path, help="JSONL file for every prompt with the replies of agents and baselines")
+    add("--samples", type=home_path, help="JSON file for the replies of three prompts")
     add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
     add(
         "--trust_config",
@@ -98,6 +98,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--top_p", type=float, help="default: the agent's own sampling")
     add("--min_new_tokens", type=int, default=0, help="number of tokens before a reply may end (default: 0)")
     add("--greedy", action="store_true", help="the most likely token instead of sampling")
+    add("--trust_remote_code", action="store_true", help=f"{TRUST_REMOTE_CODE}; that of --baseline too")
     add("--device", default="cpu", help="cpu or cuda (default: cpu)")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
@@ -141,6 +142,8 @@ def check(options: argparse.Namespace) -> None:
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
+    for package in ("sacrebleu", "rouge_score"):
+        check_installed(package, "evaluate")
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -159,7 +162,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
-    agent = ChatAgent.load(options.agent, device=options.device)
+    agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
     prompts = held_out_prompts(task, options)
@@ -194,7 +197,12 @@ def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
     """The second agent, with room for responses as long as the first agent."""
     own = read_settings(Path(options.baseline), agent.settings)
     settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
-    return ChatAgent.load(options.baseline, device=options.device, settings=settings)
+    return load_agent(options, options.baseline, settings)
+
+
+def load_agent(options: argparse.Namespace, folder: str, settings: AgentSettings | None = None) -> ChatAgent:
+    """The agent of a folder, on the device and with the permission of the options."""
+    return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code)
 
 
 @dataclass

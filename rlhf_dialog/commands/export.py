@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, new_folder, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, home_path, new_folder, set_up_logging
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--run", type=Path, required=True, help="run folder, e.g. run_results/first")
+    add("--run", type=home_path, required=True, help="run folder, e.g. run_results/first")
     add("--checkpoint", help="checkpoint to export, e.g. iter_000004 or 4; default: the newest")
     add("--output", required=True, help="new or empty folder to write")
     add("--model_path", help="folder of the model that the run started from; default: as in the configuration")

@@ -6,7 +6,7 @@ python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 import argparse
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import exit_code_of, home_path, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot
@@ -16,8 +16,8 @@ from rlhf_dialog.runs.tracking import read_metrics
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True, help="run folder that contains metrics.jsonl")
-    parser.add_argument("--output", type=Path, help="PNG file to write; default: plot.png in the run folder")
+    parser.add_argument("--run", type=home_path, required=True, help="run folder that contains metrics.jsonl")
+    parser.add_argument("--output", type=home_path, help="PNG file to write; default: plot.png in the run folder")
     options = parser.parse_args(argv)
     set_up_logging()
     return exit_code_of(lambda: plot_run(options.run, options.output or options.run / "plot.png"), debug=False)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 import rlhf_dialog
 from rlhf_dialog.config.loading import shipped
+from rlhf_dialog.terminal import Console
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 RUN = Path("runs/quickstart")

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from functools import partial
+from pathlib import Path
 
 from rlhf_dialog.commands.command_line import (
     FLAGS,
@@ -45,10 +47,13 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
     exit_on_sigterm()
-    return launch.with_one_voice(lambda: exit_code_of(lambda: _main(words), debug="--debug" in words))
+    folders: list[Path] = []
+    run = partial(_main, words, folders)
+    return launch.with_one_voice(lambda: exit_code_of(run, "--debug" in words, folders))
 
 
-def _main(words: list[str]) -> None:
+def _main(words: list[str], folders: list[Path]) -> None:
+    """Run the command; the run folder is appended to `folders` as soon as it is known."""
     name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from", "resume"))
     if "help" in flags:
         usage = f"{USAGE.format(program=program())}\n{flag_lines(TRAIN_FLAGS)}"
@@ -76,6 +81,7 @@ def _main(words: list[str]) -> None:
         weights_from=weights and str(weights),
         resume_from=resume_from,
     )
+    folders.append(agent.run_folder)
     if "smoke" not in flags:
         if agent.overwrite and not agent.resume:
             launch.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))

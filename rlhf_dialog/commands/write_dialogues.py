@@ -1,11 +1,9 @@
 """Write the synthetic dialogues of the offline quickstart."""
 
 import argparse
-import sys
-from pathlib import Path
 
+from rlhf_dialog.commands.command_line import exit_code_of, home_path
 from rlhf_dialog.data.made_up.dialogues import write_dialogues
-from rlhf_dialog.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,7 +15,12 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", default=argparse.SUPPRESS, help="a new or empty folder"
+        "--output",
+        type=home_path,
+        required=True,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="a new or empty folder",
     )
     parser.add_argument(
         "--num_dialogues", type=int, default=3000, metavar="N", help="number of dialogues in all splits"
@@ -25,10 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the dialogues")
     parser.add_argument("--scenes", nargs="+", default=[], metavar="NAME", help="scenes to write; default: all")
     args = parser.parse_args(argv)
-    try:
-        counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return exit_code_of(lambda: _main(args), debug=False)
+
+
+def _main(args: argparse.Namespace) -> None:
+    counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes)
     print(f"{args.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))
-    return 0

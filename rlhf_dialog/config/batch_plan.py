@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 
+MOST_RESPONSES = 10**6  # an iteration, as of rollout_batch_size
+
 
 @dataclass(frozen=True)
 class BatchPlan:
@@ -24,10 +26,17 @@ class BatchPlan:
 def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
     """The arithmetic of DECISIONS: minibatches count responses, at most one minibatch per response.
 
-    Raises UserError with the table and a number that fits when there are fewer prompts than processes.
+    Raises UserError with the table and a number that fits when there are fewer prompts than processes, and when the default
+    of rollout_batch_size is above MOST_RESPONSES.
     """
     n = config.num_responses_per_prompt
     wanted = config.rollout_batch_size or math.ceil(config.episode_length * config.env_num / config.max_new_tokens)
+    if wanted > MOST_RESPONSES:
+        raise UserError(
+            f"episode_length {config.episode_length} x env_num {config.env_num} tokens / max_new_tokens "
+            f"{config.max_new_tokens} are {wanted} responses an iteration, but at most {MOST_RESPONSES} are possible; set "
+            "rollout_batch_size"
+        )
     prompts = math.ceil(wanted / n)
     responses = prompts * n
     minibatches = min(config.num_mini_batch, responses)

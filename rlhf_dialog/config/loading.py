@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 import rlhf_dialog
+from rlhf_dialog.config.checks import tree_problem
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT, hint
@@ -29,11 +30,18 @@ YAML_FAULTS = (
     RecursionError,
 )  # PyYAML raises them all
 SECRET = re.compile(r"(api|access|auth|hf|hub|wandb)_?(key|token)|secret|password|passwd|credential", re.IGNORECASE)
+MAX_DIGITS = 300
 KL_KEYS = ("ref_model", "kl_coef", "kl_target", "kl_rate", "kl_clip")
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Rejects duplicate keys, of which PyYAML silently takes the last one."""
+    """Rejects duplicate keys, of which PyYAML silently takes the last one, and integers that no key can hold."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MAX_DIGITS:
+            wrong = f"an integer of more than {MAX_DIGITS} digits"
+            raise yaml.constructor.ConstructorError(None, None, wrong, node.start_mark)
+        return super().construct_yaml_int(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -43,6 +51,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
             seen.add(key if isinstance(key, str) else id(key_node))
         return super().construct_mapping(node, deep)
+
+
+_UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _UniqueKeyLoader.construct_yaml_int)
 
 
 def find_config(name: str, script_dir: Path | None = None) -> Path:
@@ -98,6 +109,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     if raw is None:
         return {}
+    if problem := tree_problem(raw):
+        raise UserError(f"{path}: {problem}")
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise UserError(f"{path}: must be a mapping (`key: value` lines), found {type(raw).__name__}")
     return raw
@@ -156,7 +169,13 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     config = _validate(Config, raw, str(path), problems)
     config._folder = path.parent
     if config.experiment_name is None:
-        config.experiment_name = path.stem
+        try:
+            config.experiment_name = path.stem
+        except ValidationError as error:
+            (item,) = error.errors()
+            raise UserError(
+                f"{path}: {_sentence(Config, item)}; it is the name of the file, so set another with --experiment_name"
+            ) from None
     return config
 
 
@@ -203,8 +222,8 @@ def _kl_arguments(node: dict[str, Any]) -> list[str]:
 
 def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:
     settings = None
-    if _holds_itself(raw, set(), set()):
-        raise UserError(f"{source}: an alias (*name) refers to a node that contains it; write the values out")
+    if problem := tree_problem(raw):
+        raise UserError(f"{source}: {problem}")
     try:
         settings = schema.model_validate(raw)
     except ValidationError as error:
@@ -214,19 +233,6 @@ def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise UserError("\n  ".join([f"{source}: {count}", *problems]))
     return settings
-
-
-def _holds_itself(node: Any, above: set[int], done: set[int]) -> bool:
-    """Whether a list or mapping contains itself; each is visited once, however often it is referenced."""
-    if not isinstance(node, dict | list) or id(node) in done:
-        return False
-    if id(node) in above:
-        return True
-    children = node.values() if isinstance(node, dict) else node
-    if any(_holds_itself(child, above | {id(node)}, done) for child in children):
-        return True
-    done.add(id(node))
-    return False
 
 
 class _Excerpt(reprlib.Repr):
@@ -333,7 +339,10 @@ def parse_arguments(
 
 def _value(key: str, text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)
+        value = yaml.load(text, Loader=_UniqueKeyLoader)
+        if problem := tree_problem(value):
+            raise UserError(f"--{key}: {problem}")
+        return value
     except YAML_FAULTS:
         if text.strip().startswith(("{", "[")):
             raise UserError(f"--{key}: {text!r} is not valid YAML") from None

@@ -1,18 +1,17 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, field_validator, model_validator
-from pydantic_core.core_schema import CoreSchema, ValidationInfo, no_info_after_validator_function
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
+from rlhf_dialog.config.checks import OneOf, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
-from rlhf_dialog.config.registry import nearest
 
+MOST = 10**12  # of any whole number
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
@@ -40,31 +39,24 @@ class Settings(BaseModel):
         wanted = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
             raise ValueError("a number")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("text without NUL characters")
         if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
             return float(value)  # PyYAML reads 1e5 as text
         return value
 
-
-@dataclass(frozen=True, eq=False)
-class OneOf:
-    """A text that must be one of `known`. `known` is read at each check, so a table may grow."""
-
-    known: Iterable[str]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
-
-    def _check(self, value: str) -> str:
-        if value not in self.known:
-            *others, last = map(repr, self.known)
-            raise ValueError(f"{', '.join(others)} or {last}{nearest(value, self.known)}")
+    @field_validator("*")
+    @classmethod
+    def _no_impossible_number(cls, value: Any) -> Any:
+        if type(value) is int and abs(value) > MOST:
+            raise ValueError(f"a whole number of at most {MOST:.0e}")
         return value
 
 
 class DataKeys(Settings):
     """Prompts and responses"""
 
-    context_size: int = Field(5, ge=1, description="number of most recent turns in a prompt")
+    context_size: int = Field(5, ge=1, le=10**6, description="number of most recent turns in a prompt")
     min_context_size: int = Field(
         1, ge=1, description="minimum number of turns before a reply; 5 gives OpenRL's prompts"
     )
@@ -72,7 +64,10 @@ class DataKeys(Settings):
         False, description="leave out training dialogues that nearly repeat a validation or test dialogue"
     )
     max_prompt_length: int = Field(
-        128, ge=2, description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left"
+        128,
+        ge=2,
+        le=10**6,
+        description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left",
     )
     turn_separator: str = Field(
         "<EOU>",
@@ -85,7 +80,7 @@ class DataKeys(Settings):
 class SamplingKeys(Settings):
     """Sampling"""
 
-    max_new_tokens: int = Field(20, ge=1, description="maximum length of a response in tokens")
+    max_new_tokens: int = Field(20, ge=1, le=10**6, description="maximum length of a response in tokens")
     temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
     top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
@@ -96,9 +91,7 @@ class RunKeys(Settings):
 
     seed: int = Field(0, ge=0, lt=2**32, description="seed of Python, NumPy, PyTorch and the order of the prompts")
     run_dir: str = Field("./run_results", description="the run folder is <run_dir>/<experiment_name>")
-    experiment_name: str | None = Field(
-        None, pattern=r"^[^/\\.][^/\\]{0,200}$", description="default: the YAML's file name without its extension"
-    )
+    experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
     total_time_steps: int = Field(
         100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )
@@ -111,6 +104,7 @@ class RunKeys(Settings):
     grace_seconds: float = Field(
         20.0,
         ge=0,
+        le=10**6,
         description="seconds to finish and save the iteration at SIGTERM or Ctrl-C; if it needs more, the run ends at once",
     )
     log_interval: int = Field(
@@ -133,12 +127,16 @@ class RunKeys(Settings):
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
         "auto", description="type for use_amp; auto: bf16; fp16, with loss scaling, for GPUs without bf16"
     )
-    pytorch_threads: int | None = Field(None, ge=1, description="number of CPU threads; default: PyTorch decides")
+    pytorch_threads: int | None = Field(
+        None, ge=1, le=1024, description="number of CPU threads; default: PyTorch decides"
+    )
     use_wandb: bool = Field(False, description="log to wandb; offline without an API key or a connection")
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
     use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
+
+    _folder_name = field_validator("experiment_name")(folder_name)
 
 
 class ModelKeys(Settings):
@@ -166,7 +164,7 @@ class MemoryKeys(Settings):
     use_lora: bool = Field(
         False, description="train small adapters on the frozen model_path, which is also the reference; needs peft"
     )
-    lora_r: int = Field(16, ge=1, description="rank of the adapters")
+    lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
     lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
     lora_target_modules: list[str] | None = Field(
         None,
@@ -187,18 +185,23 @@ class PPOKeys(Settings):
     num_responses_per_prompt: int = Field(
         BY_ESTIMATOR,
         ge=1,
+        le=10**6,
         validate_default=True,
         description=f"responses to each prompt; default: 1, or 4 for {' and '.join(estimators.names('needs_groups'))}",
     )
     episode_length: int = Field(
-        128, ge=1, description="OpenRL's number of tokens per environment and iteration; see rollout_batch_size"
+        128,
+        ge=1,
+        le=10**6,
+        description="OpenRL's number of tokens per environment and iteration; see rollout_batch_size",
     )
     env_num: int = Field(
-        5, ge=1, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
+        5, ge=1, le=10**6, description="OpenRL's number of environments, over all processes; see rollout_batch_size"
     )
     rollout_batch_size: int | None = Field(
         None,
         ge=1,
+        le=10**6,
         description="responses per iteration, over all processes; default: episode_length * env_num / max_new_tokens, rounded up",
     )
     ppo_epoch: int = Field(5, ge=1, description="passes over each rollout")
@@ -273,6 +276,7 @@ class RewardKeys(Settings):
     reward_timeout_s: float | None = Field(
         None,
         gt=0,
+        le=10**6,
         description="seconds to score a rollout or an evaluation; then the run prints stacks and stops; default: no limit",
     )
 

@@ -21,7 +21,8 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import INTERNAL_ERROR, UserError
+from rlhf_dialog.terminal import visible
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may validate, or wait for a reward
@@ -90,7 +91,8 @@ def with_one_voice(run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit code; only rank 0 prints.
 
     Launchers kill the other processes as soon as one has ended, so a process with an error waits until rank 0 has reported
-    it. An error that rank 0 does not know of (outside of `World.fail_together`) is reported by the process that raised it.
+    it. An error that rank 0 does not know of (outside of `World.fail_together`, or a bug that only this process met) is
+    reported by the process that raised it.
     """
     code, leaving = 1, None
     try:
@@ -100,9 +102,9 @@ def with_one_voice(run: Callable[[], int]) -> int:
     except Exception:
         if "store" not in _meeting:
             raise
-        sys.stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
+        sys.stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
     if rank() == 0 and code and leaving is None:
-        _notify_others()
+        _notify_others(code)
     _part()
     if leaving is not None:
         raise leaving
@@ -117,12 +119,12 @@ def _part() -> None:
         dist.destroy_process_group()
 
 
-def _notify_others() -> None:
+def _notify_others(code: int) -> None:
     """Rank 0 has reported why the run ends: wait until the others have noticed, since the store may end with rank 0."""
     store, end = _meeting.get("store"), time.monotonic() + NOTICE_TIMEOUT
     with suppress(RuntimeError):
         if store is not None:
-            store.set("reported", "yes")
+            store.set("reported", str(code))
             while store.add("noticed", 0) < dist.get_world_size() - 1 and time.monotonic() < end:
                 time.sleep(0.05)
 
@@ -133,25 +135,28 @@ def _run_silently(run: Callable[[], int]) -> int:
         with redirect_stdout(_LastWrites()), redirect_stderr(heard):
             code = run()
     except Exception:
-        stderr.write(f"rank {rank()} failed:\n{traceback.format_exc()}")
+        stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
         stderr.flush()
         return 1
-    if 0 < code < 128 and not _reported_by_rank_0():
+    if not 0 < code < 128:
+        return code
+    reported = _reported_by_rank_0()
+    if not reported or (code == INTERNAL_ERROR and reported != code):
         stderr.write(f"rank {rank()}: {heard.writes[-1] if heard.writes else code}")
         stderr.flush()
     return code
 
 
-def _reported_by_rank_0() -> bool:
-    """Wait until rank 0 has reported why the run ends; False when it does not within REPORT_TIMEOUT, or is gone."""
+def _reported_by_rank_0() -> int:
+    """Wait until rank 0 has reported why the run ends; returns its exit code, 0 when it is gone or takes over REPORT_TIMEOUT."""
     store, end = _meeting.get("store"), time.monotonic() + REPORT_TIMEOUT
     with suppress(RuntimeError):
         while time.monotonic() < end:
             if store is not None and store.check(["reported"]):
                 store.add("noticed", 1)
-                return True
+                return int(store.get("reported"))
             time.sleep(0.1)
-    return False
+    return 0
 
 
 class _LastWrites(io.TextIOBase):

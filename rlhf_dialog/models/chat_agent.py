@@ -1,12 +1,13 @@
 """Load a policy and let it answer dialogues. B dialogues, P prompt tokens."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict
 from torch import Tensor
 
 from rlhf_dialog.config.schema import DataKeys, SamplingKeys
@@ -16,6 +17,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 
 AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
 
@@ -108,17 +110,21 @@ class ChatAgent(Speaker):
         tokenizer: str | None = None,
         device: str = "cpu",
         settings: AgentSettings | None = None,
+        trust_remote_code: bool = False,
     ) -> "ChatAgent":
         """Load an agent; `tokenizer` names another tokenizer folder, `settings` replace those of the agent's folder.
 
-        Raises UserError when model, tokenizer or settings cannot be loaded or do not fit together.
+        Code in the folders is run only with `trust_remote_code`; a warning then names them. Raises UserError when model,
+        tokenizer or settings cannot be loaded or do not fit together.
         """
-        lm = load_causal_lm(str(folder), "--agent")
+        if trust_remote_code:
+            warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
+        lm = load_causal_lm(str(folder), "--agent", trust_remote_code)
         settings = settings or read_settings(Path(folder))
-        words = read_tokenizer(tokenizer or str(folder), "--agent")
-        if len(words) > (rows := num_embeddings(lm)):
+        words = read_tokenizer(tokenizer or str(folder), "--agent", trust_remote_code)
+        if num_ids(words) > (rows := num_embeddings(lm)):
             raise UserError(
-                f"--agent: the tokenizer has {len(words)} tokens, but '{folder}' has embeddings for only {rows}"
+                f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
             )
         policy = Policy(lm).to(device).eval()
         positions, room = num_positions(policy), settings.max_prompt_length
@@ -155,7 +161,7 @@ def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
 
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
     """The settings beside a model, or `default`. Raises UserError when the file is damaged, or newer than this program."""
-    path = folder / AGENT_FILE
+    path = Path(os.path.expanduser(folder)) / AGENT_FILE
     if not path.is_file():
         return default or AgentSettings()
     try:
@@ -165,5 +171,9 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
                 f"{path}: has format version {version}, but this program reads versions up to {AGENT_FORMAT}; update rlhf-dialog"
             )
         return AgentSettings(**settings)
-    except (OSError, ValueError, AttributeError, TypeError, ValidationError) as error:
-        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    except UserError:
+        raise
+    except Exception as error:  # of any kind: the file may hold anything
+        raise UserError(
+            f"{path}: cannot be read: {' '.join(str(error).split())}; correct it, or remove it to use the defaults"
+        ) from error

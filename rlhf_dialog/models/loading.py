@@ -25,7 +25,7 @@ from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.lora import add_adapters, check_peft, trained
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, packs
-from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
@@ -57,11 +57,29 @@ def load_causal_lm(
         use_safetensors=None if allow_pickle_weights else True,
     )
     lm.eval()
-    fuse_gelu(lm)
-    use_onednn(lm)
-    if not (packing and use_packing(lm)):
-        check_left_padding(lm, path, key)
+    with readable(path, key, "a causal LM"):
+        check_ends(lm, path, key)
+        fuse_gelu(lm)
+        use_onednn(lm)
+        if not (packing and use_packing(lm)):
+            check_left_padding(lm, path, key)
     return lm
+
+
+def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
+    """Raises UserError when an end token of the generation configuration is not an id; warns of one outside the vocabulary."""
+    own = lm.generation_config.eos_token_id if lm.generation_config else None
+    for end in own if isinstance(own, list) else [own]:
+        if end is not None and (type(end) is not int or not -1 <= end < 2**31):
+            raise UserError(
+                f"{key}: eos_token_id in the generation_config.json of '{path}' is {own!r:.100}, which holds more than token "
+                "ids; correct it"
+            )
+        if end is not None and not 0 <= end < num_embeddings(lm):
+            logger.warning(
+                "%s: eos_token_id %d of '%s' is outside its vocabulary of %d tokens, so it ends no response",
+                *(key, end, path, num_embeddings(lm)),
+            )
 
 
 def fuse_gelu(lm: PreTrainedModel) -> None:
@@ -145,7 +163,10 @@ def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreT
     (For some model folders without a tokenizer, transformers makes an empty one.)
     """
     tokenizer = load_pretrained(AutoTokenizer, path, key, trust_remote_code=trust_remote_code)
-    if not set(tokenizer(PROBE, add_special_tokens=False)["input_ids"]) - {tokenizer.unk_token_id}:
+    with readable(path, key, "a tokenizer"):
+        ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+        tokenizer.decode(ids)
+    if not set(ids) - {tokenizer.unk_token_id}:
         raise UserError(
             f"{key}: '{path}' holds no tokenizer (a plain sentence gives no tokens); give a folder with a tokenizer"
         )
@@ -162,9 +183,9 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
     rows = num_embeddings(lm)
-    if len(tokenizer) > rows:
+    if num_ids(tokenizer) > rows:
         raise UserError(
-            f"env.args.tokenizer_path: '{path}' has {len(tokenizer)} tokens, but the model '{config.model_path}' "
+            f"env.args.tokenizer_path: '{path}' has {num_ids(tokenizer)} tokens, but the model '{config.model_path}' "
             f"has embeddings for only {rows}; use the model's own tokenizer"
         )
     if path != config.model_path:

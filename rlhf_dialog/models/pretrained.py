@@ -7,24 +7,28 @@ docs/SECURITY.md has the rules.
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.terminal import plain
 
 logger = logging.getLogger(__name__)
 transformers_logging.disable_progress_bar()  # its bars count weight shards
-REFUSED = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError, EOFError, SafetensorError)
+for _handler in logging.getLogger("transformers").handlers:
+    _handler.addFilter(plain)  # its reports quote the names of tensors
+FILES = {"a tokenizer": "tokenizer.json, tokenizer_config.json, config.json"}
+COUNTS, MOST_PARTS = r"(layers?|blocks|experts)$", 10_000  # more would be built one by one, for ever
+ADVICE = "give a whole folder: this one lacks a file, is damaged or edited, or needs newer transformers and tokenizers"
 
 
 def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any:
@@ -33,23 +37,58 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
     `key` is the configuration key that named the path. Only safetensors are read and no code is run, unless the options hold
     `use_safetensors=None` or `trust_remote_code=True`. Raises UserError when nothing is found, or it cannot be loaded.
     """
-    source = str(Path(path).expanduser())
+    source = os.path.expanduser(path)
     options = {"trust_remote_code": False} | options
     if hub.is_local(path):
-        if not Path(source).is_dir():
+        if not os.path.isdir(source):
             raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
     else:
         options["local_files_only"] = not hub.hub_reachable()
-    try:
+    if auto_class.__name__ != "AutoTokenizer":
+        options = {"use_safetensors": True} | options
+    with readable(path, key, _kind(auto_class), lambda error: _reason(key, error, options)):
         if auto_class.__name__ != "AutoTokenizer":
-            options = {"use_safetensors": True} | options
             _check_model_folder(path, source, key, options)
         with _pickle_guard(path, key, options.get("use_safetensors", True) is None):
-            return auto_class.from_pretrained(source, **options)
-    except (*REFUSED, pickle.UnpicklingError) as error:
+            loaded = auto_class.from_pretrained(source, **options)
+        _check_limits(loaded[0] if isinstance(loaded, tuple) else loaded, path, key)
+        return loaded
+
+
+@contextmanager
+def readable(path: str, key: str, kind: str, reason: Callable[[BaseException], str] | None = None) -> Iterator[None]:
+    """Raises UserError for everything that the parsers of other people raise in the block, which reads `path` as a `kind`.
+
+    They have no common error: tokenizers raises plain Exceptions, and PanicException, which is a BaseException.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+            raise
+        files = FILES.get(kind, "config.json, model.safetensors")
         raise UserError(
-            f"{key}: '{path}' cannot be loaded as {_kind(auto_class)}. {_reason(path, key, error, options)}"
+            f"{key}: '{path}' cannot be loaded as {kind} (from {files}). {(reason or _parsers_words)(error)}"
         ) from error
+
+
+def num_ids(tokenizer: PreTrainedTokenizerBase) -> int:
+    """One more than the largest id; with holes among the ids this is more than the number of tokens."""
+    return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
+
+
+def _check_limits(loaded: Any, path: str, key: str) -> None:
+    """Raises UserError when the length that a tokenizer or model allows is not a number of tokens."""
+    files = {"model_max_length": (loaded, "tokenizer_config.json")}
+    files |= dict.fromkeys(("max_position_embeddings", "n_positions"), (getattr(loaded, "config", None), "config.json"))
+    for name, (holder, file) in files.items():
+        value = getattr(holder, name, None)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1):
+            raise UserError(
+                f"{key}: {name} in the {file} of '{path}' is {value!r:.100}, not a number of tokens; correct it"
+            )
 
 
 def warn_of_remote_code(paths: dict[str, str | None]) -> None:
@@ -80,7 +119,7 @@ def _or_allow(key: str) -> str:
 
 
 def _is_argument(key: str) -> bool:
-    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration to allow pickles or code in."""
+    """Whether `key` is an argument of chat.py or evaluate.py, which have no configuration to allow pickles in."""
     return key.startswith("--")
 
 
@@ -89,7 +128,13 @@ def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any
     at = {"local_files_only": options.get("local_files_only", False)}
     if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, **at):
         raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
-    if not options["trust_remote_code"] and (kernel := _kernel_of(PreTrainedConfig.get_config_dict(source, **at)[0])):
+    config = PreTrainedConfig.get_config_dict(source, **at)[0]
+    for name, value in config.items():
+        if re.search(COUNTS, name) and isinstance(value, int) and value > MOST_PARTS:
+            raise UserError(
+                f"{key}: {name} in the config.json of '{path}' is {value:.3g}, but at most {MOST_PARTS} are possible; correct it"
+            )
+    if not options["trust_remote_code"] and (kernel := _kernel_of(config)):
         raise UserError(
             f"{key}: the config.json of '{path}' asks to run code from '{kernel}' on the Hub; remove that entry"
         )
@@ -116,17 +161,20 @@ def _kind(auto_class: Any) -> str:
     )
 
 
-def _reason(path: str, key: str, error: Exception, options: dict[str, Any]) -> str:
+def _reason(key: str, error: BaseException, options: dict[str, Any]) -> str:
     if isinstance(error, pickle.UnpicklingError):
         return "Its pickled weights hold something other than tensors, or are damaged; none of their code was run"
     if options.get("local_files_only"):
         return "It is not a local folder or a downloaded model, and the Hub cannot be reached; give a local folder"
-    text = " ".join(str(error).split())
-    if "safetensors" in text and options.get("use_safetensors"):
+    text = str(error)
+    if "safetensors" in text and isinstance(error, OSError) and options.get("use_safetensors"):
         return f"It has no safetensors weights; convert them{_or_allow(key)}"
     if "trust_remote_code" in text:
-        how = (
-            ", which this program never does" if _is_argument(key) else "; set trust_remote_code: true if you trust it"
-        )
-        return f"It asks to run its own code{how}"
-    return text[:300]
+        how = "allow it with --trust_remote_code" if _is_argument(key) else "set trust_remote_code: true"
+        return f"It asks to run its own code; {how} if you trust it"
+    return _parsers_words(error)
+
+
+def _parsers_words(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:300].rstrip(".")
+    return f"{text or type(error).__name__}; {ADVICE}"

@@ -57,7 +57,8 @@ class Intent(BaseReward):
             raise UserError(f"reward_class.args.intent_input: {intent_input!r} is not one of {', '.join(INPUTS)}")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise UserError(f"reward_class.args.batch_size: {batch_size!r} must be a whole number, at least 1")
-        self.tokenizer, self.model = load_classifier(str(intent_model), allow_pickle_weights)
+        path = str(intent_model)
+        self.tokenizer, self.model = load_classifier(path, allow_pickle_weights)
         self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
         if self.input not in INPUTS:
             raise UserError(
@@ -66,6 +67,19 @@ class Intent(BaseReward):
             )
         self.max_length = max_input_length(self.tokenizer, self.model)
         self.batch_size, self.precision = batch_size, check_precision(precision)
+        self._try(path)
+
+    def _try(self, path: str) -> None:
+        """Classify a short and a long text. Raises UserError when the files of the folder do not fit together."""
+        from rlhf_dialog.models.pretrained import readable
+
+        if self.max_length <= (num_special := self.tokenizer.num_special_tokens_to_add(pair=self.input == "pair")):
+            raise UserError(
+                f"{KEY}: '{path}' reads at most {self.max_length} tokens, of which {num_special} are special; correct "
+                "model_max_length in its tokenizer_config.json"
+            )
+        with readable(path, KEY, "a classifier"):
+            self.predict([Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello ."], "Hi ! " * self.max_length)])
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """1.0 or 0.0 for each dialogue. Raises UserError when one has no act."""
@@ -143,7 +157,7 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from rlhf_dialog.models.cpu_linear import use_onednn
-    from rlhf_dialog.models.pretrained import load_pretrained
+    from rlhf_dialog.models.pretrained import load_pretrained, readable
 
     tokenizer = load_pretrained(AutoTokenizer, path, KEY, trust_remote_code=False)
     model, report = load_pretrained(
@@ -155,8 +169,9 @@ def load_classifier(path: str, allow_pickle_weights: bool = False) -> tuple[Any,
         dtype="float32",
         output_loading_info=True,
     )
-    check_classifier(path, tokenizer, model, report["missing_keys"])
-    use_onednn(model)
+    with readable(path, KEY, "a classifier"):
+        check_classifier(path, tokenizer, model, report["missing_keys"])
+        use_onednn(model)
     return tokenizer, model.eval().requires_grad_(False)
 
 
@@ -168,9 +183,11 @@ def check_classifier(path: str, tokenizer: Any, model: Any, missing: Any) -> Non
         raise UserError(
             f"{KEY}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was not trained as a classifier"
         )
-    if len(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+    from rlhf_dialog.models.pretrained import num_ids
+
+    if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
         raise UserError(
-            f"{KEY}: the tokenizer of '{path}' has {len(tokenizer)} tokens, but the classifier's embedding only {rows} "
+            f"{KEY}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the classifier's embedding only {rows} "
             "rows: the tokenizer belongs to another model"
         )
     if tokenizer.pad_token is None:

@@ -48,7 +48,8 @@ class RemoteReward(BaseReward):
     after a timeout, a broken connection, status 408, 429 or 5xx, and an answer that is not JSON; the waiting time before it is
     `backoff_s` seconds, doubled each time, at most 30. Redirects are not followed. `token_env` names an environment variable
     whose text is sent as `Authorization: Bearer <text>`; `headers_env` maps other headers to the variables that hold their
-    values, so that no secret is in a configuration or message. `num_workers` batches are sent at the same time.
+    values, so that no secret is in a configuration or message. `num_workers` batches are sent at the same time. Requests go
+    straight to the server: `http_proxy` and the like of the environment have no effect; `proxy` names a proxy to use.
     Raises UserError for arguments that cannot work, before anything is sent.
     """
 
@@ -56,9 +57,10 @@ class RemoteReward(BaseReward):
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """The server, and the environment variables that are sent to it."""
+        """The server, the proxy before it, and the environment variables that are sent to it."""
         environment = {f"args.{key}": "reads the environment" for key in ("token_env", "headers_env") if args.get(key)}
-        return {"args.url": "sends every dialogue to a server"} | environment
+        proxy = {"args.proxy": "sends every dialogue to a proxy"} if args.get("proxy") else {}
+        return {"args.url": "sends every dialogue to a server"} | proxy | environment
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class RemoteReward(BaseReward):
         token_env: str | None = None,
         headers_env: dict[str, str] | None = None,
         num_workers: int = 1,
+        proxy: str | None = None,
     ):
         parts = _checked_url(url)
         self._url = url
@@ -79,7 +82,8 @@ class RemoteReward(BaseReward):
         self.backoff_s = _seconds("backoff_s", backoff_s, zero=True)
         self.num_workers = _whole("num_workers", num_workers, 1)
         self._headers = {"Content-Type": "application/json"} | _secret_headers(token_env, headers_env or {})
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        proxies = {parts.scheme: _checked_url(proxy, "proxy").geturl()} if proxy is not None else {}
+        self._opener = urllib.request.build_opener(_NoRedirect, _OnlyProxies(proxies))
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
@@ -187,6 +191,13 @@ def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -
     return [results[i] for i in range(len(items))]
 
 
+class _OnlyProxies(urllib.request.ProxyHandler):
+    """The proxies that are given, also for an address that `no_proxy` of the environment names."""
+
+    def proxy_open(self, request: urllib.request.Request, proxy: str, type: str) -> None:
+        request.set_proxy(urlsplit(proxy).netloc, urlsplit(proxy).scheme)
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect becomes an HTTPError: dialogues and token go to the host that the configuration names, and to no other."""
 
@@ -251,7 +262,7 @@ def _is_number(score: Any) -> bool:
     return abs(score) <= 1e308  # exact for whole numbers of any length, False for NaN and inf
 
 
-def _checked_url(url: Any) -> SplitResult:
+def _checked_url(url: Any, key: str = "url") -> SplitResult:
     """The parts of an http or https address. Raises UserError, which does not show the address: it may hold a secret."""
     problem = None
     try:
@@ -262,9 +273,10 @@ def _checked_url(url: Any) -> SplitResult:
     if not good or re.search(r"[\s\x00-\x1f\x7f]", url) or not url.isascii():
         problem = "must be an address like http://127.0.0.1:8000/score, http or https, in ASCII without spaces"
     elif parts.username is not None or parts.password is not None:
-        problem = "holds a user or password; put the secret in an environment variable and give its name in token_env"
+        problem = "holds a user or password, which would be saved with the configuration; leave them out"
+        problem += ", and give the name of an environment variable in token_env" if key == "url" else ""
     if problem:
-        raise UserError(f"{KEY}.url: {problem}")
+        raise UserError(f"{KEY}.{key}: {problem}")
     return parts
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import time
 import traceback
 from collections import defaultdict
@@ -38,6 +39,7 @@ from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import check_unlocked, locked
+from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.rescue import Rescue
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import Trackers
@@ -91,7 +93,7 @@ class PPOAgent:
 
     @property
     def run_folder(self) -> Path:
-        return Path(self.config.run_dir) / str(self.config.experiment_name)
+        return Path(os.path.expanduser(self.config.run_dir)) / str(self.config.experiment_name)
 
     def train(
         self, total_time_steps: int | None = None, use_wandb: bool | None = None, use_tensorboard: bool | None = None
@@ -259,7 +261,9 @@ class PPOAgent:
         turns, device = self.trainer.prompts[0].prompt_turns, str(self.trainer.models.policy.lm.device)
         self.trainer = self.validation = None  # one model at a time in the memory of the device
         with self._timed("chat"):
-            ChatAgent.load(self.run_folder / "agent", device=device).chat(turns[-1], turns[:-1])
+            trust = self.config.trust_remote_code
+            agent = ChatAgent.load(self.run_folder / "agent", device=device, trust_remote_code=trust)
+            agent.chat(turns[-1], turns[:-1])
 
     def _leave_traceback(self, error: Exception) -> None:
         if not self.world.is_main:
@@ -310,6 +314,7 @@ class PPOAgent:
 
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
+        check_packages(self.config)
         check_unlocked(self.run_folder)
         if self.overwrite and self.resume_from is not None:
             raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")

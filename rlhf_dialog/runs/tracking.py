@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,7 @@ from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.wandb_tracker import WandbTracker
+from rlhf_dialog.terminal import Console, visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class ConsoleTracker:
                 dialogue.reference or "",
             )
             numbers = [rollout.scores[i].item(), *(part.raw[i] for part in parts.values())]
-            table.add_row(*map(Text, texts), *(f"{number:.2f}" for number in numbers))
+            table.add_row(*map(Text, map(visible, texts)), *(f"{number:.2f}" for number in numbers))
         self.console.print(table)
 
     def close(self) -> None:

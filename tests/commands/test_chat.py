@@ -1,10 +1,13 @@
 """Talking to an agent: from Python, and the words and ends of the terminal."""
 
 import importlib
+import io
 import os
+import subprocess
 
 import pytest
 import torch
+from processes import HANGING, start_python
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
@@ -75,6 +78,18 @@ def test_nothing_said_is_not_answered_and_the_end_of_input_ends():
 def test_an_empty_reply_is_shown():
     _, written = talk(["silence", "quit"])
     assert "empty" in written[1]
+
+
+def test_no_line_of_a_reply_can_pass_for_a_prompt():
+    _, written = talk(["one\n> User: two", "quit"])
+    assert written[1] == "> Agent: re one\n         > User: two"
+
+
+def test_a_reply_cannot_steer_the_terminal(agent_folder, monkeypatch, capsys):
+    answers(monkeypatch, "Hello", "quit")
+    monkeypatch.setattr(chat.ChatAgent, "chat", lambda *_: "\x1b]0;owned\x07\x9b2J")
+    assert chat.main(["--agent", str(agent_folder)]) == 0
+    assert r"> Agent: \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 
 
 def test_words_that_only_begin_like_a_command_are_text():
@@ -159,3 +174,29 @@ def test_a_device_that_is_not_there_is_exit_code_2(agent_folder, monkeypatch, ca
 
 def test_the_path_that_scripts_import():
     assert importlib.import_module("rlhf_dialog.chat").main is chat.main
+
+
+@pytest.mark.parametrize("encoding", [("utf-8", "strict"), ("ascii", "surrogateescape")])
+def test_input_that_is_not_utf_8(encoding, agent_folder, monkeypatch, capsys):
+    data = io.BytesIO("Hello\ncaf\u00e9 ?\n".encode("latin-1"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data, *encoding))
+    assert chat.main(["--agent", str(agent_folder)]) == 2
+    assert capsys.readouterr().err.count("error: standard input is not UTF-8 text") == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_an_output_that_nobody_reads_any_more_ends_quietly(agent_folder):
+    words = ["-m", "rlhf_dialog", "chat", "--agent", agent_folder]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_python(*words, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Agent: ")
+        process.stdout.close()
+        _, error = process.communicate("Hello\nHello\nHello\n", timeout=HANGING)
+    assert (process.returncode, error) == (141, "")
+
+
+def test_no_standard_input_at_all_is_its_end(agent_folder, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert chat.main(["--agent", str(agent_folder)]) == 0

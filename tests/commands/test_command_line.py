@@ -2,6 +2,7 @@ import logging
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -119,9 +120,76 @@ def test_exit_codes(error, code, capsys):
     assert ("Traceback" in capsys.readouterr().err) == (code != 130)
 
 
-def test_a_bug_is_not_swallowed():
-    with pytest.raises(ZeroDivisionError):
-        command_line.exit_code_of(lambda: print(1 / 0), debug=False)
+def break_down() -> None:
+    raise ZeroDivisionError("division\nby \x1b[2Jzero")
+
+
+@pytest.mark.parametrize("place", ["run", "cwd", "temp"])
+def test_a_bug_is_one_line_and_leaves_its_traceback(place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "temp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    monkeypatch.chdir(tmp_path)
+    if place == "temp":
+        (tmp_path / "rlhf_dialog_error.log").mkdir()  # a file there cannot be written
+    folders = [tmp_path / "run"] if place == "run" else [tmp_path / "not there yet"]
+    assert command_line.exit_code_of(break_down, debug=False, folders=folders) == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    start = r"internal error, please report: ZeroDivisionError: division by \x1b[2Jzero; the traceback is in "
+    assert line.startswith(start)
+    path = Path(line.removeprefix(start))
+    assert "in break_down" in path.read_text(encoding="utf-8")
+    name = {"run": "run/error.log", "cwd": "rlhf_dialog_error.log", "temp": "temp/rlhf_dialog_error_*.log"}[place]
+    assert path.relative_to(tmp_path).match(name)
+
+
+def test_debug_shows_the_traceback_of_a_bug(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.exit_code_of(break_down, debug=True) == 70
+    text = capsys.readouterr().err
+    assert text.startswith("Traceback")
+    assert "in break_down" in text
+    assert "\x1b" not in text
+
+
+def test_another_rank_leaves_the_file_of_rank_0_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "error.log").write_text("of rank 0", encoding="utf-8")
+    assert command_line.exit_code_of(break_down, debug=False, folders=[tmp_path]) == 70
+    assert (tmp_path / "error.log").read_text(encoding="utf-8") == "of rank 0"
+    assert len(list(tmp_path.glob("rlhf_dialog_error_*.log"))) == 1
+
+
+def test_what_a_person_reads_has_no_control_characters(capsys):
+    command_line.set_up_logging()
+    logging.getLogger("rlhf_dialog.demo").info("data: %s", "\x1b]0;owned\x07\nerror: forged")
+
+    def fail() -> None:
+        raise UserError("row '\x9b2J\u202e'\nerror: forged")
+
+    assert command_line.exit_code_of(fail, debug=False) == 2
+    lines = [r"data: \x1b]0;owned\x07", "  error: forged", r"error: row '\x9b2J\u202e'", "  error: forged"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+@pytest.mark.parametrize("argv", ["['--help']", "['--print_config']"])
+def test_an_output_that_nobody_reads_ends_quietly(argv, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from rlhf_dialog.commands import command_line\n"
+        "from rlhf_dialog.config.schema import DataKeys\n"
+        f"sys.exit(command_line.run_script(print, DataKeys, 'demo', {argv}))\n",
+        encoding="utf-8",
+    )
+    read, write = os.pipe()
+    os.close(read)
+    with start_python(script, stdout=write, stderr=subprocess.PIPE) as process:
+        os.close(write)
+        _, error = process.communicate(timeout=HANGING)
+    assert (process.returncode, error) == (141, "")
 
 
 def test_logging_is_set_up_once_and_quiet_about_libraries(capsys):
@@ -187,3 +255,29 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(HANGING) == 143
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "./" + "b" * 300, "x/" * 2500, "a\0b"])
+@pytest.mark.parametrize("use", [os.stat, os.mkdir, open, lambda path: Path(path).read_text(encoding="utf-8")])
+def test_a_path_that_no_file_system_can_have(path, use, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command_line.exit_code_of(lambda: use(path), debug=False) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the path '" if "\0" not in path else "error: a path contains a NUL character")
+    assert len(line) < 300
+
+
+def test_a_word_of_thousands_of_letters_is_cut_in_a_message(capsys):
+    def fail() -> None:
+        raise UserError(f"--agent: no such folder: '{'a' * 5000}'; give a model folder")
+
+    assert command_line.exit_code_of(fail, debug=False) == 2
+    assert capsys.readouterr().err == (
+        f"error: --agent: no such folder: '{'a' * 99}..(5003 letters)..{'a' * 18}'; give a model folder\n"
+    )
+
+
+def test_the_home_folder_in_an_argument(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert command_line.home_path("~/x") == tmp_path / "x"
+    assert command_line.home_path("x/~") == Path("x/~")

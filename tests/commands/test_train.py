@@ -137,3 +137,14 @@ def test_the_script_itself_ends_with_the_exit_code(tmp_path):
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: config file 'absent.yaml' not found")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.whole_run
+def test_a_bug_leaves_its_traceback_in_the_run_folder(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rlhf_dialog.runs.agent.PPOAgent._log", lambda *_: 1 / 0)
+    assert run() == 70
+    path = tmp_path / "run_results" / "ppo" / "error.log"
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"internal error, please report: ZeroDivisionError: division by zero; the traceback is in {path}"
+    assert "Traceback" in path.read_text(encoding="utf-8")
+    assert not (tmp_path / "rlhf_dialog_error.log").exists()

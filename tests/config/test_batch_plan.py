@@ -13,6 +13,7 @@ from rlhf_dialog.config.loading import (
     load_config,
 )
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import UserError
 
 
 def plan(text: str, write) -> BatchPlan:
@@ -74,3 +75,10 @@ def test_batch_plan_covers_the_tokens_and_shares_out_whole_groups(length, env_nu
     assert sum(count * size for count, size in listed) == found.num_responses
     assert sum(count for count, _ in listed) == found.num_minibatches
     assert max(size for _, size in listed) - min(size for _, size in listed) <= 1
+
+
+def test_more_responses_than_any_machine_can_hold(write):
+    with pytest.raises(
+        UserError, match=r"are 2000000 responses an iteration, but at most 1000000 .* set rollout_batch_size"
+    ):
+        plan("episode_length: 1000000\nenv_num: 2\nmax_new_tokens: 1", write)

@@ -1,6 +1,7 @@
 """Device, seeds and processes of a run."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -122,9 +123,20 @@ def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
     assert first[0] == 3
     assert "rank 0 has lost another process" in first[2]
     if kind == "breaks":
-        assert second[0] == 1
-        assert second[2].startswith("rank 1 failed:\nTraceback")
-        assert "ZeroDivisionError: oops" in second[2]
+        assert second[0] == 70
+        assert second[2].startswith(
+            "rank 1: internal error, please report: ZeroDivisionError: oops; the traceback is in "
+        )
+        assert 'ZeroDivisionError("oops")' in Path(second[2].split()[-1]).read_text(encoding="utf-8")
+
+
+@pytest.mark.multiprocess
+def test_a_bug_of_every_rank_is_reported_by_rank_0(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = runs_in_ranks(2, lambda r: speak(r, {"breaks": r}), tmp_path)
+    assert (first[0], second[0]) == (70, 70)
+    assert first[2].count("internal error, please report") == 1
+    assert (second[1], second[2]) == ("", "")
 
 
 @pytest.mark.multiprocess

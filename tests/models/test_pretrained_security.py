@@ -153,7 +153,7 @@ def test_code_of_a_folder_is_not_run_unless_the_configuration_says_so(folder, we
     for load in (load_causal_lm, read_tokenizer):
         with pytest.raises(UserError, match=r"its own code; set trust_remote_code: true"):
             load(str(folder), "model_path")
-    with pytest.raises(UserError, match="which this program never does"):
+    with pytest.raises(UserError, match="its own code; allow it with --trust_remote_code if you trust it"):
         ChatAgent.load(folder)
     with pytest.raises(UserError):
         Intent(str(folder))

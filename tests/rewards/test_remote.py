@@ -358,6 +358,10 @@ def test_secrets_come_from_the_environment_and_are_never_said(monkeypatch, caplo
         ({"headers_env": ["FINE"]}, r"headers_env: must be a mapping"),
         ({"token_env": "FOLDED"}, r"token_env: .* one line of ASCII"),
         ({"url": "http://user:pass@h/score"}, r"url: holds a user or password"),
+        ({"proxy": "http://user:pass@h:3128"}, r"proxy: holds a user or password"),
+        ({"proxy": "socks5://h:1080"}, r"proxy: must be an address"),
+        ({"proxy": ""}, r"proxy: must be an address"),
+        ({"proxy": True}, r"proxy: must be an address"),
         ({"url": "file:///etc/passwd"}, r"url: must be an address"),
         ({"url": "ftp://h/score"}, r"url: must be an address"),
         ({"url": "h/score"}, r"url: must be an address"),
@@ -381,3 +385,43 @@ def test_mistakes(monkeypatch, args, message):
     with pytest.raises(UserError, match=r"^reward_class\.args\." + message) as caught:
         RemoteReward(**{"url": "http://127.0.0.1:1/", **args})
     assert not [secret for secret in ("pass@", "hf_realtoken", "X-Other") if secret in str(caught.value)]
+
+
+# -- proxies
+
+
+@pytest.fixture
+def with_proxy(monkeypatch):
+    """The environment names a proxy for everything."""
+
+    def name(url: str) -> None:
+        for variable in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(variable, raising=False)
+        for variable in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(variable, url)
+
+    return name
+
+
+def test_a_proxy_of_the_environment_hears_nothing(with_proxy, monkeypatch):
+    monkeypatch.setenv("REWARD_TOKEN", "secret")
+    with serving(lengths) as server, serving(lengths) as proxy:
+        with_proxy(proxy.url)
+        assert remote(server, token_env="REWARD_TOKEN")(DIALOGUES) == [0, 1, 2, 3, 4]
+        assert len(server.requests) == 1
+        assert proxy.requests == []
+
+
+@pytest.mark.parametrize("bypass", ["", "*", "127.0.0.1"])
+def test_a_proxy_that_is_asked_for_hears_the_whole_request(bypass, monkeypatch):
+    monkeypatch.setenv("no_proxy", bypass)
+    with serving(lengths) as server, serving(lengths) as proxy:
+        assert remote(server, proxy=proxy.url.removesuffix("/score"))(DIALOGUES[:2]) == [0, 1]
+        assert server.requests == []
+        assert proxy.sizes == [2]
+        assert proxy.headers[0]["Host"] == server.url.split("/")[2]
+
+
+def test_a_proxy_is_named_to_those_who_read_a_configuration_that_was_found():
+    found = RemoteReward.reaches_out({"url": "http://h/score", "proxy": "http://p:3128"})
+    assert set(found) == {"args.url", "args.proxy"}

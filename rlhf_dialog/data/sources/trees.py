@@ -12,7 +12,7 @@ from rlhf_dialog.errors import UserError
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 ENTERED = {"data", "default", "ijcnlp_dailydialog"}.union(*SPLIT_NAMES.values())  # the folders that are searched
 HTML = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<body", b"<script", b"<!--")
-MAX_BYTES = 2 << 30  # of one decompressed member
+MAX_BYTES = 2 << 30  # of all that is read from one archive, decompressed
 
 
 class Tree(Protocol):
@@ -68,6 +68,7 @@ class Archive:
         members = {info.filename.replace("\\", "/"): info for info in infos}
         self.members = {name: info for name, info in members.items() if not _is_of_macos(name)}
         self.names = sorted(self.members)
+        self.unpacked = 0  # bytes
 
     def place(self, name: str) -> str:
         return f"{self.where}/{name}"
@@ -78,9 +79,11 @@ class Archive:
             raise UserError(
                 f"{where}: the file is encrypted; unpack the archive with its password, and give the folder"
             )
-        if info.file_size > MAX_BYTES:
+        self.unpacked += info.file_size
+        if self.unpacked > MAX_BYTES:
             raise UserError(
-                f"{where}: unpacked, it has {info.file_size} bytes, but the limit is {MAX_BYTES}; unpack it and give the folder"
+                f"{where}: unpacked, it has {info.file_size} bytes, and with what was read before {self.unpacked}, but the limit "
+                f"of an archive is {MAX_BYTES}; if you trust it, unpack it and give the folder"
             )
         try:
             data = self.archive.read(info)
@@ -102,7 +105,9 @@ def _is_of_macos(name: str) -> bool:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file. Raises UserError when it cannot be read."""
+    """The bytes of a regular file. Raises UserError when it cannot be read, or may have no end (a pipe, a device)."""
+    if os.path.exists(path) and not os.path.isdir(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is a pipe, a device or a socket, not a file; copy its contents into a file")
     try:
         data = path.read_bytes()
     except OSError as error:

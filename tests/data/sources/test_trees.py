@@ -1,5 +1,7 @@
 """Folders and zip archives: what is damaged, encrypted, too large or not to be read."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,35 @@ def test_errors_of_folders(tmp_path, files, words):
         load_folder(tmp_path, files)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files of POSIX")
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_regular_files_are_read(tmp_path, kind, alone):
+    path = tmp_path / "train.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    with pytest.raises(UserError, match=r"train.jsonl: is a pipe, a device or a socket, not a file"):
+        load_records(str(path if alone else tmp_path), "train")
+
+
+def test_links_to_files_are_read(tmp_path):
+    (tmp_path / "data.jsonl").write_text(TALK)
+    (tmp_path / "train.jsonl").symlink_to(tmp_path / "data.jsonl")
+    assert load_records(str(tmp_path / "train.jsonl"), "train") == [DialogueRecord(["a", "b"])]
+
+
+def test_all_that_is_read_of_an_archive_has_a_limit(tmp_path, monkeypatch):
+    shards = {f"train-0000{i}-of-00003.jsonl": TALK for i in range(3)}
+    assert len(load(tmp_path, "a.zip", zipped(shards))) == 3
+    monkeypatch.setattr(trees, "MAX_BYTES", 3 * len(TALK) - 1)
+    total = 3 * len(TALK)
+    with pytest.raises(
+        UserError, match=rf"train-00002-of-00003.jsonl: unpacked, .* before {total}, but the limit of an archive"
+    ):
+        load(tmp_path, "a.zip", zipped(shards))

@@ -1,0 +1,48 @@
+"""What is shown to a person. Text of others (data, replies, names, files) must not steer the terminal that shows it."""
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich import console
+from rich.segment import Segment
+from rich.text import Text
+
+# C0 but tab and newline, DEL, C1, marks and overrides of the direction of text, line separators, halves of characters
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """The text with its control characters written out; tabs and line ends stay.
+
+    >>> visible("\\x1b[2J")
+    '\\\\x1b[2J'
+    """
+    return STEERING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def message(text: str) -> str:
+    """As `visible`, for several lines: all but the first are indented, so that none of them can pass for another message."""
+    return re.sub(r"\n(?=\S)", "\n  ", visible(text))
+
+
+def plain(record: logging.LogRecord) -> bool:
+    """A filter for the handler of a library that logs other people's text: without colours, and as `visible`."""
+    record.msg, record.args = visible(re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage())), None
+    return True
+
+
+class Console(console.Console):
+    """A console of rich that shows text as `visible` does; its own colours and cursor movements are not text."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error pass: the command decides how it ends."""
+        raise BrokenPipeError
+
+    def render_str(self, text: str, **options: Any) -> Text:  # before it is measured
+        return super().render_str(visible(text), **options)
+
+    def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
+        for segment in super().render(*args, **options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)

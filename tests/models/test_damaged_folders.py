@@ -1,0 +1,174 @@
+"""A model folder that is damaged, edited, or written by a newer library: it loads and answers, or a UserError says why."""
+
+import io
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import agents
+import pytest
+import tiny
+import torch
+from classifiers import save_classifier
+from damage import damage
+from poisoned import edit
+from safetensors.torch import load_file, save_file
+
+from rlhf_dialog.commands import chat
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
+from rlhf_dialog.models.pretrained import ADVICE, readable
+from rlhf_dialog.rewards.intent import Intent
+
+NEWER = {"type": "SentencePieceUnigram2027", "trim": True}  # a pre-tokenizer that no version has yet
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    root = tmp_path_factory.mktemp("whole")
+    agents.save(root / "agent", {"max_new_tokens": 4, "max_prompt_length": 100})
+    save_classifier(root / "classifier", rlhf_dialog_input="pair")
+    return root
+
+
+def talk(folder: Path) -> None:
+    ChatAgent.load(folder).chat("Hello there .", ["Hi .", "Good ."])
+
+
+def classify(folder: Path) -> None:
+    Intent(str(folder)).predict([Dialogue(["a b c"], "d e"), Dialogue(["a " * 30], "d " * 40)])
+
+
+def message_of(use, folder: Path) -> str | None:
+    """None when the folder loads and answers."""
+    try:
+        use(folder)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(("name", "use"), [("agent", talk), ("classifier", classify)])
+def test_a_damaged_folder_loads_or_says_what_is_wrong(whole, tmp_path, name, use, seed):
+    folder = tmp_path / name
+    shutil.copytree(whole / name, folder)
+    done = damage(folder, 7_000_000 + seed)
+    text = message_of(use, folder)
+    assert text is None or (str(folder) in text and len(text) < 1000), done
+
+
+@pytest.mark.parametrize(("name", "key"), [("agent", "--agent"), ("classifier", "intent_model")])
+def test_a_tokenizer_of_a_newer_library(whole, tmp_path, name, key):
+    folder = tmp_path / name
+    shutil.copytree(whole / name, folder)
+    edit(folder / "tokenizer.json", pre_tokenizer=NEWER)
+    with pytest.raises(UserError) as error:
+        talk(folder) if name == "agent" else classify(folder)
+    text = str(error.value)
+    assert text.split(":")[0].endswith(key)
+    assert "tokenizer.json" in text
+    assert "untagged enum PreTokenizer" in text  # the parser's own words
+    assert text.endswith("or needs newer transformers and tokenizers")
+    assert "\n" not in text
+
+
+def test_the_terminal_gets_a_message_and_exit_code_2(whole, tmp_path, capsys):
+    shutil.copytree(whole / "agent", tmp_path / "agent")
+    edit(tmp_path / "agent" / "tokenizer.json", decoder=NEWER)
+    assert chat.main(["--agent", str(tmp_path / "agent")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+class PanicException(BaseException):
+    """As pyo3 makes it of a panic in Rust: not an Exception."""
+
+
+def raise_in_block(error: BaseException) -> None:
+    with readable("./agent", "--agent", "a tokenizer"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [PanicException("no entry"), Exception("no entry"), MemoryError("no entry")])
+def test_what_a_parser_raises_is_the_users_error(error):
+    with pytest.raises(UserError, match=rf"'./agent' cannot be loaded as a tokenizer .*\. no entry; {ADVICE}"):
+        raise_in_block(error)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), UserError("as it is"), GeneratorExit()])
+def test_what_is_not_the_parsers_passes(error):
+    with pytest.raises(type(error)) as caught:
+        raise_in_block(error)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("end", ["", "</s>", 2**70, [257, None, 2.0], True, -2, {"id": 257}])
+def test_end_tokens_that_are_not_ids(tmp_path, end):
+    tiny.gpt2().save_pretrained(tmp_path)
+    edit(tmp_path / "generation_config.json", eos_token_id=end)
+    with pytest.raises(UserError, match=r"eos_token_id|cannot be loaded"):
+        load_causal_lm(str(tmp_path), "model_path")
+
+
+def test_an_end_token_outside_the_vocabulary_is_announced(tmp_path, caplog):
+    tiny.gpt2(eos_token_id=50256).save_pretrained(tmp_path)  # GPT-2's own, in a model of 259 tokens
+    load_causal_lm(str(tmp_path), "model_path")
+    assert "eos_token_id 50256" in caplog.text
+    assert "259 tokens" in caplog.text
+
+
+@pytest.mark.parametrize("limit", ["long", "", True, 0, -1, [], 0.5])
+def test_a_limit_that_is_not_a_length(tmp_path, limit):
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    edit(tmp_path / "tokenizer_config.json", model_max_length=limit)
+    with pytest.raises(UserError, match=r"model_max_length in the tokenizer_config.json") as error:
+        read_tokenizer(str(tmp_path), "model_path")
+    assert str(error.value).endswith("correct it")
+
+
+def test_a_classifier_without_room_for_a_word(tmp_path):
+    save_classifier(tmp_path, rlhf_dialog_input="pair")
+    edit(tmp_path / "tokenizer_config.json", model_max_length=3)
+    with pytest.raises(UserError, match="reads at most 3 tokens, of which 3 are special"):
+        Intent(str(tmp_path))
+
+
+def test_an_added_token_whose_id_has_no_embedding(tmp_path):
+    folder = agents.save(tmp_path / "agent")
+    words = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    words["model"]["vocab"]["a"] = 5000
+    (folder / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
+    with pytest.raises(UserError, match=r"has 5001 tokens, but .* embeddings for only 259"):
+        ChatAgent.load(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"temperature": [1]}', '{"format_version": "2"}', '"x"', "1" * 5000])
+def test_settings_that_are_damaged(tmp_path, text):
+    folder = agents.save(tmp_path / "agent")
+    (folder / "rlhf_dialog.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"rlhf_dialog.json: cannot be read: .*; correct it, or remove it"):
+        ChatAgent.load(folder)
+
+
+def test_the_name_of_a_tensor_cannot_steer_the_terminal(tmp_path, monkeypatch):
+    tiny.gpt2().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"\x1b]0;owned\x07": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"})
+    handler = next(one for one in logging.getLogger("transformers").handlers if type(one) is logging.StreamHandler)
+    monkeypatch.setattr(handler, "stream", io.StringIO())
+    load_causal_lm(str(tmp_path), "model_path")
+    shown = handler.stream.getvalue()
+    assert r"\x1b]0;owned\x07" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("count", [10**6, 2**70])
+def test_a_model_of_more_layers_than_can_be_built(tmp_path, count):
+    tiny.gpt2().save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", n_layer=count)
+    with pytest.raises(UserError, match=r"n_layer in the config.json of .* at most 10000 are possible; correct it"):
+        load_causal_lm(str(tmp_path), "model_path")

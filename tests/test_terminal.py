@@ -1,0 +1,58 @@
+"""Text of others is shown as text: it cannot move the cursor, set a title, turn the direction or look like another line."""
+
+import io
+import unicodedata
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from rlhf_dialog.terminal import Console, message, visible
+
+TITLE, CLEAR, C1 = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b31m"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (TITLE, r"\x1b]0;owned\x07"),
+        (CLEAR, r"\x1b[2J\x1b[H"),
+        (C1, r"\x9b31m"),
+        ("a\rb\x08\x00\x7f", r"a\rb\x08\x00\x7f"),
+        ("\u202egpj.exe\u2066\u200f\u061c", r"\u202egpj.exe\u2066\u200f\u061c"),
+        ("a\u2028b\u2029\ufeff", r"a\u2028b\u2029\ufeff"),
+        ("name\udcff.txt", r"name\udcff.txt"),  # a file name that is not UTF-8
+        ("caf\u00e9\t\u4f60\u597d \U0001f468\u200d\U0001f469 \u05e9\u05dc\u05d5\u05dd\n.", None),  # as it is
+    ],
+)
+def test_what_is_made_visible(text, shown):
+    assert visible(text) == (text if shown is None else shown)
+
+
+def test_no_character_of_a_control_category_is_left_but_tab_and_newline():
+    every = "".join(map(chr, range(0x3000)))
+    left = {c for c in visible(every) if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
+    assert left == {"\t", "\n"}
+    directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    assert not {c for c in visible(every) if unicodedata.bidirectional(c) in directions}
+
+
+def test_the_lines_of_a_message_cannot_pass_for_another_message():
+    assert message("bad name 'a\nerror: forged'\n  x: kept") == "bad name 'a\n  error: forged'\n  x: kept"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_console_shows_text_and_keeps_its_own_colours(terminal):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=60, color_system="standard" if terminal else None)
+    table = Table(title=f"t {TITLE}")
+    table.add_column("reply", style="bold")
+    table.add_row(Text(f"{CLEAR}one {C1}"))  # measured before it is made visible, so its end may be cut off
+    table.add_row(f"two {TITLE}")
+    console.print(table)
+    console.print(f"three {TITLE}", highlight=False)
+    shown = file.getvalue()
+    for escape in ("\x1b]", "\x1b[2J", "\x1b[H", "\x07", "\x9b"):
+        assert escape not in shown
+    assert shown.count(r"\x1b]0;owned\x07") == 3
+    assert ("\x1b[1m" in shown) is terminal  # bold
