@@ -84,7 +84,7 @@ def test_what_a_peer_says(output, speed):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("raise SystemExit('no model here')", "ended with exit code 1; the end of its output:\nno model here"),
+        ("raise SystemExit('no model here')", "ended with exit code 1; the end of its output:\n  no model here"),
         ("print('done')", "printed neither `SUMMARY {json}` with tok_s nor JSON with tokens_per_s"),
     ],
 )
