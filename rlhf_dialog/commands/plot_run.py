@@ -29,5 +29,7 @@ def plot_run(run: Path, output: Path) -> None:
     rows = read_metrics(metrics) if metrics.is_file() else []
     if not rows:
         raise UserError(f"{metrics}: has no metrics to plot; train first")
-    plot(rows, number_in(run / "config.yaml", "kl_target"), str(run), output)
+    config = run / "config.yaml"
+    has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
+    plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output)
     print(f"plot: {output}")

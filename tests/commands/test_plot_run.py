@@ -19,7 +19,9 @@ def test_the_line_of_the_target_comes_from_the_runs_configuration(tmp_path, monk
     assert plot_run.main(["--run", str(tmp_path)]) == 0
     (tmp_path / "config.yaml").write_text("kl_target: 0.07\n")
     assert plot_run.main(["--run", str(tmp_path)]) == 0
-    assert targets == [None, 0.07]
+    (tmp_path / "config.yaml").write_text("kl_target: 0.07\nkl_rate: 0\n")
+    assert plot_run.main(["--run", str(tmp_path)]) == 0
+    assert targets == [None, 0.07, None]  # a fixed coefficient has no target
 
 
 def test_a_run_without_metrics_is_exit_code_2(tmp_path, capsys):
