@@ -43,7 +43,7 @@ from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
-from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -279,8 +279,11 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
         reward = reward and reward.to(options.device)
     elif run:
         logger.info("no score: the run's reward asks the classifier that --no_intent leaves out")
-    penalty = run.config.truncation_penalty if run else 0.0
-    judges = measure.judges_of(Scorer(reward, truncation_penalty=penalty) if reward else None)
+    scorer = None
+    if run and reward:
+        rules = ScoringRules(run.config.on_reward_error == "skip", run.config.reward_timeout_s)
+        scorer = Scorer(reward, rules, run.config.truncation_penalty)
+    judges = measure.judges_of(scorer)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:

@@ -219,7 +219,12 @@ class PPOKeys(Settings):
     opti_eps: float = Field(1e-5, gt=0, description="epsilon of Adam")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
-    gamma: float = Field(0.99, ge=0, le=1, description="discount factor per response token")
+    gamma: float = Field(
+        0.99,
+        ge=0,
+        le=1,
+        description=f"discount factor per response token; no effect on {' and '.join(estimators.names('needs_groups'))}",
+    )
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: float = Field(
@@ -259,11 +264,13 @@ class RewardKeys(Settings):
     kl_rate: float = Field(0.1, ge=0, description="step size of the controller; 0: kl_coef stays fixed")
     kl_clip: float = Field(0.2, gt=0, description="limit of the controller's relative error")
     kl_hold: bool = Field(True, description="the coefficient does not fall before the KL has reached its target once")
-    kl_coef_max: float | None = Field(10.0, gt=0, description="upper bound of the coefficient; null: none")
+    kl_coef_max: float | None = Field(
+        10.0, gt=0, description="the controller does not raise the coefficient beyond it; null: no bound"
+    )
     kl_in: Literal["reward", "loss"] = Field(
         "reward",
         description="reward: the sampled log-ratio of each token is subtracted from its reward; loss: the exact KL over the "
-        "vocabulary is added to the loss, beside advantages that may be whitened",
+        "vocabulary (with top_k or top_p: over the kept tokens) is added to the loss, beside advantages that may be whitened",
     )
     truncation_penalty: float = Field(
         0.0, ge=0, description="amount subtracted from the score of a response that was cut at max_new_tokens"
@@ -368,8 +375,6 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
                 f"rollout_batch_size: {self.rollout_batch_size} responses cannot be divided into {n} per prompt "
                 f"(num_responses_per_prompt); use a multiple of {n}"
             )
-        if self.kl_coef_max is not None and self.kl_coef > self.kl_coef_max:
-            raise ValueError(f"kl_coef: {self.kl_coef:g} is above kl_coef_max {self.kl_coef_max:g}; raise kl_coef_max")
         if self.kl_in == "loss" and (self.use_deepspeed or self.ref_ds_config):
             key = "use_deepspeed" if self.use_deepspeed else "ref_ds_config"
             raise ValueError(

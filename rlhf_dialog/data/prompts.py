@@ -15,6 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, cut_at_separator, fit_turns, render_target, without
 from rlhf_dialog.data.sources import DialogueRecord, load_records
+from rlhf_dialog.data.sources.messages import filled
+from rlhf_dialog.data.sources.rows import ID_KEYS
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -43,9 +45,11 @@ def load_prompts(
     if turn_separator not in (None, CHAT_TEMPLATE):
         kept = _without_separator(kept, str(turn_separator), f"{data_path}, {split}")
     prompts: list[Dialogue] = []
+    first: dict[str, int] = {}  # the number of the first prompt with an id
     for number, record in kept.items():
+        dialogue = first.setdefault(ident, number) if (ident := _ident(record)) else number
         for prompt in _prompts_of(record, context_size, min_context_size):
-            prompt.meta |= {"split": split, "index": len(prompts), "dialogue": number}
+            prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
             prompts.append(prompt)
     if not prompts:
         longest = max((len(record.turns) for record in kept.values()), default=0)
@@ -56,6 +60,12 @@ def load_prompts(
             f"{needed}; lower min_context_size, turn drop_overlap off, or use other data"
         )
     return prompts
+
+
+def _ident(record: DialogueRecord) -> str | None:
+    """What the prompts of one dialogue share, where each row of the data is a prompt; None where a row does not say it."""
+    key = filled(ID_KEYS, record.meta) if record.is_prompt else None
+    return None if key is None else repr(record.meta[key])
 
 
 def _without_separator(records: dict[int, DialogueRecord], separator: str, where: str) -> dict[int, DialogueRecord]:

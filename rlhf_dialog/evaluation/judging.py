@@ -33,6 +33,8 @@ def notes(
             f"The judge {judge_path} is the same model as the reward's own act classifier: the acts have no independent "
             "judge. Train another one on other dialogues (configs/judge_dailydialog_small.yaml)."
         )
+    elif judges.judge and judges.intent and same_weights(judges.judge.model, judges.intent.model):
+        found.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
     elif not judges.judge and judges.intent in classifiers_of(judges):
         found.append(
             "The acts (intent_accuracy, intent_macro_f1) are judged by the reward's own act classifier; name one that the "

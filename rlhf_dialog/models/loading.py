@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.activations import NewGELUActivation
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.cpu_linear import use_onednn
@@ -29,6 +30,7 @@ from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, wa
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
+WIDE_PROBE = "".join(map(chr, range(32, 127))) + " Où est la gare ? Grüße — «да» 你好 🙂\n"
 
 
 @dataclass
@@ -217,7 +219,8 @@ def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) 
     except UserError:
         logger.info("ref_model: '%s' has no tokenizer, so it is used without a comparison", config.ref_model)
         return
-    theirs, ours = (words(PROBE, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
+    probes = [PROBE, WIDE_PROBE, *([] if config.turn_separator == CHAT_TEMPLATE else [f" a {config.turn_separator}"])]
+    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
     if theirs != ours:
         raise UserError(
             f"ref_model: the tokenizer of '{config.ref_model}' gives other token ids than that of model_path "

@@ -53,9 +53,14 @@ CHANGES = (
     ),
     Change(
         2,
-        "the end of a response: a separator that is not a token of its own is found in the text, also where the tokenizer "
-        "merges it with the space before it",
+        "the turn_separator: one that the tokenizer merges with the space before it ends a response; one inside a turn is "
+        "replaced by a space (other separators: no change)",
         lambda config: config.turn_separator != "chat_template",
+    ),
+    Change(
+        2,
+        "the chat template: special tokens inside a turn are replaced by a space (turns without them: no change)",
+        lambda config: config.turn_separator == "chat_template",
     ),
 )
 REVISION = max(change.revision for change in CHANGES)

@@ -240,9 +240,11 @@ def _error(difference: Tensor, huber_delta: float | None) -> Tensor:
 class AdaptiveKLController:
     """Adapts the KL coefficient to keep the KL per token near a target (Ziegler et al. 2019, section 2.2).
 
-    With `hold` the coefficient does not fall before the KL, which starts at 0, has reached the target once. `kl_coef_max`
-    bounds it; None: no bound.
+    With `hold` the coefficient does not fall before the KL, which starts at 0, has reached the target once. It does not grow
+    beyond `kl_coef_max`; None: no bound.
     """
+
+    BELOW = 4  # updates in a row at or below the target, after which a KL that was above it counts as brought down
 
     def __init__(
         self,
@@ -256,35 +258,44 @@ class AdaptiveKLController:
         self.kl_coef, self.kl_target, self.kl_rate, self.kl_clip = kl_coef, kl_target, kl_rate, kl_clip
         self.hold, self.kl_coef_max = hold, math.inf if kl_coef_max is None else kl_coef_max
         self.reached = False  # whether the KL was at its target once
-        self.num_above, self.kl_coef_below = (
-            0,
-            kl_coef,
-        )  # updates in a row with the KL above its target; coefficient before
+        self.num_above = 0  # updates with the KL above its target, and
+        self.num_below = 0  # since then, in a row, not above it
+        self.kl_coef_below = kl_coef  # the coefficient before them
 
     def update(self, kl: float) -> float:
         """Move the coefficient once, by at most kl_rate * kl_clip of itself, and return it; `kl` is in nats per token."""
         self.reached = self.reached or kl >= self.kl_target
-        if kl <= self.kl_target:
-            self.num_above, self.kl_coef_below = 0, self.kl_coef
-        else:
-            self.num_above += 1
+        self._count(kl)
         if self.reached or not self.hold:
             error = max(-self.kl_clip, min(self.kl_clip, (kl - self.kl_target) / self.kl_target))
-            self.kl_coef = min(self.kl_coef * (1 + self.kl_rate * error), self.kl_coef_max)
+            self.kl_coef = min(self.kl_coef * (1 + self.kl_rate * error), max(self.kl_coef, self.kl_coef_max))
         return self.kl_coef
+
+    def _count(self, kl: float) -> None:
+        self.num_below = 0 if kl > self.kl_target else self.num_below + 1
+        if self.num_below == 0:
+            self.num_above += 1
+        elif self.num_above == 0 or self.num_below >= self.BELOW:
+            self.num_above, self.kl_coef_below = 0, self.kl_coef
 
     @property
     def growth(self) -> float:
-        """The factor by which the coefficient grew since the KL was last at or below its target."""
+        """The factor by which the coefficient grew since the KL was last brought down to its target."""
         return self.kl_coef / self.kl_coef_below if self.kl_coef_below else 1.0
 
+    @property
+    def at_its_bound(self) -> bool:
+        """Whether the coefficient cannot grow any more."""
+        return self.kl_coef >= self.kl_coef_max
+
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("kl_coef", "reached", "num_above", "kl_coef_below")}
+        return {name: getattr(self, name) for name in ("kl_coef", "reached", "num_above", "num_below", "kl_coef_below")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a stored state; an early one holds the coefficient alone."""
         self.kl_coef = self.kl_coef_below = state["kl_coef"]
-        self.reached, self.num_above = state.get("reached", False), state.get("num_above", 0)
+        self.reached = state.get("reached", False)
+        self.num_above, self.num_below = state.get("num_above", 0), state.get("num_below", 0)
         self.kl_coef_below = state.get("kl_coef_below", self.kl_coef)
 
 

@@ -185,13 +185,31 @@ class PPOTrainer:
         credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt)
         advantages_of = getattr(ppo, config.estimator.advantages)
         rollout.advantages, rollout.returns = advantages_of(paid, penalties, values, mask, credit)
-        if config.use_adv_normalize:
+        num_flat, all_flat = self._flat_groups(paid, mask, credit)
+        if config.use_adv_normalize and not all_flat:
             rollout.advantages = ppo.whiten(rollout.advantages, mask, total)
         if config.estimator.needs_groups:
-            return {"ppo/flat_groups": int(total(ppo.flat_groups(paid, mask, credit)))}
+            return {"ppo/flat_groups": num_flat}
         if not config.estimator.needs_critic:
             return {}
         return {"ppo/explained_variance": ppo.explained_variance(values, rollout.returns, mask, total).item()}
+
+    def _flat_groups(self, paid: torch.Tensor, mask: torch.Tensor, credit: ppo.Credit) -> tuple[int, bool]:
+        """The number of groups whose responses are all paid the same, and whether that are all groups.
+
+        Then only the KL penalties are left in the advantages, and whitening would blow them up to full size.
+        """
+        if not self.config.estimator.needs_groups:
+            return 0, False
+        groups = len(paid) / credit.num_responses_per_prompt
+        num_flat, num_groups = map(int, self.world.sum_of([ppo.flat_groups(paid, mask, credit).item(), groups]))
+        if num_flat == num_groups:
+            logger.warning(
+                "iteration %d: the %d responses to each prompt have equal scores, for all %d prompts; there is nothing to learn "
+                "from them but the KL",
+                *(self.iteration + 1, credit.num_responses_per_prompt, num_groups),
+            )
+        return num_flat, num_flat == num_groups
 
     def _set_targets(self, rollout: Rollout) -> None:
         """Set the targets of the critic: the returns, normalised where `value_norm` is used."""
@@ -220,12 +238,16 @@ class PPOTrainer:
                 "tokenizer and the prompts belong together",
                 kl,
             )
-        num_above, growth = self.kl.num_above, self.kl.growth
-        if num_above >= 16 and num_above & (num_above - 1) == 0 and growth >= 1.5:
+        controller = self.kl
+        num_above, is_new = controller.num_above, controller.num_below == 0
+        if not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
+            return
+        if controller.at_its_bound or controller.growth >= 1.5:
+            bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""
             logger.warning(
-                "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g: lower lr, or "
+                "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: lower lr, or "
                 "raise rollout_batch_size",
-                *(self.config.kl_target, num_above, growth, self.kl.kl_coef),
+                *(self.config.kl_target, num_above, controller.growth, controller.kl_coef, bound),
             )
 
     @property

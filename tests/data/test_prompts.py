@@ -74,6 +74,14 @@ def test_references_and_meta_of_a_dialogue(tmp_path):
     assert second.meta == {"topic": "tea", "split": "train", "index": 1, "dialogue": 0}
 
 
+def test_prompts_with_an_id_are_of_one_dialogue(tmp_path):
+    rows = [
+        {"dialog_id": ident, "prompt": [f"a{i}"], "reference": "b"} for i, ident in enumerate((7, "x", 7, None, "x", 9))
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert [p.meta["dialogue"] for p in load_prompts(str(tmp_path / "mine.jsonl"), "train")] == [0, 1, 0, 3, 1, 5]
+
+
 def test_system_messages_are_no_turns(tmp_path):
     said = [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     (tmp_path / "mine.jsonl").write_text(json.dumps({"messages": said}))

@@ -65,6 +65,10 @@ def test_nothing_is_said_of_acts_that_nobody_judges_or_that_the_reward_does_not_
     assert len(notes(PROMPTS, without, None, [])) == 1
     without.intent = Intent(another)
     assert len(notes(PROMPTS, without, None, [])) == 1
+    without.judge = Intent(another)
+    assert notes(PROMPTS, without, another, [])[1].endswith(
+        "is the same model as the classifier of intent_accuracy: it adds nothing."
+    )
     of_the_reward = judges_of(Scorer(Intent(another)))
     assert len(notes(PROMPTS, of_the_reward, None, [])) == 2
     assert len(notes([Dialogue(["a"])], of_the_reward, None, [])) == 1

@@ -115,8 +115,31 @@ def renamed(tokenizer):
     return tokenizer
 
 
-def test_a_reference_with_other_token_ids_is_refused(tmp_path):
-    path, other = save(tmp_path / "lm"), save(tmp_path / "ref", tokenizer=renamed(byte_tokenizer()))
+def swapped(tokenizer, first, second):
+    """The same tokenizer with the ids of two bytes exchanged."""
+    vocab = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    tokenizer.backend_tokenizer.model = BPE(vocab=vocab, merges=[])
+    return tokenizer
+
+
+def with_another_end():
+    tokenizer = byte_tokenizer(separator_token=False)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda: renamed(byte_tokenizer()),
+        lambda: swapped(byte_tokenizer(), "Ã", "Ð"),  # bytes of é and of я
+        lambda: swapped(byte_tokenizer(), "Q", "7"),
+        with_another_end,
+    ],
+)
+def test_a_reference_with_other_token_ids_is_refused(tmp_path, own):
+    path, other = save(tmp_path / "lm"), save(tmp_path / "ref", tokenizer=own())
     with pytest.raises(UserError, match=r"ref_model: the tokenizer of '.*ref' gives other token ids .*two different"):
         load_models(settings(path, ref_model=other), CPU)
 

@@ -22,7 +22,10 @@ from rlhf_dialog.runs import formulas, identity
         ({"truncation_penalty": 0.1, "eval_interval": 2}, "eval/score", True),
         ({"reward_class": {"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}]}}}, "LengthMatch", True),
         ({}, "LengthMatch", False),
-        ({"turn_separator": "chat_template"}, "the end of a response", False),
+        ({}, "the turn_separator", True),
+        ({}, "the chat template", False),
+        ({"turn_separator": "chat_template"}, "the turn_separator", False),
+        ({"turn_separator": "chat_template"}, "the chat template", True),
     ],
 )
 def test_a_run_hears_of_the_formulas_that_it_uses(keys, word, is_named):

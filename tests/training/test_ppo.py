@@ -336,9 +336,16 @@ def test_kl_coefficient_is_held_until_the_target_was_reached_once(hold):
 def test_kl_coefficient_has_a_bound_and_its_growth_is_known():
     controller = ppo.AdaptiveKLController(kl_coef=0.2, kl_rate=1.0, kl_clip=0.5, kl_coef_max=1.0)
     assert [controller.update(9.0) for _ in range(6)][2:] == pytest.approx([0.2 * 1.5**3, 1.0, 1.0, 1.0])
-    assert (controller.num_above, controller.growth) == (6, pytest.approx(5))
-    controller.update(0.05)
+    assert (controller.num_above, controller.growth, controller.at_its_bound) == (6, pytest.approx(5), True)
+    for _ in range(3):  # a dip of three iterations does not bring it down
+        controller.update(0.05)
+    controller.update(9.0)
+    assert (controller.num_above, controller.growth) == (7, pytest.approx(5))
+    for _ in range(4):
+        controller.update(0.05)
     assert (controller.num_above, controller.growth) == (0, 1)
+    above = ppo.AdaptiveKLController(kl_coef=3.0, kl_rate=1.0, kl_clip=0.5, kl_coef_max=1.0)
+    assert [above.update(kl) for kl in (9.0, 0.0, 9.0)] == [3.0, 1.5, 1.5]  # as the user set it, but no higher
 
 
 def test_kl_controller_defaults_and_state():

@@ -348,6 +348,16 @@ def test_groups_without_spread_are_counted():
     assert "ppo/flat_groups" not in make_trainer().step()
 
 
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
+def test_penalties_alone_are_not_blown_up_to_full_size(estimator, caplog):
+    """With equal scores everywhere the advantages are KL noise; whitened, they would have a deviation of 1."""
+    keys = {"advantage_estimator": estimator, "kl_coef": 0.01, "ref_seed": 3, "ref_model": "another"}
+    trainer = make_trainer(Holes(range(64), 0.5), rollout_batch_size=8, **keys)
+    assert trainer.step()["ppo/flat_groups"] == 2
+    assert 0 < trainer.rollout.advantages.abs().max() < 0.05
+    assert "iteration 1: the 4 responses to each prompt have equal scores, for all 2 prompts" in caplog.text
+
+
 # -- counting
 
 
@@ -490,6 +500,14 @@ def test_a_kl_that_does_not_come_down_is_reported_at_16_32_64_iterations(caplog)
         "KL above its target (1e-09) for 16 iterations although the coefficient grew 2.2-fold, now 0.437: lower lr, or raise "
         "rollout_batch_size"
     )
+
+
+def test_a_coefficient_at_its_bound_is_reported_although_it_cannot_grow(caplog):
+    trainer = make_trainer(kl_coef=4.9, kl_target=1e-9, kl_rate=1.0, kl_clip=0.05, kl_coef_max=5.0)
+    for _ in range(16):
+        trainer.kl.update(0.5)
+    trainer._watch_kl(0.5)
+    assert "grew 1.0-fold, now 5, which is its bound kl_coef_max: lower lr" in caplog.text
 
 
 def test_a_start_far_from_the_reference_is_reported(caplog):

@@ -41,8 +41,8 @@ FORMULAS = """
   - the losses: a token weighs the same in every minibatch, however long its response is
   - the value normaliser: computed in double precision
   - LengthMatch: the value of the nearest reference, not of the first
-  - the end of a response: a separator that is not a token of its own is found in the text, also where the tokenizer merges \
-it with the space before it
+  - the turn_separator: one that the tokenizer merges with the space before it ends a response; one inside a turn is \
+replaced by a space (other separators: no change)
   - kl_hold is new: kept at false
   - kl_coef_max is new: kept at null"""
 
@@ -70,6 +70,12 @@ def test_its_new_checkpoint_is_continued_without_a_notice_and_with_the_same_mean
     assert "earlier version" not in caplog.text
     assert "kl_hold" not in caplog.text
     assert numbers(run_folder / "metrics.jsonl")[-1]["objective/kl_coef"] == pytest.approx(0.2 * 0.98**5)
+
+
+def test_a_coefficient_above_the_new_bound_goes_on(run_folder):
+    assert main(["--config", str(OLD / "run.yaml"), "--resume", "--kl_coef", "12"]) == 0
+    assert main(["--config", str(OLD / "run.yaml"), "--experiment_name", "new", "--kl_coef", "12"]) == 0
+    assert [line["objective/kl_coef"] for line in numbers(run_folder.parent / "new" / "metrics.jsonl")] == [12.0] * 4
 
 
 def test_a_new_key_that_the_user_sets_is_obeyed(run_folder):
