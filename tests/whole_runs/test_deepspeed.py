@@ -157,7 +157,7 @@ def test_another_world_size_or_stage_is_refused_and_weights_can_be_taken(ppo, tm
     (RUN / "checkpoints/iter_000002/policy_rank1.safetensors").unlink()
     first = ppo(2, *two, "--resume")[0]
     assert first[0] == 2
-    assert "is damaged or does not fit this run" in first[2]
+    assert "is damaged" in first[2]
 
 
 @pytest.mark.parametrize("gather", ["true", "false"])
