@@ -69,7 +69,8 @@ def locked(folder: Path) -> Iterator[None]:
         ended.set()
         pulse.join()
         with contextlib.suppress(OSError):
-            path.unlink()
+            if _is_this_file(handle, path):  # else the folder was moved, and the file is that of a later run
+                path.unlink()
         with contextlib.suppress(OSError):
             for one in created:
                 one.rmdir()  # which does nothing unless it is empty

@@ -53,6 +53,14 @@ def test_a_lock_goes_after_an_error_too_and_an_empty_folder_with_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_lock_of_a_later_run_in_the_place_of_a_moved_folder_stays(tmp_path):
+    with locked(tmp_path / "ppo"):
+        (tmp_path / "ppo").rename(tmp_path / "old")
+        (tmp_path / "ppo").mkdir()
+        write_lock(tmp_path / "ppo", 7, host="pod-2", silence=0)
+    assert json.loads((tmp_path / "ppo" / LOCK).read_text())["pid"] == 7
+
+
 HOLD = """
 import sys
 from pathlib import Path
