@@ -61,7 +61,11 @@ class JsonlTracker:
             raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
 
     def _check_present(self) -> None:
-        if not self.path.exists() or os.fstat(self._handle).st_nlink == 0:
+        try:
+            is_present = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
+        except OSError:
+            is_present = False
+        if not is_present:
             raise UserError(
                 f"{self.path}: was removed or moved while the run was writing to it; leave the run folder in its place until "
                 "the run has ended"

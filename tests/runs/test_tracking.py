@@ -356,6 +356,19 @@ def test_a_run_folder_that_was_removed_is_the_users_error(tmp_path):
     trackers.close()
 
 
+def test_a_run_folder_that_was_moved_and_copied_back_is_the_users_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    trackers = Trackers(config(), tmp_path / "run")
+    trackers.log(1, METRICS)
+    (tmp_path / "run").rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "run")
+    with pytest.raises(UserError, match=r"run/metrics\.jsonl: was removed or moved while the run was writing to it"):
+        trackers.log(2, METRICS)
+    for name in ("old", "run"):
+        assert len((tmp_path / name / "metrics.jsonl").read_bytes().splitlines()) == 1
+    trackers.close()
+
+
 def test_a_line_is_completed_once(tmp_path):
     trackers = Trackers(config(), tmp_path)
     trackers.log(1, {"iteration": 1})
