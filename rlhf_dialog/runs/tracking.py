@@ -120,12 +120,18 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """The metrics of a line; None if it is not UTF-8, not JSON, or has no iteration."""
+    """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is not a number or null."""
     try:
         row = json.loads(line.decode("utf-8"))
-        return row if isinstance(row["iteration"], int) else None
-    except (ValueError, TypeError, LookupError, RecursionError):
+        is_whole = type(row["iteration"]) is int and all(map(_is_value, row.values()))
+        return row if is_whole else None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
+
+
+def _is_value(value: object) -> bool:
+    """Whether it is null, or a number that fits a float."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
 def _damaged(path: Path, whole: int, fault: str) -> UserError:
