@@ -38,8 +38,12 @@ class JsonlTracker:
     """`metrics.jsonl`, one object per line, written immediately in every iteration; non-finite numbers are null."""
 
     def __init__(self, path: Path):
+        """Raises UserError when the file cannot be opened."""
         self.path = path
-        self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
+        try:
+            self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}; move it away, and start again") from error
         self._handle = self.file.fileno()
         self.step = 0  # of the last line
         self.is_whole = True  # false after a failure in the middle of a line

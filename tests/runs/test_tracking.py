@@ -64,6 +64,11 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
     assert read_metrics(tmp_path / "m.jsonl") == [{"iteration": 1, "a": 0.5, "b": 2.0, "c": 3}]
 
 
+def test_a_folder_in_the_place_of_the_file_is_the_users_error(tmp_path):
+    with pytest.raises(UserError, match=r": cannot be written: Is a directory; move it away"):
+        JsonlTracker(tmp_path)
+
+
 def test_a_file_that_exists_is_continued(tmp_path):
     for iteration in (1, 2):
         tracker = JsonlTracker(tmp_path / "m.jsonl")
