@@ -30,10 +30,10 @@ def chosen_checkpoint(checkpoints: Path, name: str | None) -> Path | None:
     """
     if name is None:
         return newest_checkpoint(checkpoints)
-    number = re.fullmatch(r"(?:iter_)?([0-9]+)", name)
+    number = re.fullmatch(r"(?:iter_)?([0-9]{1,250})", name)
     found = [one for one in checkpoints_of(checkpoints) if number and iteration_of(one) == int(number[1])]
     if not found:
-        raise UserError(f"--resume_from: {name!r} is not a checkpoint in {checkpoints}; {_there(checkpoints)}")
+        raise UserError(f"--resume_from: {name[:250]!r} is not a checkpoint in {checkpoints}; {_there(checkpoints)}")
     return found[0]
 
 
