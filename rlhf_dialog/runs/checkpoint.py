@@ -207,7 +207,7 @@ def load_checkpoint(
     by another number of processes (`world_size_of`). Raises UserError when there is no checkpoint, or when it does not fit.
     """
     source, state = read_state(folder, source)
-    with damage_told(source):
+    with damage_told(source, way_back):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
             raise UserError(f"{source}: has optimizers of {sorted(saved)}, but this run has {sorted(ours)}")
