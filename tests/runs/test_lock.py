@@ -126,6 +126,42 @@ def test_a_lock_that_a_kill_left_half_written_is_stale(tmp_path, text):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
+ODD = {
+    "a heartbeat without end": '"pid": 7, "heartbeat": 1e400',
+    "a heartbeat of 4,000 digits": f'"pid": 7, "heartbeat": {"1" * 4000}',
+    "a heartbeat before the epoch": '"pid": 7, "heartbeat": -1',
+    "a process of 22 digits": f'"pid": {2**70}',
+    "a process without end": '"pid": 1e400',
+    "no process": '"pid": 0',
+}
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "pod-1"])
+@pytest.mark.parametrize("numbers", ODD)
+def test_a_lock_with_impossible_numbers_is_stale(tmp_path, numbers, host):
+    text = f'{{"host": "{host}", "process_start": "1", "since": "then", {ODD[numbers]}}}'
+    (tmp_path / LOCK).write_text(text)
+    check_unlocked(tmp_path)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
+def test_a_heartbeat_more_than_ten_minutes_in_the_future_is_stale(tmp_path, caplog):
+    caplog.set_level("INFO", "rlhf_dialog")
+    write_lock(tmp_path, ended_process(), host="pod-1", silence=-30 * 60 - 30)
+    check_unlocked(tmp_path)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+    assert "on pod-1, which used it since then, has a clock 30 minutes ahead; its lock is replaced" in caplog.text
+
+
+def test_a_heartbeat_a_little_in_the_future_is_of_a_running_process(tmp_path):
+    write_lock(tmp_path, ended_process(), host="pod-1", silence=-100)
+    said = r"in use by process \d+ on pod-1 .*heard of 0 s ago.*free in (700|69\d) s: start again then"
+    with pytest.raises(UserError, match=said), locked(tmp_path):
+        pass
+
+
 def test_another_host_that_was_heard_of_lately_is_refused_until_then(tmp_path):
     write_lock(tmp_path, ended_process(), host="pod-1", silence=100)
     said = r"in use by process \d+ on pod-1 .*heard of 10\d s ago.*free in (50\d|49\d) s: start again then, or remove .*\.lock"
