@@ -25,6 +25,7 @@ from rlhf_dialog.runs.checkpoint import (
     save_agent,
 )
 from rlhf_dialog.runs.identity import model_fingerprint
+from rlhf_dialog.runs.verification import verify
 
 logger = logging.getLogger(__name__)
 DESCRIPTION = """Export a checkpoint of a run as an agent, for example after an interruption: a folder with model, tokenizer,
@@ -34,6 +35,7 @@ The model that the run started from is read from the config.yaml of the checkpoi
 is not trusted: the model and its tokenizer must be local folders, pickles are not read and their code is not run. --trust_config
 allows what the configuration allows."""
 PATHS = {"model_path": "--model_path", "env.args.tokenizer_path": "--tokenizer_path"}
+READ = ("config.yaml", "policy.safetensors")  # of a checkpoint, besides trainer.json
 PERMISSIONS = ("trust_remote_code", "allow_pickle_weights")
 UNUSED = {
     "reward_class": {"id": "LengthMatch"},
@@ -84,6 +86,7 @@ def export(
     is not empty.
     """
     source, state = read_state(run / "checkpoints", _chosen(run, checkpoint))
+    verify(source, state, names=READ, option="--checkpoint")
     config = _read_config(source / "config.yaml", named or {}, trust)
     with new_folder(output) as folder:
         policy, tokenizer = _load_policy(config, source, state)
@@ -101,12 +104,12 @@ def _chosen(run: Path, checkpoint: str | None) -> Path:
         raise UserError(f"--run: '{run}' {reason}; choose another run folder, e.g. run_results/first")
     if checkpoint is None:
         return newest_checkpoint(folder) or found[-1]
-    number = re.fullmatch("(?:iter_)?([0-9]+)", checkpoint)
+    number = re.fullmatch("(?:iter_)?([0-9]{1,250})", checkpoint)
     for path in found:
         if number and iteration_of(path) == int(number[1]):
             return path
     names = ", ".join(path.name for path in found)
-    raise UserError(f"--checkpoint: there is no '{checkpoint}' in {folder}; choose one of {names}")
+    raise UserError(f"--checkpoint: there is no '{checkpoint[:250]}' in {folder}; choose one of {names}")
 
 
 def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:

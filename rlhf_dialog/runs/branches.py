@@ -2,18 +2,20 @@
 
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import (
-    best_checkpoint,
+    best_iteration,
     checkpoints_of,
     damage_told,
     iteration_of,
     mark_best,
     newest_checkpoint,
+    usable_best,
 )
 from rlhf_dialog.runs.tracking import cut_metrics, first_fault, last_iteration
 
@@ -28,10 +30,10 @@ def chosen_checkpoint(checkpoints: Path, name: str | None) -> Path | None:
     """
     if name is None:
         return newest_checkpoint(checkpoints)
-    number = re.fullmatch(r"(?:iter_)?([0-9]+)", name)
+    number = re.fullmatch(r"(?:iter_)?([0-9]{1,250})", name)
     found = [one for one in checkpoints_of(checkpoints) if number and iteration_of(one) == int(number[1])]
     if not found:
-        raise UserError(f"--resume_from: {name!r} is not a checkpoint in {checkpoints}; {_there(checkpoints)}")
+        raise UserError(f"--resume_from: {name[:250]!r} is not a checkpoint in {checkpoints}; {_there(checkpoints)}")
     return found[0]
 
 
@@ -76,7 +78,7 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
     """
     checkpoints, iteration = source.parent, iteration_of(source)
     later = [one for one in checkpoints_of(checkpoints) if iteration_of(one) > iteration]
-    best = best_checkpoint(checkpoints)
+    best = usable_best(checkpoints)
     best_is_later = best is not None and iteration_of(best) > iteration
     with damage_told(source):
         earlier = best_iteration(state)
@@ -111,17 +113,13 @@ def _keep_metrics(metrics: Path, source: Path) -> None:
     cut_metrics(metrics, iteration_of(source))
 
 
-def best_iteration(state: dict[str, Any]) -> int:
-    """The best iteration that a checkpoint knows of; -1 if there was no evaluation before it."""
-    return int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
-
-
 def restore_best(checkpoints: Path, iteration: int) -> None:
     """Point `best` at the checkpoint of `iteration` (-1: no earlier evaluation), if it still exists. Raises OSError."""
     if iteration in map(iteration_of, checkpoints_of(checkpoints)):
         mark_best(checkpoints, iteration)
         return
-    (checkpoints / "best").unlink(missing_ok=True)
+    with suppress(IsADirectoryError):
+        (checkpoints / "best").unlink(missing_ok=True)
     if iteration >= 0:
         logger.warning("the best checkpoint so far, of iteration %d, no longer exists", iteration)
 

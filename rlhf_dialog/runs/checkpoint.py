@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,10 @@ def save_checkpoint(
         if best:
             mark_best(folder, state["iteration"])
         branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
-        kept = usable_best(folder)
+        kept = repair_best(folder, state)
         is_known = kept is not None or not (folder / "best").exists()
         for old in branch[: -config.keep_checkpoints] if is_known else ():
-            if old != kept:
+            if old != kept and iteration_of(old) != best_iteration(state):
                 remove_whole(old)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error}") from error
@@ -89,8 +89,37 @@ def save_checkpoint(
 
 
 def mark_best(folder: Path, iteration: int) -> None:
-    """Point `folder`/best at the checkpoint of `iteration`. Raises OSError when it cannot be written."""
-    replace_text(folder / "best", f"iter_{iteration:06d}")
+    """Point `folder`/best at the checkpoint of `iteration`; a folder of that name stays, and `usable_best` warns of it.
+
+    Raises OSError when the pointer cannot be written.
+    """
+    with suppress(IsADirectoryError):
+        replace_text(folder / "best", f"iter_{iteration:06d}")
+
+
+def best_iteration(state: dict[str, Any]) -> int:
+    """The best iteration that a checkpoint knows of; -1 if there was no evaluation before it."""
+    return int(((state.get("validation") or {}).get("best") or {"iteration": -1})["iteration"])
+
+
+def repair_best(folder: Path, state: dict[str, Any]) -> Path | None:
+    """The best checkpoint; a pointer that differs from the record in `state` is written again, with a warning.
+
+    The pointer counts where the recorded checkpoint is that of `state` itself (its best may not be marked yet) or does not exist,
+    and where it names a later one. Raises OSError when the pointer cannot be written.
+    """
+    iteration, pointer = best_iteration(state), folder / "best"
+    recorded = next((one for one in checkpoints_of(folder) if iteration_of(one) == iteration), None)
+    named = usable_best(folder)
+    is_damaged = named is None and os.path.lexists(pointer)
+    is_later = named is not None and named.is_dir() and iteration_of(named) > state["iteration"]
+    if recorded is None or recorded == named or (not is_damaged and (is_later or iteration == state["iteration"])):
+        return named
+    if not is_damaged:
+        found = f"names {named.name}" if named else "is missing"
+        logger.warning("%s: %s, but %s is the best checkpoint so far; corrected", pointer, found, recorded.name)
+    mark_best(folder, iteration)
+    return recorded
 
 
 def finish_saving(folder: Path) -> None:
@@ -178,7 +207,7 @@ def load_checkpoint(
     by another number of processes (`world_size_of`). Raises UserError when there is no checkpoint, or when it does not fit.
     """
     source, state = read_state(folder, source)
-    with damage_told(source):
+    with damage_told(source, way_back):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
             raise UserError(f"{source}: has optimizers of {sorted(saved)}, but this run has {sorted(ours)}")

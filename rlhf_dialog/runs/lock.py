@@ -69,7 +69,8 @@ def locked(folder: Path) -> Iterator[None]:
         ended.set()
         pulse.join()
         with contextlib.suppress(OSError):
-            path.unlink()
+            if _is_this_file(handle, path):  # else the folder was moved, and the file is that of a later run
+                path.unlink()
         with contextlib.suppress(OSError):
             for one in created:
                 one.rmdir()  # which does nothing unless it is empty
@@ -109,9 +110,11 @@ def _replace_owner(folder: Path, path: Path, handle: int, has_kernel_lock: bool)
             "%s: process %d, which used it since %s, has ended; its lock is replaced", folder, owner.pid, owner.since
         )
     elif owner:
+        minutes = int((owner.silence or 0) / 60)
+        reason = f"has been silent for {minutes} minutes" if minutes >= 0 else f"has a clock {-minutes} minutes ahead"
         logger.info(
-            "%s: process %d on %s, which used it since %s, has been silent for %d minutes; its lock is replaced",
-            *(folder, owner.pid, owner.host, owner.since, (owner.silence or 0) // 60),
+            "%s: process %d on %s, which used it since %s, %s; its lock is replaced",
+            *(folder, owner.pid, owner.host, owner.since, reason),
         )
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     ours = Owner(os.getpid(), socket.gethostname(), _start_of(os.getpid()) or "", now, int(time.time()))
@@ -146,16 +149,15 @@ def _is_this_file(handle: int, path: Path) -> bool:
 
 
 def _read_owner(path: Path) -> Owner | None:
-    """The owner in the lock file; None if there is none, or if a kill left it incomplete."""
+    """The owner in the lock file; None if there is none, if a kill left it incomplete, or if its numbers are impossible."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        beat = found.get("heartbeat")
-        return Owner(
-            *(int(found["pid"]), str(found["host"]), str(found["process_start"]), str(found["since"])),
-            heartbeat=None if beat is None else int(beat),
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pid, beat = int(found["pid"]), found.get("heartbeat")
+        heartbeat = None if beat is None else int(beat)
+        owner = Owner(pid, str(found["host"]), str(found["process_start"]), str(found["since"]), heartbeat)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+    return owner if 0 < pid < 1 << 31 and 0 <= (heartbeat or 0) < 1 << 53 else None
 
 
 def _has_ended(owner: Owner) -> bool:
@@ -164,8 +166,11 @@ def _has_ended(owner: Owner) -> bool:
 
 
 def _is_silent(owner: Owner) -> bool:
-    """Whether a process on another host, which cannot be looked up from here, has not been heard of for too long."""
-    return owner.host != socket.gethostname() and owner.silence is not None and owner.silence > SILENCE
+    """Whether a process on another host, which cannot be looked up from here, has not been heard of for too long.
+
+    A heartbeat as far in the future counts too: the clock of one of the hosts is wrong, or the file was changed.
+    """
+    return owner.host != socket.gethostname() and owner.silence is not None and abs(owner.silence) > SILENCE
 
 
 def _start_of(pid: int) -> str | None:
@@ -196,8 +201,8 @@ def _in_use(folder: Path, owner: Owner | None) -> UserError:
     remedy = f"or remove {folder / LOCK} if you know that it has ended"
     if owner.silence is None or _is_silent(owner):
         return UserError(f"{text}wait until it ends, {remedy}")
-    silence = max(int(owner.silence), 0)
+    silence = int(owner.silence)
     return UserError(
-        f"{text}it was heard of {silence} s ago. If it has ended, the folder is free in {SILENCE - silence} s: start again "
-        f"then, {remedy}"
+        f"{text}it was heard of {max(silence, 0)} s ago. If it has ended, the folder is free in {SILENCE - silence} s: start "
+        f"again then, {remedy}"
     )

@@ -22,13 +22,15 @@ from rlhf_dialog.distributed.zero_checkpoint import (
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import formulas, identity, reward_files
-from rlhf_dialog.runs.branches import best_iteration, chosen_checkpoint, leave_later, restore_best
+from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
+    best_iteration,
     damage_told,
     load_checkpoint,
     load_weights,
     mark_best,
     read_state,
+    repair_best,
     save_agent,
     save_checkpoint,
     usable_best,
@@ -170,10 +172,12 @@ class RunState:
         return best if missing else None
 
     def _repair_best(self, state: dict[str, Any]) -> None:
-        """Write a damaged pointer `best` again, from the checkpoint's record of the best iteration."""
+        """Write a pointer `best` that is damaged or wrong again, from the checkpoint's record of the best iteration."""
         best = self.checkpoints / "best"
         if (best.exists() or best.is_symlink()) and usable_best(self.checkpoints) is None:
             restore_best(self.checkpoints, best_iteration(state))
+        else:
+            repair_best(self.checkpoints, state)
 
     def _align_with_checkpoint(self) -> None:
         """Bring the files next to the checkpoint to its iteration."""

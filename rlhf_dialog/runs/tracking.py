@@ -38,8 +38,12 @@ class JsonlTracker:
     """`metrics.jsonl`, one object per line, written immediately in every iteration; non-finite numbers are null."""
 
     def __init__(self, path: Path):
+        """Raises UserError when the file cannot be opened."""
         self.path = path
-        self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
+        try:
+            self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {error.strerror}; move it away, and start again") from error
         self._handle = self.file.fileno()
         self.step = 0  # of the last line
         self.is_whole = True  # false after a failure in the middle of a line
@@ -61,7 +65,11 @@ class JsonlTracker:
             raise UserError(f"{name}: a metric must be a number, but the vec-info class returned {value!r:.200}")
 
     def _check_present(self) -> None:
-        if not self.path.exists() or os.fstat(self._handle).st_nlink == 0:
+        try:
+            is_present = os.path.samestat(os.fstat(self._handle), os.stat(self.path))
+        except OSError:
+            is_present = False
+        if not is_present:
             raise UserError(
                 f"{self.path}: was removed or moved while the run was writing to it; leave the run folder in its place until "
                 "the run has ended"
@@ -116,12 +124,18 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """The metrics of a line; None if it is not UTF-8, not JSON, or has no iteration."""
+    """The metrics of a line; None if it is not UTF-8, not JSON, has no iteration, or has a value that is not a number or null."""
     try:
         row = json.loads(line.decode("utf-8"))
-        return row if isinstance(row["iteration"], int) else None
-    except (ValueError, TypeError, LookupError, RecursionError):
+        is_whole = type(row["iteration"]) is int and all(map(_is_value, row.values()))
+        return row if is_whole else None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
+
+
+def _is_value(value: object) -> bool:
+    """Whether it is null, or a number that fits a float."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
 
 
 def _damaged(path: Path, whole: int, fault: str) -> UserError:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Container
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -41,45 +42,60 @@ def _seal(content: dict[str, Any]) -> str:
     return sha256_of(json.loads(json.dumps({key: value for key, value in content.items() if key != "sha256"})))
 
 
-def verify(source: Path, state: dict[str, Any], mode: str = "full") -> None:
-    """Compare the checkpoint's files with what was written; `mode` "sizes" reads only trainer.json.
+def verify(
+    source: Path,
+    state: dict[str, Any],
+    mode: str = "full",
+    names: Container[str] | None = None,
+    option: str = "--resume_from",
+) -> None:
+    """Compare the checkpoint's files, or only those of these `names`, with what was written; "sizes" reads only trainer.json.
 
     A checkpoint of an earlier version, which has no hashes, passes. Raises UserError with the file, and the checkpoint to go back
-    to.
+    to with `option`.
     """
     try:
-        fault = _fault(source, state, mode)
+        fault = _fault(source, state, mode, names)
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         fault = f"{type(error).__name__}: {error}"
     if fault:
-        raise UserError(f"{source}: is damaged: {fault}{way_back(source)}")
+        raise UserError(f"{source}: is damaged: {fault}{way_back(source, option)}")
 
 
-def _fault(source: Path, state: dict[str, Any], mode: str) -> str:
+def _fault(source: Path, state: dict[str, Any], mode: str, names: Container[str] | None = None) -> str:
     """What is wrong with the first file that differs from what was written; empty if none does."""
     if "sha256" in state and _seal(state) != state["sha256"]:
         return f"{STATE} has changed since it was written (SHA-256)"
-    for name, size in state.get("sizes", {}).items():
+    sizes, digests = (
+        {name: value for name, value in state.get(key, {}).items() if names is None or name in names}
+        for key in ("sizes", "files")
+    )
+    for name, size in sizes.items():
         path = source / name
         if not path.is_file():
             return f"{name} is missing"
         if (found := path.stat().st_size) != size:
             return f"{name} has {found} bytes, but {size} were written"
-    for name, digest in state.get("files", {}).items() if mode == "full" else ():
+    for name, digest in digests.items() if mode == "full" else ():
         if sha256_of_file(source / name) != digest:
             return f"{name} has changed since it was written (SHA-256)"
     return ""
 
 
-def way_back(source: Path) -> str:
-    """`; go back to ... with --resume_from ...`: the newest whole checkpoint before `source`, for the end of a message."""
+def way_back(source: Path, option: str = "--resume_from") -> str:
+    """`; go back to ... with --resume_from ...`: the newest whole checkpoint before `source`, for the end of a message.
+
+    `option`: that of the command for going back.
+    """
     earlier = [one for one in source.parent.glob("iter_*") if _number(one) < _number(source)]
     for one in sorted(earlier, key=_number, reverse=True):
         with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
             if not any(path.is_symlink() for path in (one, *one.iterdir())):
                 state = json.loads((one / STATE).read_text(encoding="utf-8"))
                 if state["iteration"] == _number(one) and not _fault(one, state, "full"):
-                    return f"; the newest good checkpoint before it is {one.name}: go back to it with --resume_from {one.name}"
+                    return (
+                        f"; the newest good checkpoint before it is {one.name}: go back to it with {option} {one.name}"
+                    )
     return "; there is no good checkpoint before it"
 
 

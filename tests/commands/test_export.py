@@ -1,5 +1,6 @@
 """`rlhf-dialog export`: the agent of a checkpoint is that of the run, and nothing of a found config.yaml reaches out."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -61,8 +62,14 @@ def exported(run: Path, output: str, *words: str) -> int:
 
 
 def change(path: Path, **keys) -> None:
-    """Other values of some keys of a run's YAML."""
+    """Other values of some keys of a checkpoint's YAML, as if it had been written with them."""
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | keys), encoding="utf-8")
+    record = path.with_name("trainer.json")
+    state = json.loads(record.read_text())
+    state["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    state["sizes"][path.name] = path.stat().st_size
+    del state["sha256"]
+    record.write_text(json.dumps(state))
 
 
 def refused(capsys, *words: str) -> None:
@@ -127,6 +134,7 @@ def test_a_reward_that_is_not_registered_here_does_not_matter(run):
         (["--run", "begun"], "--run: 'begun' has no checkpoint yet"),
         (["--checkpoint", "iter_000007"], "choose one of iter_000001, iter_000002"),
         (["--checkpoint", "../../agent"], "choose one of iter_000001, iter_000002"),
+        (["--checkpoint", "9" * 5000], "choose one of iter_000001, iter_000002"),
         (["--output", "model"], "output: 'model' is not empty"),
     ],
 )
@@ -148,6 +156,25 @@ def test_a_damaged_checkpoint(run, file, damage, capsys):
         path.write_bytes(text[: len(text) // 2])
     assert exported(Path("shared"), "out") == 2
     refused(capsys, "iter_000002")
+
+
+@pytest.mark.parametrize("file", ["policy.safetensors", "config.yaml"])
+def test_a_flipped_bit(run, file, capsys):
+    path = run() / "checkpoints/iter_000002" / file
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 1
+    path.write_bytes(data)
+    assert exported(Path("shared"), "out") == 2
+    refused(
+        capsys,
+        f"iter_000002: is damaged: {file} has changed since it was written (SHA-256)",
+        "iter_000001: go back to it with --checkpoint iter_000001",
+    )
+
+
+def test_a_damaged_file_that_is_not_read_does_not_matter(run):
+    (run() / "checkpoints/iter_000002/policy_optimizer.safetensors").write_bytes(b"")
+    assert exported(Path("shared"), "out") == 0
 
 
 def test_a_base_model_that_has_moved(runs, run, capsys):
@@ -173,7 +200,7 @@ def test_an_adapter_of_an_earlier_version_does_not_say_its_base(run):
     folder = run("lora")
     path = folder / "checkpoints/iter_000002/trainer.json"
     state = json.loads(path.read_text())
-    del state["identity"]
+    del state["identity"], state["sha256"]
     path.write_text(json.dumps(state))
     assert exported(folder, "out") == 0
 

@@ -96,3 +96,9 @@ def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch, best):
                 go_back(folder, state)
         go_back(folder, state)
         assert contents(folder) == contents(whole), step
+
+
+def test_a_number_of_five_thousand_digits_is_not_a_checkpoint(tmp_path):
+    make_checkpoints(tmp_path, 1, latest=1)
+    with pytest.raises(UserError, match=r"--resume_from: '9+' is not a checkpoint in .*; choose one of iter_000001$"):
+        chosen_checkpoint(tmp_path / "checkpoints", "9" * 5000)

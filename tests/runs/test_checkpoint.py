@@ -277,6 +277,19 @@ def test_a_damaged_checkpoint(tmp_path, name, damage):
         resume("shared trunk", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"])
+def test_a_damaged_file_of_the_right_size_has_a_way_back(tmp_path, name):
+    trainer = build("shared trunk")
+    for _ in range(2):
+        steps(trainer, 1)
+        path = save(trainer, tmp_path) / name
+    data = bytearray(path.read_bytes())
+    data[8] ^= 1  # the brace of the header
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"iter_000002: is damaged .*SafetensorError.*--resume_from iter_000001$"):
+        resume("shared trunk", tmp_path)
+
+
 # -- the agent
 
 

@@ -53,6 +53,14 @@ def test_a_lock_goes_after_an_error_too_and_an_empty_folder_with_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_lock_of_a_later_run_in_the_place_of_a_moved_folder_stays(tmp_path):
+    with locked(tmp_path / "ppo"):
+        (tmp_path / "ppo").rename(tmp_path / "old")
+        (tmp_path / "ppo").mkdir()
+        write_lock(tmp_path / "ppo", 7, host="pod-2", silence=0)
+    assert json.loads((tmp_path / "ppo" / LOCK).read_text())["pid"] == 7
+
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -116,6 +124,42 @@ def test_a_lock_that_a_kill_left_half_written_is_stale(tmp_path, text):
     check_unlocked(tmp_path)
     with locked(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
+ODD = {
+    "a heartbeat without end": '"pid": 7, "heartbeat": 1e400',
+    "a heartbeat of 4,000 digits": f'"pid": 7, "heartbeat": {"1" * 4000}',
+    "a heartbeat before the epoch": '"pid": 7, "heartbeat": -1',
+    "a process of 22 digits": f'"pid": {2**70}',
+    "a process without end": '"pid": 1e400',
+    "no process": '"pid": 0',
+}
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "pod-1"])
+@pytest.mark.parametrize("numbers", ODD)
+def test_a_lock_with_impossible_numbers_is_stale(tmp_path, numbers, host):
+    text = f'{{"host": "{host}", "process_start": "1", "since": "then", {ODD[numbers]}}}'
+    (tmp_path / LOCK).write_text(text)
+    check_unlocked(tmp_path)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
+def test_a_heartbeat_more_than_ten_minutes_in_the_future_is_stale(tmp_path, caplog):
+    caplog.set_level("INFO", "rlhf_dialog")
+    write_lock(tmp_path, ended_process(), host="pod-1", silence=-30 * 60 - 30)
+    check_unlocked(tmp_path)
+    with locked(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+    assert "on pod-1, which used it since then, has a clock 30 minutes ahead; its lock is replaced" in caplog.text
+
+
+def test_a_heartbeat_a_little_in_the_future_is_of_a_running_process(tmp_path):
+    write_lock(tmp_path, ended_process(), host="pod-1", silence=-100)
+    said = r"in use by process \d+ on pod-1 .*heard of 0 s ago.*free in (700|69\d) s: start again then"
+    with pytest.raises(UserError, match=said), locked(tmp_path):
+        pass
 
 
 def test_another_host_that_was_heard_of_lately_is_refused_until_then(tmp_path):

@@ -143,6 +143,43 @@ def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path,
     assert state.trainer.iteration == 3
 
 
+@pytest.mark.parametrize("name", ["iter_000002", "iter_000009", None])
+@pytest.mark.parametrize("when", ["while it runs", "before it goes on"])
+def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(tmp_path, caplog, name, when):
+    evaluated_in(tmp_path)
+    pointer = tmp_path / "checkpoints/best"
+    pointer.write_text(name) if name else pointer.unlink()
+    state = state_in(tmp_path, keep_checkpoints=1)
+    state.validation = Evaluated(1)
+    if when == "while it runs":
+        state.trainer.iteration = 4
+        state.save(best=False)
+        assert [path.name for path in sorted(pointer.parent.glob("iter_*"))] == ["iter_000001", "iter_000004"]
+    else:
+        state.begin(overwrite=False, resume=True, weights_from=None)
+    (said,) = warnings_of(caplog)
+    found = f"names {name}" if name else "is missing"
+    assert said.endswith(f"checkpoints/best: {found}, but iter_000001 is the best checkpoint so far; corrected")
+    assert pointer.read_text() == "iter_000001"
+
+
+def test_a_folder_in_the_place_of_the_pointer_costs_warnings_and_no_checkpoint(tmp_path, caplog):
+    evaluated_in(tmp_path)
+    pointer = tmp_path / "checkpoints/best"
+    pointer.unlink()
+    pointer.mkdir()
+    state = state_in(tmp_path, keep_checkpoints=1)
+    state.validation = Evaluated(1)
+    state.begin(overwrite=False, resume=True, weights_from=None)
+    state.validation.iteration = 4
+    for iteration in (4, 5):
+        state.trainer.step()
+        state.save(best=iteration == 4)
+    assert {path.name for path in pointer.parent.iterdir()} == {"best", "latest", "iter_000004", "iter_000005"}
+    assert all("checkpoints/best: cannot be read: Is a directory" in one for one in warnings_of(caplog))
+    assert (tmp_path / "best_agent").is_dir()
+
+
 def test_a_damaged_best_checkpoint_is_not_made_an_agent_and_the_run_goes_on(tmp_path, caplog):
     evaluated_in(tmp_path)
     shutil.rmtree(tmp_path / "best_agent")

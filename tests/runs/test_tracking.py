@@ -64,6 +64,11 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
     assert read_metrics(tmp_path / "m.jsonl") == [{"iteration": 1, "a": 0.5, "b": 2.0, "c": 3}]
 
 
+def test_a_folder_in_the_place_of_the_file_is_the_users_error(tmp_path):
+    with pytest.raises(UserError, match=r": cannot be written: Is a directory; move it away"):
+        JsonlTracker(tmp_path)
+
+
 def test_a_file_that_exists_is_continued(tmp_path):
     for iteration in (1, 2):
         tracker = JsonlTracker(tmp_path / "m.jsonl")
@@ -287,6 +292,10 @@ DAMAGES = {
     "a line of another program": (b"Epoch 1: loss 0.3\n", "line 4 is not a line of metrics"),
     "JSON of another program": (b'{"step": 4}\n', "line 4 is not a line of metrics"),
     "a list": (b"[4]\n", "line 4 is not a line of metrics"),
+    "a list as value": (b'{"iteration": 4, "x": [1]}\n', "line 4 is not a line of metrics"),
+    "a text as value": (b'{"iteration": 4, "x": "1"}\n', "line 4 is not a line of metrics"),
+    "400 digits": (b'{"iteration": 4, "x": %s}\n' % (b"1" * 400), "line 4 is not a line of metrics"),
+    "400 digits as iteration": (b'{"iteration": %s}\n' % (b"1" * 400), "line 4 is not a line of metrics"),
     "an empty line": (b"\n", "line 4 is not a line of metrics"),
     "a missing line": (b"", "line 4 is of iteration 5, not 4"),
     "a line twice": (b'{"iteration": 3}\n', "line 4 is of iteration 3, not 4"),
@@ -308,6 +317,19 @@ def test_a_damaged_line_is_the_users_error_with_its_number(tmp_path, kind):
     assert last_iteration(path) == 3
     cut_metrics(path, 3)
     assert [row["iteration"] for row in read_metrics(path)] == [1, 2, 3]
+
+
+def test_an_iteration_that_is_true_is_the_users_error(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": true}\n{"iteration": 2}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is not a line of metrics; correct or remove"):
+        read_metrics(path)
+
+
+def test_numbers_null_and_truth_values_are_metrics(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1, "a": null, "b": true, "c": 1e-30, "d": 7, "e": NaN}\n')
+    assert list(read_metrics(path)[0].values())[:5] == [1, None, True, 1e-30, 7]
 
 
 def test_a_checkpoint_whose_line_is_missing_at_the_end(tmp_path):
@@ -353,6 +375,19 @@ def test_a_run_folder_that_was_removed_is_the_users_error(tmp_path):
     with pytest.raises(UserError, match="was removed or moved"):
         trackers.log(2, METRICS)
     assert not trackers.complete(2, METRICS)
+    trackers.close()
+
+
+def test_a_run_folder_that_was_moved_and_copied_back_is_the_users_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    trackers = Trackers(config(), tmp_path / "run")
+    trackers.log(1, METRICS)
+    (tmp_path / "run").rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "run")
+    with pytest.raises(UserError, match=r"run/metrics\.jsonl: was removed or moved while the run was writing to it"):
+        trackers.log(2, METRICS)
+    for name in ("old", "run"):
+        assert len((tmp_path / name / "metrics.jsonl").read_bytes().splitlines()) == 1
     trackers.close()
 
 
