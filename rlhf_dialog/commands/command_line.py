@@ -26,6 +26,7 @@ import yaml
 from pydantic import BaseModel
 from rich.table import Table
 
+from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
 from rlhf_dialog.config.schema import Settings
@@ -211,6 +212,16 @@ def new_folder(output: str) -> Iterator[Path]:
 def home_path(text: str) -> Path:
     """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
     return Path(os.path.expanduser(text))
+
+
+def check_output(name: str, path: Path, shown: str) -> None:
+    """Raises UserError when the file of the option `--name` cannot be written, or is a device or a pipe."""
+    path = path.absolute()
+    above = next(parent for parent in path.parents if parent.exists())
+    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise UserError(f"--{name}: '{shown}' cannot be written; name a file in a folder that you may write to")
+    if is_special(path):
+        raise UserError(f"--{name}: '{shown}' is not a regular file; name a file, which may be a new one")
 
 
 def versions(*packages: str) -> dict[str, str]:

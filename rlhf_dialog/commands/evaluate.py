@@ -13,7 +13,6 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 
 import argparse
 import logging
-import os
 import re
 import runpy
 import sys
@@ -25,7 +24,7 @@ import torch
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, home_path, set_up_logging
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_output, exit_code_of, home_path, set_up_logging
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
@@ -151,11 +150,7 @@ def check_outputs(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
     paths = {name: path.absolute() for name, path in given.items() if path is not None}
     for name, path in paths.items():
-        above = next(parent for parent in path.parents if parent.exists())
-        if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
-            raise UserError(
-                f"--{name}: '{given[name]}' cannot be written; name a file in a folder that you may write to"
-            )
+        check_output(name, path, str(given[name]))
         if list(paths.values()).count(path) > 1:
             raise UserError(f"--{name}: '{given[name]}' is given twice; name one file for each output")
 

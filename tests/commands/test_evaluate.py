@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 
 import pytest
@@ -231,6 +232,16 @@ def test_two_outputs_are_two_files(script, runs, tmp_path, capsys):
     assert script.main(["--agent", str(runs[0]), "--output", path, "--samples", path]) == 2
     assert "twice" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+@pytest.mark.parametrize("option", ["--output", "--report", "--replies", "--samples"])
+def test_an_output_that_is_a_pipe_is_refused_before_anything_is_loaded(script, option, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    argv = ["--agent", "./absent", "--output", str(tmp_path / "e.json"), option, str(tmp_path / "pipe")]
+    assert script.main(argv) == 2
+    assert f"{option}: '{tmp_path / 'pipe'}' is not a regular file" in capsys.readouterr().err
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
 
 
 def test_a_file_that_exits_is_not_the_end(script, runs, tmp_path, capsys):
