@@ -74,6 +74,6 @@ def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
 def test_what_is_not_a_regular_file_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="cannot be written: .*not a regular file"):
+    with pytest.raises(UserError, match=r"cannot be written: .*not a regular file"):
         replace_json(tmp_path / "pipe", {})
     assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, TextIO, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -30,7 +30,7 @@ from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
 from rlhf_dialog.config.schema import Settings
-from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, UserError
+from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
 from rlhf_dialog.terminal import Console, message, visible
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,11 @@ def exit_on_sigterm() -> None:
     if threading.current_thread() is threading.main_thread():
         for signum in ENDING:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as set by nohup
-                signal.signal(signum, lambda number, _: sys.exit(128 + number))
+                signal.signal(signum, _leave)
+
+
+def _leave(signum: int, _: object) -> NoReturn:
+    raise SignalExit(128 + signum)
 
 
 def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] = ()) -> int:
