@@ -228,6 +228,21 @@ def check_output(name: str, path: Path, shown: str) -> None:
         raise UserError(f"--{name}: '{shown}' is not a regular file; name a file, which may be a new one")
 
 
+def check_seed(seed: int) -> None:
+    """Raises UserError for a seed that NumPy or PyTorch would refuse."""
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed: found {seed}, wanted 0 to {2**32 - 1}")
+
+
+def check_device(device: str, num_gpus: int) -> None:
+    """Raises UserError for a device that is neither the processor nor one of the GPUs."""
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
+        raise UserError(f"--device: found '{device}', wanted cpu or cuda")
+    if device.startswith("cuda") and int(device[5:] or 0) >= num_gpus:
+        found = f"{num_gpus} of them" if num_gpus else "no CUDA device"
+        raise UserError(f"--device {device}: torch finds {found} here; leave it out, or name another")
+
+
 def versions(*packages: str) -> dict[str, str]:
     """The installed version of each package, and of Python."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
