@@ -1,5 +1,6 @@
 """Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
+import argparse
 import errno
 import functools
 import inspect
@@ -214,8 +215,16 @@ def new_folder(output: str) -> Iterator[Path]:
 
 
 def home_path(text: str) -> Path:
-    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
-    return Path(os.path.expanduser(text))
+    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`.
+
+    Raises argparse's error, which is exit code 2, for the home of a user who does not exist.
+    """
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': there is no such user; write ./{text} for a name that begins with ~"
+        )
+    return Path(path)
 
 
 def check_output(name: str, path: Path, shown: str) -> None:

@@ -1,6 +1,7 @@
 """The command `rlhf-dialog train`, also run by train_ppo.py: starts a run from the command line's configuration and flags."""
 
 import logging
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,10 @@ def _main(words: list[str], folders: list[Path]) -> None:
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
+    if os.path.expanduser(config.run_dir).startswith("~"):
+        raise UserError(
+            f"run_dir: '{config.run_dir}': there is no such user; write ./{config.run_dir} for a name that begins with ~"
+        )
     keep_freed_memory()
     agent = PPOAgent(
         config,
