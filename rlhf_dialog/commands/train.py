@@ -70,6 +70,8 @@ def _main(words: list[str], folders: list[Path]) -> None:
     resume_from, resume = overrides.pop("resume_from", None), overrides.pop("resume", "false")
     if resume not in ("true", "false", "auto"):
         raise UserError(f"--resume: found '{resume}'; write --resume or --resume auto")
+    if resume != "false" and "overwrite" in flags:
+        raise UserError("--overwrite replaces the run, --resume goes on with it; give one of them")
     config = load_config(path, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))

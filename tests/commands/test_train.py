@@ -49,6 +49,8 @@ def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
         (["--learnrate", "1"], ["learnrate: unknown key"]),
         (["--resume", "always"], ["--resume: found 'always'; write --resume or --resume auto"]),
         (["--resume=3"], ["--resume: found '3'"]),
+        (["--resume", "--overwrite"], ["--overwrite replaces the run, --resume goes on with it; give one of them"]),
+        (["--resume", "auto", "--overwrite"], ["--overwrite replaces the run, --resume goes on with it"]),
         (["--run_dir=~nosuch/x"], ["run_dir: '~nosuch/x': there is no such user; write ./~nosuch/x"]),
         (["--lrr", "1", "--gamma", "2", "--seed", "x"], ["3 problems", "lrr", "gamma: found 2", "seed: found 'x'"]),
         (["--model_path", "./absent"], ["model_path", "no such folder: './absent'"]),

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -469,6 +470,13 @@ def test_find_config_looks_here_then_in_configs_then_beside_the_script(tmp_path,
         place.unlink()
     with pytest.raises(UserError, match=r"'x\.yaml' not found"):
         find_config("x.yaml", beside)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_find_config_takes_only_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UserError, match=r"pipe\.yaml' is not a regular file but a device or a pipe"):
+        find_config(str(tmp_path / "pipe.yaml"))
 
 
 def test_find_config_lists_what_there_is_and_the_nearest_name(tmp_path, monkeypatch):
