@@ -1,5 +1,6 @@
 """Write files and folders completely or not at all: under a hidden name first, then renamed."""
 
+import errno
 import json
 import os
 import shutil
@@ -95,7 +96,12 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old text or the new text."""
+    """Write a file atomically: a reader sees the old text or the new text.
+
+    Raises OSError, also when the path is a device or a pipe, which a new file would replace.
+    """
+    if is_special(path):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     temporary = _hidden(path, "tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -106,3 +112,8 @@ def replace_text(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+def is_special(path: Path) -> bool:
+    """Whether the path exists and is neither a regular file nor a folder, but a device, a pipe or a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()

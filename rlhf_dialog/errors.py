@@ -24,6 +24,13 @@ class RunStopped(Exception):
     exit_code = 3
 
 
+class SignalExit(SystemExit):
+    """A signal has asked the process to end with code 128 + its number; a SystemExit of any other kind is not a signal's."""
+
+
+USER_CODE_RAISES = (Exception, SystemExit, GeneratorExit)  # handle SignalExit, which must pass, before them
+
+
 def check_installed(package: str, asked_by: str) -> None:
     """Raises UserError when the package cannot be imported; `asked_by` is the key or the option that needs it.
 

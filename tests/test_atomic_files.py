@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,11 @@ def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
     assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {
         tmp_path / "agent/file": "old"
     }
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_what_is_not_a_regular_file_stays(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"cannot be written: .*not a regular file"):
+        replace_json(tmp_path / "pipe", {})
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]

@@ -1,13 +1,14 @@
 """Talk to a trained agent in the terminal."""
 
 import argparse
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.terminal import visible
@@ -71,8 +72,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> None:
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("--device cuda: PyTorch finds no CUDA device; leave it out")
+    check_seed(options.seed)
+    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if sys.stdout is None:
+        raise UserError("standard output is closed, so no reply can be shown; leave it open")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
     folder = options.agent or find_agent()
     torch.manual_seed(options.seed)
     agent = ChatAgent.load(folder, options.tokenizer, options.device, trust_remote_code=options.trust_remote_code)
@@ -85,7 +90,7 @@ def _main(options: argparse.Namespace) -> None:
 
 
 def read_text(prompt: str) -> str:
-    """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8."""
+    """One line of standard input. Raises EOFError at its end, UserError when it is not UTF-8 or cannot be read."""
     if sys.stdin is None:  # closed before the program began
         raise EOFError
     try:
@@ -93,4 +98,8 @@ def read_text(prompt: str) -> str:
         text.encode()  # under some locales Python reads other bytes as halves of characters
     except UnicodeError as error:
         raise UserError(f"standard input is not UTF-8 text ({error}); convert it, for example with iconv") from None
+    except BrokenPipeError:  # of standard output
+        raise
+    except OSError as error:
+        raise UserError(f"standard input cannot be read: {error}; use a terminal, a pipe or a file") from error
     return text

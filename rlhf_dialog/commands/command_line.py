@@ -1,5 +1,6 @@
 """Shared by all commands: help text generated from the settings, logging, and exit codes instead of tracebacks."""
 
+import argparse
 import errno
 import functools
 import inspect
@@ -20,16 +21,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, TextIO, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
 from rich.table import Table
 
+from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.checks import OneOf
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
 from rlhf_dialog.config.schema import Settings
-from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, UserError
+from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
 from rlhf_dialog.terminal import Console, message, visible
 
 logger = logging.getLogger(__name__)
@@ -82,7 +84,11 @@ def exit_on_sigterm() -> None:
     if threading.current_thread() is threading.main_thread():
         for signum in ENDING:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # as set by nohup
-                signal.signal(signum, lambda number, _: sys.exit(128 + number))
+                signal.signal(signum, _leave)
+
+
+def _leave(signum: int, _: object) -> NoReturn:
+    raise SignalExit(128 + signum)
 
 
 def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] = ()) -> int:
@@ -209,8 +215,41 @@ def new_folder(output: str) -> Iterator[Path]:
 
 
 def home_path(text: str) -> Path:
-    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`."""
-    return Path(os.path.expanduser(text))
+    """The path of an argument; `~` is the home folder, which no shell expands in `--output=~/x`.
+
+    Raises argparse's error, which is exit code 2, for the home of a user who does not exist.
+    """
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': there is no such user; write ./{text} for a name that begins with ~"
+        )
+    return Path(path)
+
+
+def check_output(name: str, path: Path, shown: str) -> None:
+    """Raises UserError when the file of the option `--name` cannot be written, or is a device or a pipe."""
+    path = path.absolute()
+    above = next(parent for parent in path.parents if parent.exists())
+    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise UserError(f"--{name}: '{shown}' cannot be written; name a file in a folder that you may write to")
+    if is_special(path):
+        raise UserError(f"--{name}: '{shown}' is not a regular file; name a file, which may be a new one")
+
+
+def check_seed(seed: int) -> None:
+    """Raises UserError for a seed that NumPy or PyTorch would refuse."""
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed: found {seed}, wanted 0 to {2**32 - 1}")
+
+
+def check_device(device: str, num_gpus: int) -> None:
+    """Raises UserError for a device that is neither the processor nor one of the GPUs."""
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
+        raise UserError(f"--device: found '{device}', wanted cpu or cuda")
+    if device.startswith("cuda") and int(device[5:] or 0) >= num_gpus:
+        found = f"{num_gpus} of them" if num_gpus else "no CUDA device"
+        raise UserError(f"--device {device}: torch finds {found} here; leave it out, or name another")
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -13,8 +13,6 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 
 import argparse
 import logging
-import os
-import re
 import runpy
 import sys
 from dataclasses import dataclass
@@ -25,7 +23,15 @@ import torch
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, exit_code_of, home_path, set_up_logging
+from rlhf_dialog.commands.command_line import (
+    TRUST_REMOTE_CODE,
+    check_device,
+    check_output,
+    check_seed,
+    exit_code_of,
+    home_path,
+    set_up_logging,
+)
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
@@ -133,12 +139,10 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: found {value}, wanted at least 1")
-    if options.min_new_tokens < 0 or not 0 <= options.seed < 2**32:
-        raise UserError("--min_new_tokens: wanted at least 0; --seed: wanted 0 to 4294967295")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.device):
-        raise UserError(f"--device: found '{options.device}', wanted cpu or cuda")
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"--device {options.device}: torch finds no CUDA device here; leave it out")
+    if options.min_new_tokens < 0:
+        raise UserError(f"--min_new_tokens: found {options.min_new_tokens}, wanted at least 0")
+    check_seed(options.seed)
+    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
@@ -151,11 +155,7 @@ def check_outputs(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
     paths = {name: path.absolute() for name, path in given.items() if path is not None}
     for name, path in paths.items():
-        above = next(parent for parent in path.parents if parent.exists())
-        if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
-            raise UserError(
-                f"--{name}: '{given[name]}' cannot be written; name a file in a folder that you may write to"
-            )
+        check_output(name, path, str(given[name]))
         if list(paths.values()).count(path) > 1:
             raise UserError(f"--{name}: '{given[name]}' is given twice; name one file for each output")
 
@@ -262,6 +262,8 @@ def read_run(options: argparse.Namespace) -> RunConfig | None:
 
 def register(path: str) -> None:
     """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
+    if not Path(path).is_file():
+        raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your rewards")
     words, sys.argv = sys.argv, [path]
     try:
         runpy.run_path(path, run_name="registered")

@@ -6,7 +6,7 @@ python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 import argparse
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import exit_code_of, home_path, set_up_logging
+from rlhf_dialog.commands.command_line import check_output, exit_code_of, home_path, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot
@@ -24,11 +24,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plot_run(run: Path, output: Path) -> None:
-    """Plot the run folder. Raises UserError when the run has no metrics yet."""
+    """Plot the run folder. Raises UserError when the run has no metrics yet, or `output` cannot be written."""
     metrics = run / "metrics.jsonl"
     rows = read_metrics(metrics) if metrics.is_file() else []
     if not rows:
         raise UserError(f"{metrics}: has no metrics to plot; train first")
+    check_output("output", output, str(output))
     config = run / "config.yaml"
     has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
     plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output)

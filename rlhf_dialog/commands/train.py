@@ -1,6 +1,7 @@
 """The command `rlhf-dialog train`, also run by train_ppo.py: starts a run from the command line's configuration and flags."""
 
 import logging
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -69,10 +70,16 @@ def _main(words: list[str], folders: list[Path]) -> None:
     resume_from, resume = overrides.pop("resume_from", None), overrides.pop("resume", "false")
     if resume not in ("true", "false", "auto"):
         raise UserError(f"--resume: found '{resume}'; write --resume or --resume auto")
+    if resume != "false" and "overwrite" in flags:
+        raise UserError("--overwrite replaces the run, --resume goes on with it; give one of them")
     config = load_config(path, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
         return
+    if os.path.expanduser(config.run_dir).startswith("~"):
+        raise UserError(
+            f"run_dir: '{config.run_dir}': there is no such user; write ./{config.run_dir} for a name that begins with ~"
+        )
     keep_freed_memory()
     agent = PPOAgent(
         config,

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 import rlhf_dialog
+from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.checks import tree_problem
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, Settings
@@ -68,6 +69,10 @@ def find_config(name: str, script_dir: Path | None = None) -> Path:
     ):
         if _is_file(path):
             return path
+    if _is_special(Path(name)):
+        raise UserError(
+            f"config file '{name}' is not a regular file but a device or a pipe; write the settings to a file"
+        )
     own, ours = _yaml_names(Path("configs"), beside / "configs"), _yaml_names(shipped("configs"))
     listed = f"configs/ contains: {', '.join(own)}" if own else "there is no configs/ folder here"
     raise UserError(
@@ -90,6 +95,13 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:  # a name too long for the file system
+        return False
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        return is_special(path)
+    except OSError:
         return False
 
 

@@ -204,9 +204,9 @@ class PPOKeys(Settings):
         le=10**6,
         description="responses per iteration, over all processes; default: episode_length * env_num / max_new_tokens, rounded up",
     )
-    ppo_epoch: int = Field(5, ge=1, description="passes over each rollout")
+    ppo_epoch: int = Field(5, ge=1, le=10**4, description="passes over each rollout")
     num_mini_batch: int = Field(
-        20, ge=1, description="minibatches (optimizer steps) per pass; at most one per response"
+        20, ge=1, le=10**6, description="minibatches (optimizer steps) per pass; at most one per response"
     )
     per_device_microbatch_size: int = Field(
         16, ge=1, description="responses per forward pass; changes memory and speed, not the result"
@@ -216,8 +216,8 @@ class PPOKeys(Settings):
     )
     lr: float = Field(1e-6, gt=0, description="learning rate of the policy, and of its value head with use_share_model")
     critic_lr: float = Field(1e-6, gt=0, description="learning rate of a separate critic")
-    opti_eps: float = Field(1e-5, gt=0, description="epsilon of Adam")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay (AdamW)")
+    opti_eps: float = Field(1e-5, gt=0, le=10**6, description="epsilon of Adam")
+    weight_decay: float = Field(0.0, ge=0, le=10**6, description="decoupled weight decay (AdamW)")
     use_linear_lr_decay: bool = Field(False, description="learning rates fall linearly to 0 over the run")
     gamma: float = Field(
         0.99,
@@ -228,19 +228,24 @@ class PPOKeys(Settings):
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: float = Field(
-        0.2, gt=0, description="clip range of the ratio, and of the value in the clipped value loss"
+        0.2, gt=0, le=10**6, description="clip range of the ratio, and of the value in the clipped value loss"
     )
     dual_clip_coeff: float = Field(
-        3.0, gt=1, description="with dual_clip_ppo: upper bound of the loss, as a multiple of a negative advantage"
+        3.0,
+        gt=1,
+        le=10**6,
+        description="with dual_clip_ppo: upper bound of the loss, as a multiple of a negative advantage",
     )
-    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
-    value_loss_coef: float = Field(0.5, ge=0, description="weight of the value loss")
+    entropy_coef: float = Field(0.01, ge=0, le=10**6, description="weight of the entropy bonus")
+    value_loss_coef: float = Field(0.5, ge=0, le=10**6, description="weight of the value loss")
     use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
-    huber_delta: float = Field(10.0, gt=0, description="error above which the Huber value loss is linear")
+    huber_delta: float = Field(10.0, gt=0, le=10**6, description="error above which the Huber value loss is linear")
     use_valuenorm: bool = Field(
         True, description="the critic predicts returns normalised by their running mean and deviation"
     )
-    max_grad_norm: float = Field(10.0, gt=0, description="maximum gradient norm, of policy and separate critic each")
+    max_grad_norm: float = Field(
+        10.0, gt=0, le=10**6, description="maximum gradient norm, of policy and separate critic each"
+    )
     max_skipped_steps: int = Field(
         3,
         ge=1,
@@ -259,13 +264,13 @@ class PPOKeys(Settings):
 class RewardKeys(Settings):
     """Reward and KL"""
 
-    kl_coef: float = Field(0.2, ge=0, description="initial coefficient of the KL penalty per token")
-    kl_target: float = Field(0.05, gt=0, description="KL per token that the controller aims for")
-    kl_rate: float = Field(0.1, ge=0, description="step size of the controller; 0: kl_coef stays fixed")
-    kl_clip: float = Field(0.2, gt=0, description="limit of the controller's relative error")
+    kl_coef: float = Field(0.2, ge=0, le=10**6, description="initial coefficient of the KL penalty per token")
+    kl_target: float = Field(0.05, gt=0, le=10**6, description="KL per token that the controller aims for")
+    kl_rate: float = Field(0.1, ge=0, le=10**6, description="step size of the controller; 0: kl_coef stays fixed")
+    kl_clip: float = Field(0.2, gt=0, le=10**6, description="limit of the controller's relative error")
     kl_hold: bool = Field(True, description="the coefficient does not fall before the KL has reached its target once")
     kl_coef_max: float | None = Field(
-        10.0, gt=0, description="the controller does not raise the coefficient beyond it; null: no bound"
+        10.0, gt=0, le=10**6, description="the controller does not raise kl_coef beyond it; null: no bound"
     )
     kl_in: Literal["reward", "loss"] = Field(
         "reward",
@@ -273,7 +278,7 @@ class RewardKeys(Settings):
         "vocabulary (with top_k or top_p: over the kept tokens) is added to the loss, beside advantages that may be whitened",
     )
     truncation_penalty: float = Field(
-        0.0, ge=0, description="amount subtracted from the score of a response that was cut at max_new_tokens"
+        0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"
     )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 
 
 class RewardError(UserError):
@@ -15,16 +15,19 @@ class RewardError(UserError):
 
 @contextmanager
 def named(name: str, cls: type) -> Iterator[None]:
-    """Turn exceptions of the reward `name` (class `cls`) in the block into a RewardError that names reward and line."""
+    """Turn exceptions of the reward `name` (class `cls`) in the block into a RewardError that names reward and line.
+
+    Ctrl-C and the end that a signal asks for pass; a SystemExit of the reward's own does not.
+    """
     try:
         yield
-    except (UserError, RunStopped):
+    except (UserError, RunStopped, SignalExit):
         raise
-    except Exception as error:
+    except USER_CODE_RAISES as error:
         raise raised(name, cls, error) from error
 
 
-def raised(name: str, cls: type, error: Exception) -> RewardError:
+def raised(name: str, cls: type, error: BaseException) -> RewardError:
     """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
     frames = traceback.extract_tb(error.__traceback__)
     own_file = getattr(sys.modules.get(cls.__module__), "__file__", None)

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from rlhf_dialog.errors import SignalExit
+
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 TWICE = 0.5  # seconds in which a repeated signal counts as one: `timeout` signals the process and its group
@@ -123,4 +125,4 @@ class Interrupts:
 
 def leave(signum: int) -> NoReturn:
     """Raise what Ctrl-C and `sys.exit` raise, which `except Exception` does not catch."""
-    raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
+    raise KeyboardInterrupt if signum == signal.SIGINT else SignalExit(128 + signum)

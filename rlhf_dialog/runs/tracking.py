@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.runs.wandb_tracker import WandbTracker
 from rlhf_dialog.terminal import Console, visible
 from rlhf_dialog.training.rollout import Rollout
@@ -312,13 +312,15 @@ class Trackers:
             return
         try:
             action(self.others[name])
-        except Exception as error:
+        except SignalExit:
+            raise
+        except USER_CODE_RAISES as error:
             dropped = self.others.pop(name)
             with suppress(Exception):
                 dropped.close()  # before the warning, which a live display would swallow
             self._warn(name, error)
 
-    def _warn(self, name: str, error: Exception) -> None:
+    def _warn(self, name: str, error: BaseException) -> None:
         logger.warning(
             "%s has failed and is not used any more: %s: %.300s. The run goes on; metrics.jsonl has every iteration",
             *(name, type(error).__name__, error),

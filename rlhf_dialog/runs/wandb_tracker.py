@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit
 
 logger = logging.getLogger(__name__)
 RUN_ID = "wandb_run_id"  # file in the run folder
@@ -37,7 +38,9 @@ class WandbTracker:
             return self._init(mode)
         try:
             return self._init(mode)
-        except Exception as error:
+        except SignalExit:
+            raise
+        except USER_CODE_RAISES as error:
             with suppress(Exception):
                 wandb.teardown()  # its helper process still holds the id of the run
             run = self._init("offline")
@@ -99,12 +102,14 @@ def open_wandb(config: Config, folder: Path, resume: bool = False) -> WandbTrack
         return None
     try:
         return WandbTracker(config, folder, resume)
-    except Exception as error:
+    except SignalExit:
+        raise
+    except USER_CODE_RAISES as error:
         logger.warning("wandb cannot be used: %s. The run goes on without it", _reason(error))
         return None
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The first line of an error, with its kind, as part of a sentence."""
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:300].rstrip(".")
 

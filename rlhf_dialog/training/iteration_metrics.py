@@ -4,7 +4,7 @@ import math
 import traceback
 
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.masks import masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
@@ -76,7 +76,9 @@ def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
 def _asked(vec_info: VecInfo, rollout: Rollout) -> Metrics:
     try:
         return vec_info(rollout)
-    except Exception as error:
+    except SignalExit:
+        raise
+    except USER_CODE_RAISES as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
             f"vec_info_class: {type(vec_info).__name__} raised {type(error).__name__}: {error} at "

@@ -12,6 +12,7 @@ from processes import HANGING, start_python
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import ChatAgent
 
 # the terminal
 
@@ -113,7 +114,7 @@ def test_find_agent_takes_ppo_agent_then_the_newest_run(tmp_path):
     assert find_agent(tmp_path) == tmp_path / "ppo_agent"
 
 
-def answers(monkeypatch, *lines: str | type[BaseException]) -> None:
+def answers(monkeypatch, *lines: str | type[BaseException] | BaseException) -> None:
     left = list(lines)
 
     def read(prompt: str) -> str:
@@ -170,6 +171,43 @@ def test_a_device_that_is_not_there_is_exit_code_2(agent_folder, monkeypatch, ca
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert chat.main(["--agent", str(agent_folder), "--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "foo"], "--device: found 'foo', wanted cpu or cuda"),
+        (["--device", "meta"], "--device: found 'meta', wanted cpu or cuda"),
+        (["--device", "mps"], "--device: found 'mps', wanted cpu or cuda"),
+        (["--device", "cuda:99"], "--device cuda:99: torch finds "),
+        (["--seed", str(2**70)], f"--seed: found {2**70}, wanted 0 to 4294967295"),
+        (["--seed", "-1"], "--seed: found -1, wanted 0 to 4294967295"),
+    ],
+)
+def test_a_device_or_seed_that_cannot_be_is_exit_code_2(agent_folder, capsys, options, words):
+    assert chat.main(["--agent", str(agent_folder), *options]) == 2
+    assert f"error: {words}" in capsys.readouterr().err
+
+
+def test_a_letter_that_the_terminal_lacks_is_written_out(agent_folder, monkeypatch):
+    monkeypatch.setattr(ChatAgent, "chat", lambda *_: "caf\u00e9")
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, "ascii"))
+    answers(monkeypatch, "Hello", "quit")
+    assert chat.main(["--agent", str(agent_folder)]) == 0
+    assert rb"> Agent: caf\xe9" in shown.getvalue()
+
+
+def test_a_closed_standard_output_is_exit_code_2(agent_folder, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout", None)
+    assert chat.main(["--agent", str(agent_folder)]) == 2
+    assert "error: standard output is closed" in capsys.readouterr().err
+
+
+def test_a_standard_input_that_is_a_folder(agent_folder, monkeypatch, capsys):
+    answers(monkeypatch, IsADirectoryError(21, "Is a directory"))
+    assert chat.main(["--agent", str(agent_folder)]) == 2
+    assert "error: standard input cannot be read: [Errno 21] Is a directory" in capsys.readouterr().err
 
 
 def test_the_path_that_scripts_import():

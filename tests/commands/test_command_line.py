@@ -1,3 +1,4 @@
+import argparse
 import logging
 import os
 import signal
@@ -281,3 +282,6 @@ def test_the_home_folder_in_an_argument(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert command_line.home_path("~/x") == tmp_path / "x"
     assert command_line.home_path("x/~") == Path("x/~")
+    assert command_line.home_path("./~nosuch/x") == Path("~nosuch/x")
+    with pytest.raises(argparse.ArgumentTypeError, match="no such user"):
+        command_line.home_path("~nosuch/x")

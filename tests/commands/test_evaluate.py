@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from evaluations import ACTS, BASELINES, COUNTS, LENGTH, OVERLAP, save_plain, sa
 from rlhf_dialog.commands import evaluate
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import SWEEP
 from rlhf_dialog.evaluation.replies import pick_prompts
 
@@ -231,6 +233,36 @@ def test_two_outputs_are_two_files(script, runs, tmp_path, capsys):
     assert script.main(["--agent", str(runs[0]), "--output", path, "--samples", path]) == 2
     assert "twice" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--seed", "-1"], "error: --seed: found -1, wanted 0 to 4294967295\n"),
+        (["--min_new_tokens", "-1"], "error: --min_new_tokens: found -1, wanted at least 0\n"),
+    ],
+)
+def test_only_the_option_that_is_wrong_is_named(script, tmp_path, capsys, options, words):
+    assert script.main(["--agent", "./absent", "--output", str(tmp_path / "e.json"), *options]) == 2
+    assert capsys.readouterr().err == words
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_only_a_regular_file_is_registered(tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    for path in (tmp_path / "pipe.py", tmp_path, tmp_path / "absent.py"):
+        with pytest.raises(UserError, match=r"--register .* is not a regular file"):
+            evaluate.register(str(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+@pytest.mark.parametrize("option", ["--output", "--report", "--replies", "--samples"])
+def test_an_output_that_is_a_pipe_is_refused_before_anything_is_loaded(script, option, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    argv = ["--agent", "./absent", "--output", str(tmp_path / "e.json"), option, str(tmp_path / "pipe")]
+    assert script.main(argv) == 2
+    assert f"{option}: '{tmp_path / 'pipe'}' is not a regular file" in capsys.readouterr().err
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
 
 
 def test_a_file_that_exits_is_not_the_end(script, runs, tmp_path, capsys):

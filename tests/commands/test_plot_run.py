@@ -1,4 +1,7 @@
 import json
+import os
+
+import pytest
 
 from rlhf_dialog.commands import plot_run
 
@@ -37,3 +40,13 @@ def test_damaged_metrics_are_exit_code_2_and_not_half_a_plot(tmp_path, capsys):
     assert plot_run.main(["--run", str(tmp_path)]) == 2
     assert "metrics.jsonl: line 7 is not a line of metrics; correct or remove that line" in capsys.readouterr().err
     assert not (tmp_path / "plot.png").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_a_plot_does_not_replace_a_pipe(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1}) + "\n")
+    os.mkfifo(tmp_path / "pipe.png")
+    assert plot_run.main(["--run", str(tmp_path), "--output", str(tmp_path / "pipe.png")]) == 2
+    assert "pipe.png' is not a regular file" in capsys.readouterr().err
+    assert plot_run.main(["--run", str(tmp_path), "--output", str(tmp_path)]) == 2
+    assert "cannot be written" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -204,6 +205,10 @@ def test_missing_keys_say_what_they_are(write):
         ("gamma: 1.01", ["gamma: found 1.01"]),
         ("dual_clip_coeff: 1", ["dual_clip_coeff: found 1"]),
         ("env_num: 0", ["env_num: found 0"]),
+        ("clip_param: 1.0e+300", ["clip_param: found 1e+300", "less than or equal to 1000000"]),
+        ("kl_clip: 1000001", ["kl_clip: found 1000001", "less than or equal to 1000000"]),
+        ("ppo_epoch: 10001", ["ppo_epoch: found 10001", "less than or equal to 10000"]),
+        ("num_mini_batch: 1000001", ["num_mini_batch: found 1000001", "less than or equal to 1000000"]),
         ("max_prompt_length: 1", ["max_prompt_length: found 1"]),
         ("turn_separator: ''", ["turn_separator: found ''"]),
         ("advantage_estimator: ppo", ["advantage_estimator: found 'ppo'", "grpo"]),
@@ -465,6 +470,13 @@ def test_find_config_looks_here_then_in_configs_then_beside_the_script(tmp_path,
         place.unlink()
     with pytest.raises(UserError, match=r"'x\.yaml' not found"):
         find_config("x.yaml", beside)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_find_config_takes_only_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UserError, match=r"pipe\.yaml' is not a regular file but a device or a pipe"):
+        find_config(str(tmp_path / "pipe.yaml"))
 
 
 def test_find_config_lists_what_there_is_and_the_nearest_name(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from rlhf_dialog.config.loading import (
     replace_keys,
     walk,
 )
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.schema import Config, PPOKeys, RewardKeys
 from rlhf_dialog.config.synonyms import NO_EFFECT
 
 
@@ -68,3 +68,15 @@ def test_no_key_both_works_and_has_no_effect():
     assert len(keys) == len(set(keys))
     assert not set(keys) & set(NO_EFFECT)
     assert "env.args.data_path" in keys
+
+
+def test_every_number_of_ppo_and_the_reward_but_the_learning_rates_has_an_upper_bound():
+    numbers = [
+        (name, field)
+        for keys in (PPOKeys, RewardKeys)
+        for name, field in keys.model_fields.items()
+        if field.annotation in (float, float | None)
+    ]
+    unbounded = {name for name, field in numbers if not any(hasattr(limit, "le") for limit in field.metadata)}
+    assert len(numbers) > 15
+    assert unbounded == {"lr", "critic_lr"}  # a rate that is far too high stops the run by itself

@@ -24,7 +24,7 @@ class Given(BaseReward):
         self.device = None
 
     def __call__(self, dialogues):
-        if isinstance(self.value, Exception):
+        if isinstance(self.value, BaseException):
             raise_deep(self.value)
         return [self.value] * len(dialogues) if self.per_dialogue else self.value
 

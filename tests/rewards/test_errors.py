@@ -1,6 +1,7 @@
 """The error of a reward that fails: it names the reward and the line that its author can correct."""
 
 import traceback
+from functools import partial
 from pathlib import Path
 
 import given
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 from given import DIALOGUES, Given
 
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, scored
+from rlhf_dialog.rewards.scoring import scored_beside
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
 
@@ -46,3 +48,17 @@ def test_a_nested_exception_is_told_once():
     nested = {"id": "CompositeReward", "args": {"parts": [{"id": "Given", "args": {"value": KeyError("k")}}]}}
     with pytest.raises(RewardError, match=r"^reward 'given' raised KeyError: 'k' at \S+$"):
         CompositeReward([nested])(DIALOGUES)
+
+
+@pytest.mark.parametrize("end", [SystemExit(0), SystemExit(), GeneratorExit()])
+def test_a_reward_that_exits_is_an_error_of_its_own(end):
+    with pytest.raises(RewardError, match=rf"^reward 'given' raised {type(end).__name__}: 0? at \S+$"):
+        scored(Given(end), DIALOGUES)
+    with pytest.raises(RewardError, match=f"raised {type(end).__name__}"):
+        scored_beside(Given(end), DIALOGUES)()
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, partial(SignalExit, 143)])
+def test_signals_pass_a_reward(end):
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        scored(Given(end()), DIALOGUES)

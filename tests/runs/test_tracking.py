@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import subprocess
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.rewards import PartScore, Scores
 from rlhf_dialog.runs.tracking import ConsoleTracker, JsonlTracker, Trackers, cut_metrics, last_iteration, read_metrics
 from rlhf_dialog.runs.wandb_tracker import open_wandb
@@ -488,6 +489,21 @@ def test_a_console_that_fails_costs_one_warning(tmp_path, caplog):
     trackers.log(1, {**METRICS, "iteration": 1})
     trackers.close()
     assert [text.split(":")[0] for text in warnings_of(caplog)] == ["the console has failed and is not used any more"]
+
+
+@pytest.mark.parametrize("end", [SystemExit(0), SignalExit(143)])
+def test_a_tracker_that_exits_costs_one_warning_and_a_signal_passes(tmp_path, caplog, end):
+    trackers = Trackers(config(), tmp_path)
+
+    def leave(*_):
+        raise end
+
+    trackers.others["the console"].show_samples = leave
+    with pytest.raises(SignalExit) if isinstance(end, SignalExit) else nullcontext():
+        trackers.show_samples(None, 1)
+    trackers.close()
+    wanted = [] if isinstance(end, SignalExit) else ["the console has failed and is not used any more"]
+    assert [text.split(":")[0] for text in warnings_of(caplog)] == wanted
 
 
 def test_the_room_for_another_bar_lets_its_errors_through(tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
 """wandb: one run for one training, offline where there is no connection, and never the end of a run."""
 
+from contextlib import nullcontext
+
 import pytest
 from trainers import settings
 
+from rlhf_dialog.errors import SignalExit
 from rlhf_dialog.runs.wandb_tracker import RUN_ID, WandbTracker, open_wandb
 
 
@@ -31,7 +34,9 @@ def test_the_users_own_limit_counts(wandb, tmp_path, monkeypatch):
     assert not hasattr(wandb.asked[0]["settings"], "init_timeout")
 
 
-@pytest.mark.parametrize("error", [TimeoutError("no answer in 20 s"), ValueError("API key must be 40 characters.")])
+@pytest.mark.parametrize(
+    "error", [TimeoutError("no answer in 20 s"), ValueError("API key must be 40 characters."), SystemExit(1)]
+)
 def test_it_goes_offline_where_it_cannot_be_opened_online(wandb, tmp_path, caplog, error):
     wandb.errors["online"] = error
     tracker = open_wandb(config(), tmp_path)
@@ -50,6 +55,14 @@ def test_what_fails_offline_too_is_not_used(wandb, tmp_path, caplog):
     assert warnings_of(caplog) == [
         "wandb cannot be used: ValueError: Invalid project name 'a/b'. The run goes on without it"
     ]
+
+
+@pytest.mark.parametrize("end", [SystemExit(1), SignalExit(143)])
+def test_an_exit_of_wandb_is_not_the_runs_and_a_signal_passes(wandb, tmp_path, caplog, end):
+    wandb.errors = {"online": end, "offline": end}
+    with pytest.raises(SignalExit) if isinstance(end, SignalExit) else nullcontext():
+        assert open_wandb(config(), tmp_path) is None
+    assert ["SystemExit: 1" in text for text in warnings_of(caplog)] == [True] * (type(end) is SystemExit)
 
 
 def test_without_a_key_it_is_offline(wandb, tmp_path, monkeypatch, caplog):

@@ -6,7 +6,7 @@ from prices import priced
 from ranks import in_ranks
 from trainers import Places, make_trainer
 
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.rewards import RewardError
 from rlhf_dialog.training.iteration_metrics import reward_metrics
@@ -59,6 +59,19 @@ def test_a_vec_info_that_raises_is_the_users_error():
         UserError, match=r"vec_info_class: Broken raised ZeroDivisionError: .* at .*test_iteration_metrics\.py:\d+"
     ):
         make_trainer(vec_info=Broken()).step()
+
+
+@pytest.mark.parametrize(
+    ("end", "seen"),
+    [(SystemExit(0), UserError), (SignalExit(143), SignalExit), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+def test_a_vec_info_that_exits_is_the_users_error_and_signals_pass(end, seen):
+    class Exits(VecInfo):
+        def __call__(self, rollout):
+            raise end
+
+    with pytest.raises(seen, match="vec_info_class: Exits raised SystemExit: 0 at" if seen is UserError else None):
+        make_trainer(vec_info=Exits()).step()
 
 
 def of_rank(world):
