@@ -269,9 +269,7 @@ class RewardKeys(Settings):
     kl_rate: float = Field(0.1, ge=0, le=10**6, description="step size of the controller; 0: kl_coef stays fixed")
     kl_clip: float = Field(0.2, gt=0, le=10**6, description="limit of the controller's relative error")
     kl_hold: bool = Field(True, description="the coefficient does not fall before the KL has reached its target once")
-    kl_coef_max: float | None = Field(
-        10.0, gt=0, le=10**6, description="the controller does not raise kl_coef beyond it; null: no bound"
-    )
+    kl_coef_max: float | None = Field(10.0, gt=0, le=10**6, description="bound of the controller; null: none")
     kl_in: Literal["reward", "loss"] = Field(
         "reward",
         description="reward: the sampled log-ratio of each token is subtracted from its reward; loss: the exact KL over the "
