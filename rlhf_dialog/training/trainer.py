@@ -102,9 +102,10 @@ class PPOTrainer:
         if self.iteration == 0 and self.starts_from_reference:
             check_start(kl, self.placement.reduced_precision, self.config.temperature)
         kl_coef = self.kl.kl_coef
-        paid = self._set_advantages(rollout, kl_coef)
+        of_advantages = self._set_advantages(rollout, kl_coef)
         self._set_targets(rollout)
-        losses = NO_CRITIC | self.update(rollout, self.iteration + 1, self._lr_scale, kl_coef, self.clock) | paid
+        losses = NO_CRITIC | of_advantages
+        losses |= self.update(rollout, self.iteration + 1, self._lr_scale, kl_coef, self.clock)
         self.kl.update(kl)
         generated, episodes = map(int, self.world.sum_of([rollout.num_generated, len(rollout) + rollout.num_dropped]))
         self.iteration += 1
