@@ -27,10 +27,17 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the dialogues")
     parser.add_argument("--scenes", nargs="+", default=[], metavar="NAME", help="scenes to write; default: all")
+    parser.add_argument(
+        "--careless",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="the share of replies, 0 to 1, that miss the point: people who do not listen, for a model to imitate",
+    )
     args = parser.parse_args(argv)
     return exit_code_of(lambda: _main(args), debug=False)
 
 
 def _main(args: argparse.Namespace) -> None:
-    counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes)
+    counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes, args.careless)
     print(f"{args.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))

@@ -7,7 +7,7 @@ import functools
 import random
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,10 +58,11 @@ class Move:
 
 @dataclass(frozen=True)
 class Grammar:
-    """The parsed rules: word lists, inflections, and the scenes (move name -> Move)."""
+    """The parsed rules: word lists, inflections, careless replies by act, and the scenes (move name -> Move)."""
 
     words: dict[str, list[str]]
     forms: dict[str, dict[str, str]]
+    careless: dict[int, list[str]]
     scenes: dict[str, dict[str, Move]]
 
 
@@ -71,7 +72,8 @@ def load_grammar() -> Grammar:
     files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(GRAMMAR.glob("*.yaml"))}
     lists = files.pop("words")
     words = {name: _split(text) for name, text in lists["words"].items()}
-    return Grammar(words, lists["forms"], {name: _scene(moves) for name, moves in files.items()})
+    careless = {ACTS[act]: text.strip().splitlines() for act, text in lists["careless"].items()}
+    return Grammar(words, lists["forms"], careless, {name: _scene(moves) for name, moves in files.items()})
 
 
 def _split(text: str) -> list[str]:
@@ -176,15 +178,46 @@ def _walk(rng: random.Random, scene: dict[str, Move]) -> list[tuple[int, Line]]:
         visited.add(name)
 
 
-def write_dialogues(output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> dict[str, int]:
+def overheard(dialogue: Dialogue, careless: float, rng: random.Random) -> list[Dialogue]:
+    """What people hear who come in late: from each turn but the last one, until a careless reply ends the talk.
+
+    A reply is careless with the probability `careless`. It has another act than the reply in its place, and fits no turn.
+    """
+    return [_until_careless(turns, acts, careless, rng) for turns, acts in _endings(dialogue)]
+
+
+def _endings(dialogue: Dialogue) -> Iterator[Dialogue]:
+    for start in range(len(dialogue[0]) - 1):
+        yield dialogue[0][start:], dialogue[1][start:]
+
+
+def _until_careless(turns: list[str], acts: list[int], careless: float, rng: random.Random) -> Dialogue:
+    replies = load_grammar().careless
+    for index in range(1, len(turns)):
+        if rng.random() < careless:
+            act = rng.choice([act for act in replies if act != acts[index]])
+            reply = Teller(rng, load_grammar()).tell(rng.choice(replies[act]))
+            return [*turns[:index], reply], [*acts[:index], act]
+    return turns, acts
+
+
+def write_dialogues(
+    output: Path, num_dialogues: int, seed: int, scene_names: Sequence[str] = (), careless: float = 0.0
+) -> dict[str, int]:
     """Write `num_dialogues` different dialogues into the new folder `output`; returns the number in each split.
 
-    The same arguments give the same bytes. Raises UserError when `output` is not empty or the number cannot be reached.
+    The same arguments give the same bytes; another `careless`, the share of careless replies, changes nothing but these. Raises
+    UserError when `output` is not empty, the number cannot be reached, or `careless` is not between 0 and 1.
     """
+    if not 0 <= careless <= 1:
+        raise UserError(f"--careless {careless:g} is not a share; give a number from 0 to 1")
     output = output.resolve()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
     splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
+    if careless:
+        rng = random.Random(f"careless {seed}")
+        splits = {name: [part for one in split for part in overheard(one, careless, rng)] for name, split in splits.items()}
     temporary = output.with_name(f".{output.name}.unfinished")
     shutil.rmtree(temporary, ignore_errors=True)
     for name, dialogues in splits.items():

@@ -8,6 +8,8 @@ from transformers import (
     BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
@@ -47,8 +49,7 @@ def new_gpt2(
 
     Raises UserError when `n_embd` is not a multiple of `n_head`.
     """
-    if n_embd % n_head:
-        raise UserError(f"n_embd: {n_embd} is not a multiple of n_head {n_head}")
+    _check_heads(n_embd, n_head)
     return GPT2LMHeadModel(
         GPT2Config(
             n_layer=n_layer,
@@ -65,6 +66,37 @@ def new_gpt2(
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+
+
+def new_llama(
+    tokenizer: PreTrainedTokenizerBase, n_layer: int, n_head: int, n_embd: int, n_positions: int, dropout: float
+) -> LlamaForCausalLM:
+    """A Llama with random weights, tied embeddings and exactly the vocabulary of `tokenizer`; dropout in the attention alone.
+
+    Raises UserError when `n_embd` is not a multiple of twice `n_head`: rotary positions turn pairs of numbers.
+    """
+    _check_heads(n_embd, 2 * n_head, f"twice n_head {n_head}")
+    return LlamaForCausalLM(
+        LlamaConfig(
+            num_hidden_layers=n_layer,
+            num_attention_heads=n_head,
+            num_key_value_heads=n_head,
+            hidden_size=n_embd,
+            intermediate_size=8 * n_embd // 3,  # the size of GPT-2's two matrices in three
+            max_position_embeddings=n_positions,
+            vocab_size=len(tokenizer),
+            attention_dropout=dropout,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def _check_heads(n_embd: int, divisor: int, name: str = "") -> None:
+    if n_embd % divisor:
+        raise UserError(f"n_embd: {n_embd} is not a multiple of {name or f'n_head {divisor}'}")
 
 
 def new_pair_tokenizer(texts: list[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: teach a causal LM, or a small GPT-2 from scratch, the replies of the training dialogues."""
+"""Supervised fine-tuning: teach a causal LM, or a small model from scratch, the replies of the training dialogues."""
 
 import logging
 import math
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -28,7 +28,7 @@ from rlhf_dialog.training.supervised.hugging_face_trainer import (
     train_quietly,
     trainer_arguments,
 )
-from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_tokenizer
+from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
@@ -48,7 +48,10 @@ class SFTConfig(SupervisedKeys, DataKeys):
         False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
     )
     vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
-    n_layer: int = Field(4, ge=1, description="from scratch: layers of the GPT-2")
+    architecture: Literal["gpt2", "llama"] = Field(
+        "gpt2", description="from scratch: a GPT-2, or a Llama, which learns more from little data"
+    )
+    n_layer: int = Field(4, ge=1, description="from scratch: layers")
     n_head: int = Field(4, ge=1, description="from scratch: attention heads")
     n_embd: int = Field(256, ge=8, description="from scratch: width, a multiple of n_head")
     n_positions: int = Field(256, ge=8, description="from scratch: tokens of the longest prompt with its reply")
@@ -145,7 +148,7 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
         lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
     else:
         sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "dropout")}
-        lm = new_gpt2(tokenizer, **sizes)
+        lm = {"gpt2": new_gpt2, "llama": new_llama}[config.architecture](tokenizer, **sizes)
     rows: Any = lm.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise UserError(
