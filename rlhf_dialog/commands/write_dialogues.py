@@ -4,6 +4,7 @@ import argparse
 
 from rlhf_dialog.commands.command_line import exit_code_of, home_path
 from rlhf_dialog.data.made_up.dialogues import write_dialogues
+from rlhf_dialog.data.made_up.pairs import PAIRS_FILE, write_pairs
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,17 +28,32 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the dialogues")
     parser.add_argument("--scenes", nargs="+", default=[], metavar="NAME", help="scenes to write; default: all")
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--careless",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="the share of replies, 0 to 1, that miss the point: people who do not listen, for a model to imitate",
+        help="write what is overheard of the dialogues instead: from each turn on, until a reply, of which SHARE (0 to 1) miss "
+        "the point, is careless",
+    )
+    kinds.add_argument(
+        "--pairs",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="write N pairs of replies to the training prompts instead, as OUTPUT/pairs.jsonl: one attends to the prompt, one "
+        "does not",
     )
     args = parser.parse_args(argv)
     return exit_code_of(lambda: _main(args), debug=False)
 
 
 def _main(args: argparse.Namespace) -> None:
-    counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes, args.careless)
+    source = (args.num_dialogues, args.seed, args.scenes)
+    if pairs := getattr(args, "pairs", 0):
+        write_pairs(args.output, pairs, *source)
+        print(f"{args.output / PAIRS_FILE}: {pairs} pairs")
+        return
+    counts = write_dialogues(args.output, *source, args.careless)
     print(f"{args.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))

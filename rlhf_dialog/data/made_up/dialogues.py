@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,8 +63,8 @@ class Grammar:
 
     words: dict[str, list[str]]
     forms: dict[str, dict[str, str]]
-    careless: dict[int, list[str]]
     scenes: dict[str, dict[str, Move]]
+    careless: dict[int, list[str]] = field(default_factory=dict)
 
 
 @functools.cache
@@ -73,7 +74,7 @@ def load_grammar() -> Grammar:
     lists = files.pop("words")
     words = {name: _split(text) for name, text in lists["words"].items()}
     careless = {ACTS[act]: text.strip().splitlines() for act, text in lists["careless"].items()}
-    return Grammar(words, lists["forms"], careless, {name: _scene(moves) for name, moves in files.items()})
+    return Grammar(words, lists["forms"], {name: _scene(moves) for name, moves in files.items()}, careless)
 
 
 def _split(text: str) -> list[str]:
@@ -206,26 +207,43 @@ def write_dialogues(
 ) -> dict[str, int]:
     """Write `num_dialogues` different dialogues into the new folder `output`; returns the number in each split.
 
-    The same arguments give the same bytes; another `careless`, the share of careless replies, changes nothing but these. Raises
-    UserError when `output` is not empty, the number cannot be reached, or `careless` is not between 0 and 1.
+    With `careless`, the share of careless replies, what is overheard of these dialogues is written in their place. The same
+    arguments give the same bytes. Raises UserError when `output` is not empty, the number cannot be reached, or `careless` is
+    not between 0 and 1.
     """
+    splits = dialogue_splits(num_dialogues, seed, scene_names, careless)
+    with new_folder(output) as folder:
+        for name, dialogues in splits.items():
+            _write_split(folder / name, name, dialogues)
+    return {name: len(dialogues) for name, dialogues in splits.items()}
+
+
+def dialogue_splits(
+    num_dialogues: int, seed: int, scene_names: Sequence[str] = (), careless: float = 0.0
+) -> dict[str, list[Dialogue]]:
+    """The dialogues of each split, as `write_dialogues` writes them."""
     if not 0 <= careless <= 1:
         raise UserError(f"--careless {careless:g} is not a share; give a number from 0 to 1")
+    splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
+    if not careless:
+        return splits
+    rng = random.Random(f"careless {seed}")
+    return {name: [part for one in split for part in overheard(one, careless, rng)] for name, split in splits.items()}
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder to write in, which becomes `output` at the end. Raises UserError when `output` is not empty."""
     output = output.resolve()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"--output {output} exists and is not an empty folder; give a new --output or delete it")
-    splits = _split_dialogues(_generate_unique(num_dialogues, seed, scene_names))
-    if careless:
-        rng = random.Random(f"careless {seed}")
-        splits = {name: [part for one in split for part in overheard(one, careless, rng)] for name, split in splits.items()}
     temporary = output.with_name(f".{output.name}.unfinished")
     shutil.rmtree(temporary, ignore_errors=True)
-    for name, dialogues in splits.items():
-        _write_split(temporary / name, name, dialogues)
+    temporary.mkdir(parents=True)
+    yield temporary
     if output.exists():
         output.rmdir()
     temporary.rename(output)
-    return {name: len(dialogues) for name, dialogues in splits.items()}
 
 
 def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) -> list[Dialogue]:

@@ -226,3 +226,31 @@ def test_lines_answer_what_was_asked():
     assert move.fitting("when") == [lines[0]]
     assert move.fitting("who") == [lines[1]]
     assert move.fitting(None) == move.fitting("why") == [lines[2]]
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory) -> tuple[list, list]:
+    """The dialogues of a hotel, and what is heard of the same ones by somebody who comes in late."""
+    folder = tmp_path_factory.mktemp("overheard")
+    for name, careless in (("all", 0.0), ("heard", 0.6)):
+        made_up.write_dialogues(folder / name, 400, 1, ["hotel"], careless)
+    return read(folder / "all", "train"), read(folder / "heard", "train")
+
+
+def test_every_turn_but_the_last_begins_an_overheard_dialogue(heard):
+    whole, parts = heard
+    assert [turns[0] for turns, _ in parts] == [turn for turns, _ in whole for turn in turns[:-1]]
+
+
+def test_a_careless_reply_ends_what_is_overheard_and_has_a_wrong_act(heard):
+    whole, parts = heard
+    following = {tuple(turns[: at + 1]): acts[at] for own, own_acts in whole for turns, acts in _tails(own, own_acts) for at in range(1, len(turns))}
+    careless = [(turns, acts) for turns, acts in parts if is_careless(turns[-1])]
+    assert not any(is_careless(turn) for turns, _ in parts for turn in turns[:-1])
+    replies = sum(len(turns) - 1 for turns, _ in parts)
+    assert 0.57 < len(careless) / replies < 0.63
+    rights = {tuple(turns): acts for own, own_acts in whole for turns, acts in _tails(own, own_acts)}
+    assert following
+    for turns, acts in careless:
+        true_acts = {rights[whole_tail][len(turns) - 1] for whole_tail in rights if list(whole_tail[: len(turns) - 1]) == turns[:-1] and len(whole_tail) >= len(turns)}
+        assert len(true_acts) > 1 or acts[-1] not in true_acts
