@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import nn
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands import benchmark_compare, benchmark_machine
+from rlhf_dialog.commands import benchmark_compare, benchmark_machine, benchmark_profile
 from rlhf_dialog.commands import benchmark_workload as workload
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.config.schema import Config
@@ -94,6 +94,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="set any other key of docs/CONFIG.md",
     )
     add("--json", type=Path, help="file to write all measurements to")
+    add(
+        "--profile",
+        type=Path,
+        metavar="FOLDER",
+        help="profile one more iteration; writes profile.txt and trace.json.gz",
+    )
     add("--vs", metavar="CMD", help="shell command of a peer, run alternately with ours; it must print `SUMMARY {json}` with "
         "tok_s, or JSON with tokens_per_s")  # fmt: skip
     add("--pairs", type=int, default=5, help="number of pairs of runs with --vs (default: 5)")
@@ -164,6 +170,8 @@ def check(options: argparse.Namespace) -> None:
             raise UserError(f"--set {key}: use the option {OWN[key]} instead")
     if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         raise UserError(f"--json: '{options.json}' cannot be written; choose a file in an existing folder")
+    if options.profile and not options.profile.is_dir():
+        raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
     options.device = launch.pick_device(workload.run_config(options, Path())).type
     if options.classifier_dtype == "auto":
         fast = benchmark_machine.has_fast_bf16(torch.device(options.device))
@@ -203,8 +211,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
         gflop = update_gflop(trainer, laps[1:])
         rows = read_metrics(folder / "run" / "metrics.jsonl")
-    memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib, "above_imports_gib": laps[-1].peak_gib - imported}
-    memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+        memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib}
+        memory["above_imports_gib"] = laps[-1].peak_gib - imported
+        memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+        memory["forecast_gib"] = benchmark_profile.forecast_gib(config, size.classifier, device)
+    operations = benchmark_profile.profiled(trainer, options.profile) if options.profile else None
     del trainer
     gc.collect()
     after = benchmark_machine.calibrate(device)
@@ -216,6 +227,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "set": dict(options.set),
         "arguments": {name: str(value) for name, value in vars(options).items() if value not in (None, [], False)},
         "memory": memory,
+        "profile": operations,
         "calibration": calibration,
         "update": update_speed(gflop, result["phases"]["update"], calibration[benchmark_machine.RATES[options.dtype]]),
         "load": {"before": load, "after": benchmark_machine.load()},
@@ -365,6 +377,7 @@ def in_order(phases: dict[str, float | None]) -> list[tuple[str, float | None]]:
 def details(result: dict[str, Any]) -> dict[str, str]:
     memory, speed, update = result["memory"], result["calibration"], result["update"]
     cuda = "" if memory["cuda_gib"] is None else f"; on the GPU {memory['cuda_gib']:.2f} GiB"
+    cuda += "" if memory["forecast_gib"] is None else f"; forecast {memory['forecast_gib']:.2f} GiB"
     machine, load = result["machine"], result["load"]
     reached = "-"
     if update["gflops"] is not None:
