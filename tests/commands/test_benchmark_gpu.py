@@ -1,14 +1,15 @@
 """scripts/benchmark_gpu.py: its plan, its limits, what a failing piece costs, and one run of every piece on the CPU."""
 
 import json
-import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
-from processes import ROOT, run_python
+from processes import HANGING, ROOT, run_python, start_python
 
 from rlhf_dialog.commands import benchmark, benchmark_gpu, benchmark_trl
 from rlhf_dialog.commands.benchmark_gpu import Piece
@@ -114,20 +115,20 @@ def test_no_piece_begins_when_the_time_is_over(tmp_path):
 def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path):
     """The peer of a pair runs in a group of its own, so that killing our group would leave it on the GPU."""
     program = (
-        "import subprocess, sys, time\n"
+        "import sys\n"
         "from rlhf_dialog.commands.benchmark_compare import output_of\n"
         "from rlhf_dialog.commands.command_line import exit_on_sigterm\n"
         "exit_on_sigterm()\n"
-        'peer = \'import os, time; open("pid", "w").write(str(os.getpid())); time.sleep(1000)\'\n'
-        f"output_of([sys.executable, '-c', peer.replace('pid', {str(tmp_path / 'pid')!r})])"
+        "peer = 'import os, sys, time; print(os.getpid(), file=open(sys.argv[1], \"w\"), flush=True); time.sleep(1000)'\n"
+        f"output_of([sys.executable, '-c', peer, {str(tmp_path / 'pid')!r}])"
     )
-    output, code = benchmark_gpu.output_within([sys.executable, "-c", program], 6.0)
-    assert code is None, output
-    pid = int((tmp_path / "pid").read_text())
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit and os.path.exists(f"/proc/{pid}"):
+    process = start_python("-c", program, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    limit = time.monotonic() + HANGING
+    while time.monotonic() < limit and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
         time.sleep(0.05)
-    assert not os.path.exists(f"/proc/{pid}")
+    assert "Traceback" not in benchmark_gpu.ended(process)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_trl_that_cannot_be_installed_is_a_reason(tmp_path, monkeypatch):
