@@ -44,7 +44,7 @@ def settings(**keys):
 
 
 def make_trainer(reward=None, ref_seed=0, vec_info=None, use_amp=False, world=None, double=False, **keys):
-    """A trainer on the tiny GPT-2, built as `load_models` would; a third of the tokens end a response."""
+    """A trainer on the tiny GPT-2, built as `load_models` would, on the world's device; a third of the tokens end a response."""
     config = settings(**keys, use_amp=use_amp)
     gae = config.advantage_estimator == "gae"
     lm = gpt2()
@@ -52,8 +52,8 @@ def make_trainer(reward=None, ref_seed=0, vec_info=None, use_amp=False, world=No
     policy = Policy(lm, gae and config.use_share_model, use_amp).eval()
     critic = Critic(gpt2(), use_amp).eval() if gae and not config.use_share_model else None
     ref_policy = Policy(gpt2(ref_seed), use_amp=use_amp).eval().requires_grad_(False)
-    for model in (policy, critic, ref_policy) if double else ():
-        model = model and model.double()
+    for model in filter(None, (policy, critic, ref_policy)):
+        model.to(world.device if world else "cpu", torch.float64 if double else torch.float32)
     torch.manual_seed(config.seed)
     models = Models(policy, critic, ref_policy, byte_tokenizer())
     return PPOTrainer(config, models, PROMPTS, reward or Places(), vec_info or VecInfo(), world)
