@@ -33,6 +33,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.ci
 def test_two_ranks_are_one_run(ppo, tmp_path):
     first, second = ppo(2, "--max_iterations", "3", "--eval_interval", "2", "--eval_episodes", "5")
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
@@ -61,7 +62,12 @@ def test_two_ranks_are_one_run(ppo, tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "keys"),
-    [(2, []), (2, ["--use_share_model", "true", "--top_k", "30"]), (3, []), (2, ["--eval_interval", "1"])],
+    [
+        pytest.param(2, [], marks=pytest.mark.ci),
+        (2, ["--use_share_model", "true", "--top_k", "30"]),
+        (3, []),
+        (2, ["--eval_interval", "1"]),
+    ],
 )
 def test_a_resumed_run_of_ranks_is_bit_for_bit_the_undisturbed_one(ppo, size, keys):
     keys = [*keys, "--eval_episodes", "3"] if "--eval_interval" in keys else keys
@@ -163,6 +169,7 @@ def test_an_evaluation_that_fails_on_rank_0_costs_no_iteration(ppo):
     assert [row["iteration"] for row in lines()] == [1, 2, 3, 4]
 
 
+@pytest.mark.ci
 def test_a_killed_rank_ends_the_others_and_the_run_can_go_on(ppo):
     first, second = ppo(2, "--reward_class.args", json.dumps({"rank": 1, "at": 4, "end": "kill"}))
     assert second[0] == "gone"
