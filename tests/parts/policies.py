@@ -113,7 +113,7 @@ class Ends:
         self.end_ids = list(ids)
 
     def ended(self, ids):
-        return torch.isin(ids[:, -1], ids.new_tensor(self.end_ids))
+        return torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype, device=ids.device))
 
 
 def answered(policy, case, sampling, stop=None, seed=0, **options):
