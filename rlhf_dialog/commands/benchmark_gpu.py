@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from rlhf_dialog.errors import UserError
 TRL = "trl==1.12.0"
 SUMMARY, RESULTS, LOG = "summary.md", "results.json", "log.txt"
 LEAST = 5.0  # seconds; a piece with less time is left out
+TINY_LIMITS = 3.0  # the limits of --tiny, as a multiple of those on a GPU
 ENDING = 5.0  # seconds that a piece has to end after its limit
 
 
@@ -92,6 +93,8 @@ def run(options: argparse.Namespace) -> list[Outcome]:
     """All pieces, one after the other. Raises UserError without a GPU, and for a folder that has results already."""
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_gpu_") as folder:
         pieces = chosen(plan(options, Path(folder)), options.only)
+        if options.tiny:  # a CPU may be busy with other things
+            pieces = [replace(piece, limit=TINY_LIMITS * piece.limit) for piece in pieces]
         if options.dry_run:
             print("\n".join(f"{p.name:8} at most {p.limit:3.0f} s  {' '.join(p.words)}" for p in pieces))
             return []

@@ -107,6 +107,12 @@ def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_pat
     assert "summary: " in capsys.readouterr().out
 
 
+def test_a_tiny_run_on_a_busy_cpu_has_longer_limits(tmp_path, capsys):
+    for words, limit in (([], 60), (["--device=cpu", "--tiny"], 180)):
+        assert benchmark_gpu.main([*words, "--dry_run"]) == 0
+        assert f"at most {limit:3} s" in capsys.readouterr().out.splitlines()[0]
+
+
 def test_no_piece_begins_when_the_time_is_over(tmp_path):
     (outcome,) = benchmark_gpu.run_pieces([piece("late", "print(1)")], tmp_path, tmp_path, 1.0)
     assert outcome.status == "skipped: no time left; use --minutes"
@@ -150,10 +156,11 @@ def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
 @pytest.mark.whole_run
 def test_every_piece_on_the_cpu(tmp_path):
     out = tmp_path / "out"
-    ran = run_python(ROOT / "scripts/benchmark_gpu.py", "--device=cpu", "--tiny", "--out", out)
+    words = ["--device=cpu", "--tiny", "--minutes=30", "--out", out, "--only", "w8", "profile", "trl", "tests"]
+    ran = run_python(ROOT / "scripts/benchmark_gpu.py", *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr + (out / "log.txt").read_text()
     found = json.loads((out / "results.json").read_text())
-    assert list(found) == ["w8", "w16", "w32", "profile", "trl", "tests"]
+    assert list(found) == ["w8", "profile", "trl", "tests"]
     assert {path.name for path in out.iterdir()} == {
         *("summary.md", "results.json", "log.txt", "profile.txt", "trace.json.gz"),
     }
@@ -164,4 +171,4 @@ def test_every_piece_on_the_cpu(tmp_path):
     assert " passed" in found["tests"]["result"]
     summary = (out / "summary.md").read_text()
     assert ("| median |" in summary) == (trl == "done")
-    assert all(f"\n| {batch} | " in summary for batch in (8, 16, 32))
+    assert "\n| 8 | " in summary
