@@ -48,8 +48,8 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
     """
     opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
     dialogues = [opened(environment, seed) for environment, seed in opening]
-    prompt_ids, prompt_mask = inputs = speaker.encode([d.prompt_turns for d in dialogues])
-    prompts = [ids[mask].tolist() for ids, mask in zip(prompt_ids, prompt_mask, strict=True)]
+    prompts = [speaker.encoder.encode_prompt(d.prompt_turns) for d in dialogues]
+    prompt_ids, prompt_mask = inputs = speaker.batch(prompts)
     behind: list[list[int]] = [[] for _ in dialogues]
     rounds, paid, live = [], [], list(range(len(dialogues)))
     while live:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -56,7 +57,12 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        return int(self.response_mask.sum())
+        return int(self.masks_on_host[1].sum())
+
+    @cached_property
+    def masks_on_host(self) -> tuple[Tensor, Tensor]:
+        """Prompt mask (B, P) and response mask (B, T) on the CPU, where microbatches are planned; copied once."""
+        return self.prompt_mask.cpu(), self.response_mask.cpu()
 
     def of(self, rows: list[int]) -> "Rollout":
         """The rollout reduced to these episodes; only `num_generated` and `num_dropped` still count the others."""
@@ -112,15 +118,15 @@ def collect(
         responses = episodes.responses
         scoring = scorer.begin(episodes.dialogues)
         with clock.measured("reference"):
-            tensors = _teacher_forced(
-                models, episodes, speaker.sampling.temperature, speaker.microbatch_size, keep_features
-            )
+            masks = episodes.prompt_mask.cpu(), responses.mask.cpu()
+            sizes = (speaker.sampling.temperature, speaker.microbatch_size)
+            tensors = _teacher_forced(models, episodes, masks, *sizes, keep_features)
     with clock.measured("reward"):
         reward_scores = scoring()
-        totals = torch.tensor(reward_scores.total, device=responses.ids.device)
-        scores = scorer.less_penalty(totals, responses.truncated)
-    _check_scores(scores, reward_scores, scorer)
-    return Rollout(
+        is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
+        scores = scorer.less_penalty(torch.tensor(reward_scores.total), is_truncated)
+        _check_scores(scores, reward_scores, scorer)
+    rollout = Rollout(
         dialogues=episodes.dialogues,
         prompt_ids=episodes.prompt_ids,
         prompt_mask=episodes.prompt_mask,
@@ -129,14 +135,16 @@ def collect(
         support=responses.support,
         truncated=responses.truncated,
         reward_scores=reward_scores,
-        scores=scores,
+        scores=scores.to(responses.ids.device),
         turn_rewards=episodes.turn_rewards,
         logprobs=responses.logprobs,
         entropy=responses.entropy,
         seconds=dict(clock.seconds),
-        num_generated=int(responses.mask.sum()),
+        num_generated=int(masks[1].sum()),
         **tensors,
     )
+    rollout.masks_on_host = masks
+    return rollout
 
 
 def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None:
@@ -150,9 +158,17 @@ def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None
 
 @torch.no_grad()
 def _teacher_forced(
-    models: Models, episodes: Episodes, temperature: float, size: int, keep_features: bool = False
+    models: Models,
+    episodes: Episodes,
+    masks: tuple[Tensor, Tensor],
+    temperature: float,
+    size: int,
+    keep_features: bool = False,
 ) -> dict[str, Any]:
-    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T), and `ref_features` (B, T, .); the last 3 may be None."""
+    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T), and `ref_features` (B, T, .); the last 3 may be None.
+
+    `masks` are the masks of prompts and responses on the host, as in `Rollout.masks_on_host`.
+    """
     prompt_ids, prompt_mask, responses = episodes.prompt_ids, episodes.prompt_mask, episodes.responses
     columns: dict[str, Tensor] = {}
     everyone = torch.arange(len(prompt_ids), device=prompt_ids.device)

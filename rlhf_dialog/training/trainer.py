@@ -111,6 +111,9 @@ class PPOTrainer:
         self.iteration += 1
         self.time_steps += generated
         self.episodes += episodes
+        losses |= {
+            f"time/{name}": seconds for name, seconds in self.clock.seconds.items()
+        }  # which waits for the device
         seconds = time.perf_counter() - start
         losses["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
         losses["FPS"] = generated / seconds
@@ -264,7 +267,6 @@ class PPOTrainer:
             "objective/kl_coef": kl_coef,
             **losses,
             **rollout_metrics(rollout, self.world),
-            **{f"time/{name}": seconds for name, seconds in self.clock.seconds.items()},
         }
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl
