@@ -46,9 +46,8 @@ def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]
 def blank_microbatch(rollout: Rollout) -> tuple[Rollout, Microbatch]:
     """A microbatch of one blank episode, which adds nothing to any loss or statistic."""
     episode = blank(rollout)
-    return episode, Microbatch(
-        torch.zeros(1, dtype=torch.long, device=episode.response_ids.device), slice(0, 1), slice(0, 1)
-    )
+    row = torch.zeros(1, dtype=torch.long)
+    return episode, Microbatch(row.to(episode.response_ids.device), slice(0, 1), slice(0, 1), row)
 
 
 def blank(rollout: Rollout) -> Rollout:
