@@ -213,5 +213,9 @@ def _read(tasks: IO[bytes], queue: "SimpleQueue[Task]") -> None:
 
 
 def _answer(answers: IO[bytes], message: Any) -> None:
-    answers.write(pickle.dumps(message))
-    answers.flush()
+    found = pickle.dumps(message)
+    try:
+        answers.write(found)
+        answers.flush()
+    except OSError:  # the run's process has ended
+        os._exit(0)

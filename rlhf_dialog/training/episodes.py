@@ -14,6 +14,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, answer, opened
 from rlhf_dialog.models.chat_agent import Speaker, num_positions
 from rlhf_dialog.models.generation import Responses, as_wide
+from rlhf_dialog.models.host import send
 
 
 @dataclass
@@ -69,7 +70,7 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
                 live.append(row)
         inputs = speaker.batch([prompts[row] + behind[row] for row in live])
     responses = _joined(rounds, behind, speaker.encoder.pad_id)
-    responses.truncated = torch.tensor([d.truncated for d in dialogues], device=prompt_ids.device)
+    responses.truncated = send(torch.tensor([d.truncated for d in dialogues]), prompt_ids.device)
     return Episodes(dialogues, prompt_ids, prompt_mask, responses, _on_tokens(paid, responses))
 
 

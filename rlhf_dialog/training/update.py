@@ -115,7 +115,7 @@ class PPOUpdate:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
             bad = [part for part, numbers in zip(parts, found, strict=True) if not all_finite(numbers)]
-            suspects = [row for episodes, part in bad if episodes is rollout for row in part.rows.tolist()]
+            suspects = [row for episodes, part in bad if episodes is rollout for row in part.host_rows.tolist()]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
@@ -216,11 +216,12 @@ class PPOUpdate:
         return losses, statistics
 
     def _teacher_forced(self, rollout: Rollout, microbatch: Microbatch) -> tuple[TeacherForced, Tensor | None]:
+        prompt_mask, response_mask = rollout.masks_on_host
         inputs = (
             rollout.prompt_ids[microbatch.rows, microbatch.prompt],
-            rollout.prompt_mask[microbatch.rows, microbatch.prompt],
+            prompt_mask[microbatch.host_rows, microbatch.prompt],
             rollout.response_ids[microbatch.rows, microbatch.response],
-            rollout.response_mask[microbatch.rows, microbatch.response],
+            response_mask[microbatch.host_rows, microbatch.response],
         )
         support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}

@@ -184,11 +184,32 @@ time.sleep(0 if sys.argv[1] == "quick" else 600)
 )
 def test_no_process_outlives_the_run(state, signum):
     """Each of them holds the writing end of the run's stderr, so that its end is the end of all."""
-    run = start_python("-c", RUN, state, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    run = start_python("-c", RUN, state, **pipes)
     assert run.stdout.readline() == "ready\n"
     if signum:
         run.send_signal(signum)
-    run.stderr.read()
+    tracebacks = run.stderr.read().count("Traceback")
+    assert tracebacks == (1 if signum == signal.SIGINT else 0)  # of the run, not of the others
     assert run.wait(HANGING) == -signum
     run.stdout.close()
     run.stderr.close()
+
+
+GOES_ON = """
+import signal
+from divided import MANY, Where, started
+signal.signal(signal.SIGINT, lambda *_: None)
+processes = started(2)
+print("ready", flush=True)
+input()
+print(processes.values(Where(), "__call__", MANY, None) is not None)
+"""
+
+
+def test_ctrl_c_does_not_reach_them_so_that_a_run_can_finish_its_iteration():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    run = start_python("-c", GOES_ON, **pipes, start_new_session=True)
+    assert run.stdout.readline() == "ready\n"
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    assert run.communicate("go on\n", timeout=HANGING) == ("True\n", "")
