@@ -18,6 +18,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.loading import Models, load_models
 from rlhf_dialog.training import rollout as rollout_module
+from rlhf_dialog.training.rollout import collect
 from rlhf_dialog.training.trainer import PPOTrainer
 
 AT_MOST = 0  # waits for one microbatch of the update, or of critic and reference
@@ -141,3 +142,32 @@ def test_a_microbatch_waits_for_nothing(paths, kind, estimator, filters, precisi
 @pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), ALL)
 def test_no_variant_waits_more(paths, kind, estimator, filters, precision, kl):
     check(paths[kind], **ESTIMATORS[estimator], **FILTERS[filters], **PRECISIONS[precision], **KL[kl])
+
+
+class Asks:
+    """A user who asks twice, and pays for the first answer."""
+
+    def reset(self, seed=None):
+        self.num_heard = 0
+        return "a ?", {}
+
+    def step(self, reply):
+        self.num_heard += 1
+        return "b ?", float(self.num_heard == 1), self.num_heard == 2, False, {}
+
+
+def test_a_dialogue_of_several_turns(paths):
+    """It has no tensor on the wrong device, and its rollout is that of the CPU."""
+    config, models = load(paths["gpt2"], 4, top_k=20)
+    trainer = build(config, models, CPU)
+    expected = collect([Asks() for _ in range(4)], trainer.speaker, trainer.scorer, models)
+    assert len(expected.dialogues[0].turns) > 1
+    with pretended_gpu() as gpu:
+        trainer = build(config, models, CUDA)
+        gpu.reset()
+        found = collect([Asks() for _ in range(4)], trainer.speaker, trainer.scorer, trainer.models)
+        assert gpu.num_waits <= 20
+        assert found.dialogues == expected.dialogues
+        for name in ("response_ids", "response_mask", "support", "turn_rewards", "logprobs", "ref_logprobs", "values"):
+            torch.testing.assert_close(getattr(found, name).cpu(), getattr(expected, name))
+    assert expected.turn_rewards.any()
