@@ -22,10 +22,7 @@ def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 def fetch(*tensors: Tensor) -> list[Tensor]:
     """The tensors on the CPU, all after one wait."""
-    if all(x.device.type != "cuda" for x in tensors):
-        return [x.cpu() for x in tensors]
     found = [x.to("cpu", non_blocking=True) for x in tensors]
-    done = torch.cuda.Event()
-    done.record()
-    done.synchronize()
+    for device in {x.device for x in tensors if x.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
     return found

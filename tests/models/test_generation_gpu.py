@@ -97,6 +97,24 @@ def test_neither_rows_nor_prompts_at_once_nor_looks_change_the_response(options)
         same(answer(on_gpu("llama"), sampling, **options), expected)
 
 
+def test_a_model_that_does_not_pack_waits_once_a_token():
+    """The library looks at its mask at each step, and makes its cache, once in each layer."""
+
+    def padded():
+        policy = new_policy("gpt2")
+        policy.lm.set_attn_implementation("sdpa")
+        return policy
+
+    expected = answer(padded(), SAMPLINGS["filtered"])
+    with pretended_gpu() as gpu:
+        policy = padded().to("cuda")
+        gpu.reset()
+        found = answer(policy, SAMPLINGS["filtered"])
+        prompt = 2 * len(policy.lm.transformer.h) + 5  # the cache, once a layer; prompts, their masks
+        assert gpu.num_waits <= prompt + STEPS + math.ceil(STEPS / 8), gpu.report()
+        same(found, expected)
+
+
 @pytest.mark.parametrize("separator_token", [True, False])
 def test_while_ends_are_forbidden_only_a_separator_of_text_waits_for_each_token(separator_token):
     sampling = Sampling(STEPS, min_new_tokens=6)
