@@ -84,7 +84,7 @@ def fast_gradients(
     trainer.update._move = lambda *_: None
     trainer.update.kl_coef = config.kl_coef
     ref_features = None if reference is None else features_of(reference, case)
-    masks = (case.prompt_mask, case.response_mask)
+    masks = (case.prompt_mask.cpu(), case.response_mask.cpu())
     rollout = SimpleNamespace(**vars(case), **old, ref_features=ref_features, masks_on_host=masks)
     totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
