@@ -3,6 +3,7 @@
 import logging
 import math
 
+import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -22,9 +23,9 @@ def all_finite(numbers: dict[str, float]) -> bool:
 def check_numbers(rollout: Rollout, iteration: int) -> None:
     """Raise RunStopped when a model predicts NaN or inf: its weights are bad, and skipping steps would not fix them."""
     found = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
-    for model, tensor in found.items():
-        bad = (rollout.response_mask & ~tensor.isfinite()).any(dim=1).nonzero().flatten().tolist()
-        if bad:
+    is_bad = torch.stack([(rollout.response_mask & ~tensor.isfinite()).any(dim=1) for tensor in found.values()])
+    for model, of_rows in zip(found, is_bad.tolist(), strict=True):
+        if bad := [row for row, one in enumerate(of_rows) if one]:
             names = prompt_names([rollout.dialogues[i] for i in bad])
             raise RunStopped(
                 f"iteration {iteration}: the {model} gives NaN or inf for {len(bad)} of {len(rollout)} responses "
@@ -45,14 +46,19 @@ def check_start(kl: float, use_amp: bool, temperature: float = 1.0) -> None:
         )
 
 
-def check_ratio(log_ratio: Tensor, mask: Tensor, iteration: int, use_amp: bool, temperature: float = 1.0) -> None:
-    """Raise RunStopped unless every ratio is 1 before the first optimizer step. Log ratios (B, T), 0 outside of the mask.
+def ratio_statistics(log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """What `check_ratio` needs of the log ratios (B, T), which are 0 outside of the mask: two scalars."""
+    size = log_ratio.abs()
+    return {"largest": size.max(), "mean": masked_mean(size, mask)}
+
+
+def check_ratio(largest: float, mean: float, iteration: int, use_amp: bool, temperature: float = 1.0) -> None:
+    """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|.
 
     A temperature below 1 divides the logits, and multiplies their rounding errors.
     """
-    if not log_ratio.isfinite().all():  # then the loss is not finite either, and the step is skipped
+    if not math.isfinite(largest):  # then the loss is not finite either, and the step is skipped
         return
-    largest, mean = log_ratio.abs().max().item(), masked_mean(log_ratio.abs(), mask).item()
     scale = 1 / min(temperature, 1.0)
     fine = (mean < 1e-2 * scale and largest < 0.3 * scale) if use_amp else largest < 1e-4 * scale
     if not fine:
