@@ -319,7 +319,7 @@ class PPOAgent:
         run_folder.check_source(self.weights_from, self.run_folder)
 
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
-        """The trainer with everything that a run needs, on the run's device, cheap checks first. Raises UserError as `train` does.
+        """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
 
         `train` passes `locks`, in which the lock of the run folder is: wandb opens before the models are loaded, since its key
         may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
