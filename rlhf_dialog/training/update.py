@@ -14,10 +14,11 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import all_finite, check_ratio, report_skipped
+from rlhf_dialog.training.checks import all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes
+from rlhf_dialog.training.noise import Noise
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class PPOUpdate:
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
+        self.noise: Noise | None = None  # of 16-bit arithmetic, once it is measured
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
@@ -168,10 +170,9 @@ class PPOUpdate:
         new, values = self._teacher_forced(rollout, microbatch)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
         if is_first:
+            found = {name: x.item() for name, x in difference_statistics(log_ratio.detach(), mask).items()}
             with self.world.fail_together():
-                check_ratio(
-                    log_ratio.detach(), mask, self.iteration, self.placement.reduced_precision, config.temperature
-                )
+                check_ratio(**found, iteration=self.iteration, noise=self.noise, temperature=config.temperature)
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
