@@ -50,6 +50,7 @@ OWN = {
     "num_mini_batch": "--minibatch",
     "ppo_epoch": "--epochs",
     "rollout_batch_size": "--rollout_batch_size",
+    "precision": "--dtype",
     "use_amp": "--dtype",
     "use_share_model": "--critic",
 }

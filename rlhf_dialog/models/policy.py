@@ -147,7 +147,7 @@ class Policy(nn.Module):
             return False
         ids = torch.arange(3, device=self.lm.device).unsqueeze(0)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-        with torch.no_grad():
+        with torch.no_grad(), self.autocast(ids):
             hidden = self.lm.base_model(**inputs)[0]
             return torch.equal(self.lm.get_output_embeddings()(hidden), self.lm(**inputs).logits)
 

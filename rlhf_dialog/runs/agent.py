@@ -41,7 +41,7 @@ from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.rescue import Rescue
-from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.runs.run import RunState, keep_precision
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
 from rlhf_dialog.runs.wandb_tracker import WandbTracker, open_wandb, wants_wandb
@@ -325,6 +325,8 @@ class PPOAgent:
         may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
         """
         self.world = launch.start(self.config)
+        if self.resume:
+            keep_precision(self.config, self.world, self.run_folder / "checkpoints", self.resume_from)
         prepared, early = self._prepare(), wants_wandb(self.config)
         if locks and early:
             locks.enter_context(self._locked_folder())

@@ -312,6 +312,7 @@ class PPOTrainer:
             "iteration": self.iteration,
             "time_steps": self.time_steps,
             "episodes": self.episodes,
+            "precision": self.placement.precision,
             "skipped_in_a_row": self.update.skipped_in_a_row,
             "first_support_mass": self.first_support_mass,
             "sampler": self.sampler.state_dict(),
@@ -326,6 +327,11 @@ class PPOTrainer:
         if (state["value_normalizer"] is None) != (self.value_norm is None):
             raise UserError(
                 "use_valuenorm: the checkpoint was saved with the other setting; resume with the setting of the checkpoint"
+            )
+        if (before := state.get("precision", self.placement.precision)) != self.placement.precision:
+            logger.warning(
+                "the run has computed in %s and goes on in %s: its numbers differ from here on; to keep them, set precision: %s",
+                *(before, self.placement.precision, before),
             )
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
         self.first_support_mass = state["first_support_mass"]
