@@ -5,16 +5,20 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import tiny
 import torch
 from deep import deep_lm
-from trainers import make_trainer
+from pretended_gpu import pretended_gpu
+from trainers import Places, make_trainer, settings
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models import generation
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.models import generation, loading
 from rlhf_dialog.training import noise, rollout, update
 from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training.trainer import PPOTrainer
 
 MODELS = ("gpt2", "llama", "qwen2", "mistral")
 SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
@@ -171,3 +175,21 @@ def test_a_reference_in_training_mode_is_refused():
     trainer.models.ref_policy.train()
     with pytest.raises(RunStopped, match="the reference is in training mode"):
         trainer.step()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
+    """On the pretended GPU: the reference has the 16 bits of the checkpoint, and starts with a KL of 0."""
+    found = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
+    checkpoint = tiny.gpt2().bfloat16().float().eval()
+    monkeypatch.setattr(loading, "load_causal_lm", lambda *_, **__: checkpoint)
+    monkeypatch.setattr(loading, "load_tokenizer", lambda *_: tiny.byte_tokenizer())
+    with pretended_gpu():
+        config, device = settings(use_lora=lora), torch.device("cuda", 0)
+        models = loading.load_models(config, device)
+        trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=device))
+        metrics = trainer.step()
+        assert models.ref_policy.lm.transformer.h[0].attn.c_attn.weight.dtype == torch.bfloat16
+    assert (metrics["objective/kl"], metrics["objective/kl_initial"]) == (0, 0)
+    assert (trainer.placement.precision, trainer.update.noise is not None, found) == ("bf16", True, ["high"])
