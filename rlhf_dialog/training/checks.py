@@ -91,11 +91,11 @@ def _compare(text: str, largest: float, mean: float, noise: Noise) -> None:
     if not times <= STOP:
         raise RunStopped(
             f"{text}; up to {STOP} times are allowed. Look for another attention mask, other positions, dropout or another "
-            "temperature in one of the two. With use_amp: false the check is exact: if that run passes, report the model"
+            "temperature in one of the two. With precision: fp32 the check is exact: if that run passes, report the model"
         )
     if not noise.warned:
         noise.warned = True
-        logger.warning("%s; the run goes on, and stops above %d times. Run it once with use_amp: false", text, STOP)
+        logger.warning("%s; the run goes on, and stops above %d times. Run it once with precision: fp32", text, STOP)
 
 
 def report_skipped(

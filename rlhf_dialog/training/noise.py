@@ -76,7 +76,7 @@ def noise_of(of_rank: Tensor, world: World, temperature: float) -> Noise:
     if mean > COARSE * scale:
         logger.warning(
             "rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so the checks of the run see only large "
-            "faults, and the updates are noisy; use float32",
+            "faults, and the updates are noisy; set precision: fp32",
             mean,
         )
     return Noise(max(mean, LEAST_MEAN * scale), max(largest, LEAST_LARGEST * scale))

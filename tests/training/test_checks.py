@@ -187,7 +187,7 @@ def test_the_checks_in_16_bit_are_multiples_of_the_measured_noise(caplog):
         check_start_in_16_bit(largest, mean, noise)
     (warned,) = caplog.messages
     assert "by 0.041 nats in the mean and 0.1 at most, 4.1 times the rounding noise" in warned
-    assert "(0.01 and 0.1); the run goes on, and stops above 20 times. Run it once with use_amp: false" in warned
+    assert "(0.01 and 0.1); the run goes on, and stops above 20 times. Run it once with precision: fp32" in warned
     for largest, mean in ((0.1, 0.201), (2.01, 0.01)):
         with pytest.raises(RunStopped, match=r"iteration 3: the ratio .* 20\.1 times .*; up to 20 times are allowed"):
             check_ratio(largest, mean, 3, noise)
