@@ -90,6 +90,7 @@ def test_a_number_on_the_host_may_join(x, gpu):
         lambda x: x.repeat_interleave(x[0].long()[:2], dim=0),
         lambda x: torch.cuda.synchronize(),
         lambda x: torch.cuda.Event().synchronize(),
+        lambda x: torch.cuda.current_stream(x.device).synchronize(),
     ],
 )
 def test_the_host_waits_once(gpu, x, waiting):

@@ -110,7 +110,7 @@ class Policy(nn.Module):
             features, hidden = self._compute(
                 lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0]
             )
-        cache.lengths = cache.lengths + 1
+        cache.grow()
         return features[0], self.values(hidden[0])
 
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:

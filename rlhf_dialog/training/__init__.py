@@ -27,6 +27,9 @@
 - **Nothing is computed twice**: old log-probabilities, entropies and values are those of the sampling. The reference,
   and a separate critic, read each response once. What top-k hides (`objective/kl_full`) comes from stored hidden
   states.
+- **The host waits for a GPU once a minibatch**, when it reads the statistics of all microbatches and the gradient norms
+  together (`iteration_metrics.read`), and about twenty times in the rest of an iteration. Microbatches are planned from copies
+  of the masks (`Rollout.masks_on_host`), and the clock reads its events at the end. A pretended GPU in the tests counts.
 - **Every rank makes the same microbatches** (`minibatches`). The responses are dealt out to the minibatches one by
   one over all ranks. A rank with fewer rows adds a `blank` episode, whose loss and gradient are 0. Each rank permutes
   its own rows.

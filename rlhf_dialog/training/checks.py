@@ -3,6 +3,7 @@
 import logging
 import math
 
+import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -24,9 +25,9 @@ def all_finite(numbers: dict[str, float]) -> bool:
 def check_numbers(rollout: Rollout, iteration: int) -> None:
     """Raise RunStopped when a model predicts NaN or inf: its weights are bad, and skipping steps would not fix them."""
     found = {"policy": rollout.logprobs, "critic": rollout.values, "reference": rollout.ref_logprobs}
-    for model, tensor in found.items():
-        bad = (rollout.response_mask & ~tensor.isfinite()).any(dim=1).nonzero().flatten().tolist()
-        if bad:
+    is_bad = torch.stack([(rollout.response_mask & ~tensor.isfinite()).any(dim=1) for tensor in found.values()])
+    for model, of_rows in zip(found, is_bad.tolist(), strict=True):
+        if bad := [row for row, one in enumerate(of_rows) if one]:
             names = prompt_names([rollout.dialogues[i] for i in bad])
             raise RunStopped(
                 f"iteration {iteration}: the {model} gives NaN or inf for {len(bad)} of {len(rollout)} responses "

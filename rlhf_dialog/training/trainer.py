@@ -25,6 +25,7 @@ from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.masks import masked, masked_mean
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start, check_start_in_16_bit
@@ -72,7 +73,8 @@ class PPOTrainer:
             config.per_device_rollout_size,
             config.per_device_microbatch_size,
         )
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
+        processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler = PromptSampler(len(prompts), config.seed)
         self.kl = self._new_kl_controller()
@@ -89,6 +91,11 @@ class PPOTrainer:
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return whole_optimizers(self.engines)
+
+    @property
+    def _busy_threads(self) -> int:
+        """The threads of this process that compute during a rollout; for a GPU, the one that gives it work."""
+        return torch.get_num_threads() if self.models.policy.lm.device.type == "cpu" else 1
 
     def step(self) -> Metrics:
         """One iteration: collect a rollout, turn scores into advantages, update, adapt the KL coefficient.
@@ -112,9 +119,13 @@ class PPOTrainer:
         self.iteration += 1
         self.time_steps += generated
         self.episodes += episodes
+        losses |= {
+            f"time/{name}": seconds for name, seconds in self.clock.seconds.items()
+        }  # which waits for the device
         seconds = time.perf_counter() - start
         losses["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
         losses["FPS"] = generated / seconds
+        self.scorer.watch(rollout.reward_scores, seconds)
         self._watch_kl(kl)
         return self._metrics(rollout, losses, kl, kl_coef)
 
@@ -280,7 +291,6 @@ class PPOTrainer:
             "objective/kl_coef": kl_coef,
             **losses,
             **rollout_metrics(rollout, self.world),
-            **{f"time/{name}": seconds for name, seconds in self.clock.seconds.items()},
         }
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl

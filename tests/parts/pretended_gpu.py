@@ -301,6 +301,13 @@ class _Event:
         return 1000 * (end.seconds - self.seconds)
 
 
+class _Stream:
+    """The only stream of the device."""
+
+    def synchronize(self) -> None:
+        _count(_counts.waits, "Stream.synchronize")
+
+
 def _patches() -> Iterator[tuple[Any, str, Any]]:
     """What torch has to say of the device: place, name, and what takes its place."""
     yield torch.Tensor, "pin_memory", lambda self, *_: _pin(self.clone())
@@ -339,6 +346,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event
+    yield torch.cuda, "current_stream", lambda *_: _Stream()
 
 
 def _with_index(function: Callable[..., Any]) -> Callable[..., Any]:
