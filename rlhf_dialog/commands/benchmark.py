@@ -50,6 +50,7 @@ OWN = {
     "num_mini_batch": "--minibatch",
     "ppo_epoch": "--epochs",
     "rollout_batch_size": "--rollout_batch_size",
+    "precision": "--dtype",
     "use_amp": "--dtype",
     "use_share_model": "--critic",
 }
@@ -250,6 +251,7 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     Raises UserError when the token ids of a prompt differ from those of W.
     """
     trainer = WorkloadAgent(config).build()
+    check_device(trainer)
     trainer.speaker.stop.end_ids = [-1]
     trainer.speaker.encoder = workload.WholeTexts(
         trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
@@ -260,6 +262,14 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
             "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"
         )
     return trainer
+
+
+def check_device(trainer: PPOTrainer) -> None:
+    """Raises RuntimeError when a model of the run is not on the device that is measured."""
+    models, wanted = trainer.models, launch.pick_device(trainer.config).type
+    for name, module in {"policy": models.policy, "critic": models.critic, "reference": models.ref_policy}.items():
+        if module is not None and (found := next(module.parameters()).device.type) != wanted:
+            raise RuntimeError(f"the {name} is on {found}, but the benchmark measures {wanted}")
 
 
 def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:

@@ -23,7 +23,7 @@ FROZEN_DEFAULT = "default"  # NLPReward's name for: no engine, and the model is 
 OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
 REFUSED = {
-    "amp": "apex is not supported; use the fp16 or bf16 block, or use_amp: true",
+    "amp": "apex is not supported; use the fp16 or bf16 block, or precision: bf16",
     "elasticity": "the number of processes is fixed during a run; remove the block",
     "autotuning": "DeepSpeed's autotuner starts its own runs; remove the block and set the sizes in the YAML",
 }
@@ -81,10 +81,11 @@ def engine_settings(config: Config) -> EngineSettings:
     if stage == 0 and precision != "fp32":
         raise UserError(
             f"{source}: {precision} with ZeRO stage 0 is not supported; use stage 1, which computes the same with less memory, "
-            "or use_amp: true"
+            "or precision: bf16"
         )
-    if config.use_amp and precision != "fp32":
-        notes.append(f"use_amp has no effect, because the engine computes in {precision}")
+    if config.asked_precision != "auto" and precision != "fp32":
+        key = "precision" if config.use_amp is None else "use_amp"
+        notes.append(f"{key} has no effect, because the engine computes in {precision}")
     sizes = {key: document.pop(key) for key in OURS if key in document}
     offloads = (_device(zero, "offload_optimizer") == "cpu", _device(zero, "offload_param") == "cpu")
     return EngineSettings(source, document, int(stage), precision, *offloads, sizes, tuple(notes))

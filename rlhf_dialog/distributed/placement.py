@@ -37,6 +37,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trained
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Placement:
 
     def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
         self.config, self.models, self.world = config, models, world
+        self.precision = precision_of(config, world.device)
         self.settings: EngineSettings | None = None
         document: dict[str, Any] = {}
         if config.use_deepspeed:
@@ -76,6 +78,7 @@ class Placement:
             check_token_count(config, self.settings)
             document = engine_document(config, self.settings, plan, world.size)
             self._prepare(self.settings)
+        self._report_float32()
         self.engines: dict[str, Engine] = {}
         for name, module, lr in (("policy", models.policy, config.lr), ("critic", models.critic, config.critic_lr)):
             if module is not None:
@@ -105,14 +108,33 @@ class Placement:
         if settings.half:
             dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
             self.models.ref_policy.to(dtype)
-            for module in (self.models.policy, self.models.critic, self.models.ref_policy):
-                if module is not None:
-                    module.use_amp = False
+            self.precision = settings.precision
+        elif autocasts(self.config, settings):
+            return
+        else:
+            self.precision = "fp32"
+        for module in (self.models.policy, self.models.critic, self.models.ref_policy):
+            if module is not None:
+                module.use_amp = False
+
+    def _report_float32(self) -> None:
+        """Warn of a GPU that multiplies float32, which takes several times longer than 16 bits."""
+        device = self.world.device
+        if self.precision != "fp32" or device.type != "cuda":
+            return
+        if self.config.asked_precision == "fp32":
+            key = "precision: fp32" if self.config.use_amp is None else "use_amp: false"
+            why, remedy = f"{key} asks for it", "leave that key out"
+        elif self.settings is not None and gpu_has_bf16():
+            why, remedy = f"{self.settings.source} has no bf16 block", 'add "bf16": {"enabled": true} to it'
+        else:
+            why, remedy = "it has no bf16", "set precision: fp16"
+        logger.warning("%s computes in float32, because %s; for several times the speed, %s", device, why, remedy)
 
     @property
     def reduced_precision(self) -> bool:
-        """Whether log-probabilities are computed in less than float32."""
-        return self.config.use_amp or (self.settings is not None and self.settings.half)
+        """Whether log-probabilities are computed in less than float32, TF32 included."""
+        return self.precision != "fp32" or uses_tf32(self.config, self.world.device)
 
     # -- frozen models
 
@@ -132,6 +154,8 @@ class Placement:
         if wanted.stage == 3:
             if isinstance(module, Policy):
                 _ = module.has_plain_head
+            else:
+                module.float()  # DeepSpeed partitions weights of one type
             self.frozen.append(FrozenEngine(module, self.world, wanted.document["zero_optimization"]))
             logger.info("the %s is partitioned over %d processes (ZeRO stage 3)", name, self.world.size)
         elif wanted.offload and self.world.device.type != "cpu":
@@ -270,6 +294,14 @@ def _callable_modules(module: Policy | Critic, device: torch.device) -> Iterator
         yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
 
 
+def autocasts(config: Config, settings: EngineSettings) -> bool:
+    """Whether models of a DeepSpeed run use autocast, if the run computes in 16 bits at all.
+
+    At stage 3 only where a key asks for it: autocast keeps copies of weights that the stage is there to take away.
+    """
+    return not settings.half and (settings.stage < 3 or config.asked_precision != "auto")
+
+
 def deepspeed_setting(config: Config, world: World) -> Setting:
     """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
     setting = setting_of(config, world.size, on_cuda=world.device.type == "cuda")
@@ -278,7 +310,7 @@ def deepspeed_setting(config: Config, world: World) -> Setting:
         setting = replace(
             setting,
             zero_stage=engine.stage,  # type: ignore[arg-type]
-            precision="half" if engine.half else setting.precision,
+            precision="half" if engine.half else setting.precision if autocasts(config, engine) else "fp32",
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
             gather_for_generation=config.zero3_gather_for_generation == "true",

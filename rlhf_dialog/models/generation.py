@@ -4,6 +4,7 @@ B episodes, P prompt tokens (padded left), T response tokens (padded right), V v
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import compress
@@ -24,6 +25,7 @@ from rlhf_dialog.models.logprobs import at_least_float32, on_support
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, in_chunks
+from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.sheet import Sheet
 
 LOOK_EVERY = 8  # tokens, on a GPU
@@ -177,7 +179,7 @@ def respond(
     written = []
     for start in range(0, len(prompt_ids), rows_at_once):
         rows = slice(start, start + rows_at_once)
-        with policy.autocast(prompt_ids):
+        with policy.autocast(prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
             decoder = new_decoder(policy, prompt_ids[rows], prompt_mask[rows], sampling.max_new_tokens, prompts_at_once)
             written.append(_write(decoder, uniform[rows], sampling, stop, pad_id, look_every))
     return _joined(written, pad_id)

@@ -41,7 +41,7 @@ from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.rescue import Rescue
-from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.runs.run import RunState, keep_precision
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
 from rlhf_dialog.runs.wandb_tracker import WandbTracker, open_wandb, wants_wandb
@@ -109,7 +109,7 @@ class PPOAgent:
         self._find_out_whether_to_resume()
         self.world.on_main(self._check_folder)
         with self._failures_recorded(), contextlib.ExitStack() as stack:
-            trainer = self._load_and_lock(stack)
+            trainer = self.build(stack)
             with run_folder.disk_errors_told(self.run_folder):
                 state = self._begin(trainer)
                 metrics = self._loop(state)
@@ -149,17 +149,6 @@ class PPOAgent:
             if is_foreign and not self._is_trial:
                 self._leave_traceback(error)
             raise
-
-    def _load_and_lock(self, stack: contextlib.ExitStack) -> PPOTrainer:
-        """The trainer; the lock is in `stack`. wandb opens before the models are loaded, since its key may be wrong, and
-        writes to the folder, so the lock comes first then; else the models do, since they may be refused."""
-        prepared, early = self._prepare(), wants_wandb(self.config)
-        if early:
-            stack.enter_context(self._locked_folder())
-        trainer = self._load(*prepared)
-        if not early:
-            stack.enter_context(self._locked_folder())
-        return trainer
 
     @contextlib.contextmanager
     def _locked_folder(self) -> Iterator[None]:
@@ -329,9 +318,22 @@ class PPOAgent:
             )
         run_folder.check_source(self.weights_from, self.run_folder)
 
-    def build(self) -> PPOTrainer:
-        """The trainer with everything that a run needs, cheap checks first. Raises UserError as `train` does."""
-        return self._load(*self._prepare())
+    def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
+        """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
+
+        `train` passes `locks`, in which the lock of the run folder is: wandb opens before the models are loaded, since its key
+        may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
+        """
+        self.world = launch.start(self.config)
+        if self.resume:
+            keep_precision(self.config, self.world, self.run_folder / "checkpoints", self.resume_from)
+        prepared, early = self._prepare(), wants_wandb(self.config)
+        if locks and early:
+            locks.enter_context(self._locked_folder())
+        trainer = self._load(*prepared)
+        if locks and not early:
+            locks.enter_context(self._locked_folder())
+        return trainer
 
     def _prepare(self) -> tuple[BaseReward, VecInfo, list[Dialogue]]:
         """The parts that are checked before any model is loaded."""

@@ -15,10 +15,11 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import all_finite, check_ratio, ratio_statistics, report_skipped
+from rlhf_dialog.training.checks import all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes
+from rlhf_dialog.training.noise import Noise
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class PPOUpdate:
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
+        self.noise: Noise | None = None  # of 16-bit arithmetic, once it is measured
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
@@ -132,8 +134,8 @@ class PPOUpdate:
         return parts, statistics
 
     def _check_ratios(self, found: Sequence[Metrics]) -> None:
-        """Take the numbers of `ratio_statistics` out of those of each microbatch, and check them."""
-        limits = (self.iteration, self.placement.reduced_precision, self.config.temperature)
+        """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
+        limits = (self.iteration, self.noise, self.config.temperature)
         with self.world.fail_together():
             for numbers in found:
                 check_ratio(numbers.pop("largest"), numbers.pop("mean"), *limits)
@@ -212,7 +214,7 @@ class PPOUpdate:
             losses[learner] = losses[learner] + weighted if learner in losses else weighted
         statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
         if is_first:
-            statistics |= ratio_statistics(log_ratio.detach(), mask)
+            statistics |= difference_statistics(log_ratio.detach(), mask)
         return losses, statistics
 
     def _teacher_forced(self, rollout: Rollout, microbatch: Microbatch) -> tuple[TeacherForced, Tensor | None]:

@@ -9,6 +9,7 @@ import tiny
 import torch
 from benchmark_inputs import RATES, error_of
 from processes import ROOT, output_of
+from trainers import make_trainer
 
 from rlhf_dialog.commands import benchmark
 from rlhf_dialog.commands import benchmark_machine as machine
@@ -136,3 +137,12 @@ def test_the_least_work_of_an_update():
 
 
 # a peer
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_benchmark_refuses_to_measure_another_device_than_it_names(monkeypatch, share):
+    trainer = make_trainer(use_share_model=share)
+    benchmark.check_device(trainer)
+    monkeypatch.setattr("rlhf_dialog.distributed.launch.pick_device", lambda config: torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="the policy is on cpu, but the benchmark measures cuda"):
+        benchmark.check_device(trainer)

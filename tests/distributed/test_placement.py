@@ -1,5 +1,6 @@
 """Where models are: what a run refuses before it loads any, and frozen models of rewards that come for each scoring."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,16 +10,48 @@ from ranks import CONFIG
 from torch import nn
 from zero_files import config
 
-from rlhf_dialog.distributed.deepspeed_config import FrozenSettings
+from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed.deepspeed_config import EngineSettings, FrozenSettings
 from rlhf_dialog.distributed.placement import Placement, check_placement
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import precision
 from rlhf_dialog.rewards import scored
 
 
 def test_fp16_weights_need_a_gpu():
     with pytest.raises(UserError, match="fp16 weights need a GPU"):
         check_placement(config(use_fp16=True), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "stage", "has_bf16", "words"),
+    [
+        ({}, None, True, None),
+        ({"precision": "fp16"}, None, False, None),
+        ({}, 2, True, None),
+        ({}, None, False, "because it has no bf16; for several times the speed, set precision: fp16"),
+        ({"precision": "fp32"}, None, True, "because precision: fp32 asks for it; .* leave that key out"),
+        ({"use_amp": False}, 3, True, "because use_amp: false asks for it"),
+        ({}, 3, True, r"zero.json has no bf16 block; .* add .bf16.: ..enabled.: true. to it"),
+        ({"precision": "bf16"}, 3, True, None),
+    ],
+)
+def test_a_gpu_that_computes_in_float32_is_reported(keys, stage, has_bf16, words, monkeypatch, caplog):
+    for module in (placement, precision):
+        monkeypatch.setattr(module, "gpu_has_bf16", lambda: has_bf16)
+    place = Placement.__new__(Placement)
+    place.config, place.settings, place.world = CONFIG.model_copy(update=keys), None, World(device=torch.device("cuda"))
+    place.precision = precision.precision_of(place.config, place.world.device)
+    policy, reference = (SimpleNamespace(has_plain_head=True, use_amp=place.precision != "fp32") for _ in range(2))
+    place.models = SimpleNamespace(policy=policy, critic=None, ref_policy=reference)
+    if stage is not None:
+        place.settings = EngineSettings("zero.json", {}, stage, "fp32", False, False, {}, ())
+        place._prepare(place.settings)
+        assert policy.use_amp == reference.use_amp == (words is None)
+    place._report_float32()
+    assert bool(caplog.messages) == (words is not None)
+    assert words is None or re.search(words, caplog.text)
 
 
 class Carried(nn.Linear):

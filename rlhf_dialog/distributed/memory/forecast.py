@@ -286,7 +286,7 @@ def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], sett
     """Each change of a single key that lowers the forecast, the best one first: `use_share_model: true (to 1.20 GiB)`."""
     variants = {
         "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
-        "use_amp: true": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
+        "precision: bf16": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
         "use_lora: true": replace(setting, lora_rank=setting.lora_rank or 16),
         "activation_checkpointing: true": replace(setting, activation_checkpointing=True),
         "per_device_microbatch_size: 1": replace(setting, microbatch=1),
