@@ -24,6 +24,7 @@ from rlhf_dialog.distributed.deepspeed_config import (
     engine_document,
     engine_settings,
     frozen_settings,
+    unused_reference_keys,
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
@@ -46,6 +47,12 @@ def check_placement(config: Config, device: torch.device) -> None:
     """Check the DeepSpeed keys before anything is loaded. Raises UserError when they cannot work."""
     for key in FROZEN_KEYS:
         frozen_settings(config, key)
+    if unused := unused_reference_keys(config):
+        logger.warning(
+            "%s: has no effect, because with use_lora the reference is the policy without its adapter; there is no second model "
+            "to place",
+            ", ".join(unused),
+        )
     if config.use_deepspeed:
         settings = engine_settings(config)
         check_token_count(config, settings)
@@ -180,11 +187,8 @@ class Placement:
         free = free_on_gpu(self.world.device) if setting.on_cuda else free_on_host()
         if sizes is None or free is None:
             return True
-        phases = ("rollout", "scoring")
-        whole, apart = (
-            forecast.forecast(*sizes, replace(setting, gather_for_generation=gather)) for gather in (True, False)
-        )
-        more = max(whole.of(phase) for phase in phases) - min(apart.of("loading"), whole.of("loading"))
+        whole = forecast.forecast(*sizes, replace(setting, gather_for_generation=True))
+        more = max(whole.of(phase) for phase in forecast.IN_ROLLOUT) - whole.always
         return more * (1 if setting.on_cuda else self.world.size) <= free
 
     @contextmanager
@@ -281,8 +285,8 @@ def deepspeed_setting(config: Config, world: World) -> Setting:
             precision="half" if engine.half else setting.precision,
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
-            gather_for_generation=config.zero3_gather_for_generation == "true",
         )
+    setting = replace(setting, gather_for_generation=config.zero3_gather_for_generation == "true")
     wanted = frozen_settings(config, "ref_ds_config")
     if wanted:
         setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]

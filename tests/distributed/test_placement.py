@@ -21,6 +21,15 @@ def test_fp16_weights_need_a_gpu():
         check_placement(config(use_fp16=True), torch.device("cpu"))
 
 
+def test_a_key_for_a_reference_that_is_the_policy_is_noticed(caplog):
+    keys = {"use_deepspeed": False, "use_lora": True, "reward_class": {"id": "LengthMatch"}}
+    check_placement(config(**keys, ref_ds_config="default"), torch.device("cpu"))
+    assert "ref_ds_config: has no effect, because with use_lora the reference is the policy" in caplog.text
+    caplog.clear()
+    check_placement(config(**keys), torch.device("cpu"))
+    assert caplog.text == ""
+
+
 class Carried(nn.Linear):
     """A model that notes where it is carried."""
 

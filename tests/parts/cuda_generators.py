@@ -24,12 +24,13 @@ class Generators:
 def cuda_generators(monkeypatch):
     def made(count: int, own: int = 0) -> Generators:
         found = Generators(count, own)
+        number = lambda device: own if device == "cuda" else int(device)  # noqa: E731
         for name, replacement in {
             "is_available": lambda: count > 0,
             "device_count": lambda: count,
             "current_device": lambda: own,
-            "get_rng_state": lambda device="cuda": found.states[own if device == "cuda" else int(device)].clone(),
-            "set_rng_state": lambda state, device="cuda": found.restore(state, own if device == "cuda" else int(device)),
+            "get_rng_state": lambda device="cuda": found.states[number(device)].clone(),
+            "set_rng_state": lambda state, device="cuda": found.restore(state, number(device)),
             "manual_seed": lambda seed: found.seed(seed, [own]),
             "manual_seed_all": lambda seed: found.seed(seed, list(range(count))),
         }.items():
