@@ -31,6 +31,7 @@ from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.lockstep import Lockstep, Unit
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.distributed.memory.model_sizes import num_experts
 from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -58,8 +59,26 @@ def check_placement(config: Config, device: torch.device) -> None:
         check_token_count(config, settings)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
+        if settings.stage == 3 and config.zero3_gather_for_generation == "false":
+            sizes = forecast.read_sizes(config)
+            refuse_experts(config, sizes[0].experts if sizes else 0)
     if asks_deepspeed(config):
         deepspeed_engine.load_deepspeed(device)
+
+
+def refuse_experts(config: Config, experts: int) -> None:
+    """Raises UserError for a mixture of experts in a rollout layer by layer: the ranks would wait for different experts."""
+    if not experts:
+        return
+    why = "which zero3_gather_for_generation: false asks for"
+    remedy = "use true"
+    if config.zero3_gather_for_generation == "auto":
+        why = "and its whole weights, which zero3_gather_for_generation: auto would gather, do not fit in memory"
+        remedy = "use true if you know that they do, a smaller model, or one of the other ways to save memory in docs/SCALING.md"
+    raise UserError(
+        f"model_path: '{config.model_path}' is a mixture of {experts} experts, which cannot write responses layer by layer under "
+        f"ZeRO stage 3, {why}; {remedy}"
+    )
 
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
@@ -91,6 +110,9 @@ class Placement:
         self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
         self.gathers = self._decide()
+        if not self.gathers:
+            trunks = [module.lm for _, module in self._shared_out if isinstance(module, Policy)]
+            refuse_experts(config, max((num_experts(lm.config) for lm in trunks), default=0))
         self.reported = False
 
     def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
