@@ -234,6 +234,15 @@ class Placement:
         self._report(waited, time.perf_counter() - start, steps)
         self._send_back()
 
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Wraps what rank 0 scores while the others wait; every rank must leave the block, even one that fails."""
+        with ExitStack() as stack:
+            for engine, module in self._shared_out:
+                if not isinstance(module, Policy | Critic):
+                    stack.enter_context(deepspeed_engine.gathered(engine))
+            yield
+
     def _send_back(self) -> None:
         for module in self.waiting:
             module.to("cpu")

@@ -141,6 +141,11 @@ class StopRule:
             )
 
 
+def random_numbers(rows: int, sampling: Sampling, device: torch.device) -> Tensor:
+    """What decides the tokens of `rows` responses (rows, T), in [0, 1), from torch's global random state."""
+    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device)
+
+
 @torch.no_grad()
 def respond(
     policy: Policy,
@@ -151,13 +156,16 @@ def respond(
     pad_id: int,
     rows_at_once: int = 128,
     prompts_at_once: int = 16,
+    uniform: Tensor | None = None,
 ) -> Responses:
     """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
+
+    `uniform` (B, T): the `random_numbers` of these responses, if they are not to be drawn now.
 
     `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. Neither changes the sampled
     tokens, because each token has its own random number.
     """
-    uniform = torch.rand(len(prompt_ids), sampling.max_new_tokens, dtype=torch.float64, device=prompt_ids.device)
+    uniform = random_numbers(len(prompt_ids), sampling, prompt_ids.device) if uniform is None else uniform
     written = []
     for start in range(0, len(prompt_ids), rows_at_once):
         rows = slice(start, start + rows_at_once)

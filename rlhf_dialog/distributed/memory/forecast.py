@@ -64,7 +64,7 @@ class Forecast:
 
     @property
     def always(self) -> int:
-        """Bytes on the device that are there from the end of the loading on, whatever the phase."""
+        """Bytes on the device that are there in every phase."""
         return sum(item.bytes for item in self.items if not (item.phases or item.on_host))
 
     @property
