@@ -18,7 +18,7 @@ class VecInfo:
         return {}
 
     def of_all(self, responses: Sequence[str]) -> dict[str, float]:
-        """With several processes: numbers that a mean over episodes would not give, from the responses of all processes, in order.
+        """With several processes: numbers that a mean over episodes would not give, from the responses of all of them, in order.
 
         They replace the means under these names; every other number is averaged over the episodes.
         """
