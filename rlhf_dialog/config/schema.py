@@ -328,7 +328,7 @@ class DeepSpeedKeys(Settings):
         None, description="DeepSpeed JSON, in the YAML's folder or ds_configs/; default: ZeRO stage 2"
     )
     ref_ds_config: str | None = Field(
-        None, description="JSON for the frozen reference; default: it waits on the CPU; none: it stays on the device"
+        None, description="JSON for the frozen reference; default: it waits on the CPU; none: as a policy of stage 3"
     )
     intent_ds_config: str | None = Field(
         None, description="the same for the frozen models of the reward, such as an act classifier"

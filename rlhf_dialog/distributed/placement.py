@@ -24,12 +24,14 @@ from rlhf_dialog.distributed.deepspeed_config import (
     engine_document,
     engine_settings,
     frozen_settings,
+    unused_reference_keys,
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.lockstep import Lockstep, Unit
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.distributed.memory.model_sizes import num_experts
 from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -47,13 +49,37 @@ def check_placement(config: Config, device: torch.device) -> None:
     """Check the DeepSpeed keys before anything is loaded. Raises UserError when they cannot work."""
     for key in FROZEN_KEYS:
         frozen_settings(config, key)
+    if unused := unused_reference_keys(config):
+        logger.warning(
+            "%s: has no effect, because with use_lora the reference is the policy without its adapter; there is no second model "
+            "to place",
+            ", ".join(unused),
+        )
     if config.use_deepspeed:
         settings = engine_settings(config)
         check_token_count(config, settings)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
+        if settings.stage == 3 and config.zero3_gather_for_generation == "false":
+            sizes = forecast.read_sizes(config)
+            refuse_experts(config, sizes[0].experts if sizes else 0)
     if asks_deepspeed(config):
         deepspeed_engine.load_deepspeed(device)
+
+
+def refuse_experts(config: Config, experts: int) -> None:
+    """Raises UserError for a mixture of experts in a rollout layer by layer: the ranks would wait for different experts."""
+    if not experts:
+        return
+    why = "which zero3_gather_for_generation: false asks for"
+    remedy = "use true"
+    if config.zero3_gather_for_generation == "auto":
+        why = "and its whole weights, which zero3_gather_for_generation: auto would gather, do not fit in memory"
+        remedy = "use true if you know that they do, a smaller model, or one of the other ways to save memory in docs/SCALING.md"
+    raise UserError(
+        f"model_path: '{config.model_path}' is a mixture of {experts} experts, which cannot write responses layer by layer under "
+        f"ZeRO stage 3, {why}; {remedy}"
+    )
 
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
@@ -87,6 +113,9 @@ class Placement:
         self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
         self.gathers = self._decide()
+        if not self.gathers:
+            trunks = [module.lm for _, module in self._shared_out if isinstance(module, Policy)]
+            refuse_experts(config, max((num_experts(lm.config) for lm in trunks), default=0))
         self.reported = False
 
     def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
@@ -204,11 +233,8 @@ class Placement:
         free = free_on_gpu(self.world.device) if setting.on_cuda else free_on_host()
         if sizes is None or free is None:
             return True
-        phases = ("rollout", "scoring")
-        whole, apart = (
-            forecast.forecast(*sizes, replace(setting, gather_for_generation=gather)) for gather in (True, False)
-        )
-        more = max(whole.of(phase) for phase in phases) - min(apart.of("loading"), whole.of("loading"))
+        whole = forecast.forecast(*sizes, replace(setting, gather_for_generation=True))
+        more = max(whole.of(phase) for phase in forecast.IN_ROLLOUT) - whole.always
         return more * (1 if setting.on_cuda else self.world.size) <= free
 
     @contextmanager
@@ -231,6 +257,15 @@ class Placement:
             yield
         self._report(waited, time.perf_counter() - start, steps)
         self._send_back()
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Wraps what rank 0 scores while the others wait; every rank must leave the block, even one that fails."""
+        with ExitStack() as stack:
+            for engine, module in self._shared_out:
+                if not isinstance(module, Policy | Critic):
+                    stack.enter_context(deepspeed_engine.gathered(engine))
+            yield
 
     def _send_back(self) -> None:
         for module in self.waiting:
@@ -313,8 +348,8 @@ def deepspeed_setting(config: Config, world: World) -> Setting:
             precision="half" if engine.half else setting.precision if autocasts(config, engine) else "fp32",
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
-            gather_for_generation=config.zero3_gather_for_generation == "true",
         )
+    setting = replace(setting, gather_for_generation=config.zero3_gather_for_generation == "true")
     wanted = frozen_settings(config, "ref_ds_config")
     if wanted:
         setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]

@@ -60,15 +60,17 @@ class Speaker:
         device = self.policy.lm.device
         return send(prompt_ids, device), send(prompt_mask, device)
 
-    def write(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Responses:
-        """One response to each prompt, sampled from torch's global random state."""
-        sizes = (self.rows_at_once, self.microbatch_size)
-        return respond(self.policy, prompt_ids, prompt_mask, self.sampling, self.stop, self.encoder.pad_id, *sizes)
+    def write(self, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None = None) -> Responses:
+        """One response to each prompt, sampled from torch's global random state, or with the `random_numbers` that are given."""
+        options = (self.sampling, self.stop, self.encoder.pad_id, self.rows_at_once, self.microbatch_size)
+        return respond(self.policy, prompt_ids, prompt_mask, *options, uniform=uniform)
 
-    def respond(self, turns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor, Responses]:
+    def respond(
+        self, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Responses]:
         """Answer the turns of each prompt: prompt ids and mask, each (B, P), and the responses."""
         prompt_ids, prompt_mask = self.encode(turns)
-        return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask)
+        return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask, uniform)
 
     def read(self, responses: Responses) -> list[Reply]:
         """The responses as text, without masked tokens."""
@@ -76,10 +78,10 @@ class Speaker:
         found = [row[counts].tolist() for row, counts in zip(ids, mask, strict=True)]
         return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(found, ends.tolist(), strict=True)]
 
-    def reply(self, dialogues: Sequence[Dialogue]) -> list[Reply]:
+    def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
         """Answer each dialogue after all that has been said in it."""
         turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
-        return self.read(self.respond(turns)[2])
+        return self.read(self.respond(turns, uniform)[2])
 
 
 def num_positions(policy: Policy) -> int | None:

@@ -154,6 +154,11 @@ class StopRule:
             )
 
 
+def random_numbers(rows: int, sampling: Sampling, device: torch.device) -> Tensor:
+    """What decides the tokens of `rows` responses (rows, T), in [0, 1), from torch's global random state."""
+    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device)
+
+
 @torch.no_grad()
 def respond(
     policy: Policy,
@@ -165,15 +170,18 @@ def respond(
     rows_at_once: int = 128,
     prompts_at_once: int = 16,
     look_every: int | None = None,
+    uniform: Tensor | None = None,
 ) -> Responses:
     """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
+
+    `uniform` (B, T): the `random_numbers` of these responses, if they are not to be drawn now.
 
     `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. After each `look_every` tokens
     the host looks which responses have ended; by default after each on a CPU, and after 8 on a GPU, which it has to wait for.
     None of them changes the sampled tokens, because each token has its own random number. The mask may lie on the host.
     """
     device = prompt_ids.device
-    uniform = torch.rand(len(prompt_ids), sampling.max_new_tokens, dtype=torch.float64, device=device)
+    uniform = random_numbers(len(prompt_ids), sampling, device) if uniform is None else uniform
     look_every = look_every or (LOOK_EVERY if device.type == "cuda" else 1)
     (prompt_mask,) = fetch(prompt_mask)
     written = []

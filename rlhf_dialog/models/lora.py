@@ -43,7 +43,7 @@ def add_adapters(
     lm.requires_grad_(False)
     onednn = any(type(module) in FASTER.values() for module in lm.modules())
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would leave its seed on every GPU
         for adapter in adapters:
             for transposed, some in by_layout.items():
                 config = LoraConfig(r=r, lora_alpha=alpha, target_modules=some, fan_in_fan_out=transposed)  # type: ignore[arg-type]

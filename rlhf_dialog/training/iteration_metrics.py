@@ -2,6 +2,8 @@
 
 import math
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,13 +62,20 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
-    """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank.
+    """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank, but for
+    those of `VecInfo.of_all`.
 
     Raises UserError with the line that failed when the class raises on any rank.
     """
     with world.fail_together():
-        found = _asked(vec_info, rollout) if len(rollout) else {}
-    return _mean_over_ranks(found, len(rollout), world)
+        found = _asked(vec_info, vec_info, rollout) if len(rollout) else {}
+    found = _mean_over_ranks(found, len(rollout), world)
+    of_all = getattr(vec_info, "of_all", None)
+    if world.size == 1 or of_all is None:
+        return found
+    responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
+    with world.fail_together():
+        return found | {name: value for name, value in _asked(vec_info, of_all, responses).items() if name in found}
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
@@ -89,9 +98,9 @@ def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
 
 
-def _asked(vec_info: VecInfo, rollout: Rollout) -> Metrics:
+def _asked(vec_info: VecInfo, method: Callable[[Any], Metrics], what: Any) -> Metrics:
     try:
-        return vec_info(rollout)
+        return method(what)
     except SignalExit:
         raise
     except USER_CODE_RAISES as error:

@@ -55,11 +55,11 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
 
 def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, padded: bool) -> Tensor:
     """The log-probabilities (K,) of the response tokens of some rows, without the columns that are padding in all of them."""
-    mask, prompt_mask = rollout.response_mask[rows], rollout.prompt_mask[rows]
+    prompt_mask, mask = (x[rows] for x in rollout.masks_on_host)
     start, width = int(prompt_mask.any(dim=0).int().argmax()), int(last_token(mask).max()) + 1
-    prompts = (rollout.prompt_ids[rows, start:], prompt_mask[:, start:])
-    packed = pack(*prompts, rollout.response_ids[rows, :width], mask[:, :width])
-    support = None if rollout.support is None else rollout.support[rows][mask]
+    response_ids = rollout.response_ids[rows, :width]
+    packed = pack(rollout.prompt_ids[rows, start:], prompt_mask[:, start:], response_ids, mask[:, :width])
+    support = None if rollout.support is None else packed.gather(rollout.support[rows, :width])
     features, _ = reference.features(packed, padded=padded)
     return reference.predict(features, packed.targets, temperature, support, with_entropy=False)[0]
 

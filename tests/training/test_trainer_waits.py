@@ -20,6 +20,7 @@ from rlhf_dialog.models.loading import Models, load_models
 from rlhf_dialog.training import rollout as rollout_module
 from rlhf_dialog.training.rollout import collect
 from rlhf_dialog.training.trainer import PPOTrainer
+from rlhf_dialog.training.update import PPOUpdate
 
 AT_MOST = 0  # waits for one microbatch of the update, or of critic and reference
 ESTIMATORS = {
@@ -107,8 +108,8 @@ def iteration(gpu, config, models):
     """What an iteration's update, and its critic and reference, cost: waits by line, and launches; and its metrics."""
     parts = {name: {"waits": Counter(), "launches": 0} for name in ("update", "reference")}
     trainer = build(config, models, CUDA)
-    trainer.update = counted(gpu, trainer.update, parts["update"])
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PPOUpdate, "__call__", counted(gpu, PPOUpdate.__call__, parts["update"]))
         patch.setattr(
             rollout_module, "_teacher_forced", counted(gpu, rollout_module._teacher_forced, parts["reference"])
         )
@@ -125,7 +126,7 @@ def check(path, **keys):
         more = many[name]["waits"] - few[name]["waits"]
         assert more.total() / microbatches <= AT_MOST, (name, more)
         assert many[name]["launches"] > few[name]["launches"] > 0
-    assert 0 < waits <= 30
+    assert 0 < waits <= 30 + 8  # the first iteration in 16 bits: the library waits in each row that measures the noise
     return metrics
 
 
