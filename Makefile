@@ -1,7 +1,8 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
 # make test         install with the test tools, then the default tests
 # make test-fast    without whole runs, fuzzing and new processes: about a minute
-# make test-all     every test: the slow ones, those of several processes, and after make quickstart those of its run
+# make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
+#                   gpu where there is one, and after make quickstart those of its run
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
 # make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md
@@ -21,7 +22,7 @@ test: .venv/installed-dev
 test-fast: .venv/installed-dev
 	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart and not ci"
 
-test-all: .venv/installed-dev
+test-all: .venv/installed-all
 	$(BIN)/python -m pytest -q -n 2 -m ""
 
 lint: .venv/installed-dev
@@ -48,6 +49,10 @@ docs: .venv/installed
 
 .venv/installed-dev: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+.venv/installed-all: .venv/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed]"
 	touch $@
 
 clean:

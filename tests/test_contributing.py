@@ -131,3 +131,10 @@ def test_the_copy_keeps_the_rules(house):
     sources = [path for path, _ in FILES + EDITS if path.endswith(".py")]
     for words in (("check",), ("format", "--check")):
         run_in(house, sys.executable, "-m", "ruff", *words, "--no-cache", *sources)
+
+
+def test_make_test_all_installs_what_its_tests_need():
+    """Without deepspeed its tests are skipped, and nobody sees it."""
+    printed = run_command("make", "--dry-run", "--assume-new=pyproject.toml", "test-all", cwd=ROOT).stdout
+    install, tests = printed.index('".[dev,deepspeed]"'), printed.index('-m pytest -q -n 2 -m ""')
+    assert install < tests

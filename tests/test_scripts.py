@@ -11,6 +11,7 @@ from processes import ROOT
 
 SHIMS = [
     "scripts/benchmark.py",
+    "scripts/benchmark_gpu.py",
     "scripts/evaluate.py",
     "scripts/plot_run.py",
     "scripts/quickstart.py",

@@ -30,7 +30,7 @@ def in_turn(options: Namespace) -> dict[str, Any]:
     """
     if not options.w_data:
         logger.warning(
-            "--vs without --w_data: the peer runs other prompts than W-synthetic; set --w_data for a fair comparison"
+            "--vs without --w_data: we run W-synthetic; a peer that runs other prompts than W-synthetic is not comparable"
         )
     pairs, results = [], []
     for number in range(options.pairs):

@@ -260,13 +260,17 @@ class BenchmarkClassifier(BaseReward):
         return self
 
 
+def classifier_config(size: str) -> RobertaConfig:
+    """The shape of the classifier, with four classes."""
+    shape: dict[str, Any] = {"type_vocab_size": 1, "num_labels": 4, **CLASSIFIERS[size]}
+    return RobertaConfig(**shape)
+
+
 def classifier(size: str) -> RobertaForSequenceClassification:
     """A random classifier of four classes, the same at every call; does not change the random state of torch."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        shape: dict[str, Any] = {"type_vocab_size": 1, "num_labels": 4, **CLASSIFIERS[size]}
-        config = RobertaConfig(**shape)
-        model = RobertaForSequenceClassification(config).eval()
+        model = RobertaForSequenceClassification(classifier_config(size)).eval()
     use_onednn(model)
     return model.requires_grad_(False)
 
@@ -302,7 +306,7 @@ def run_config(options: Namespace, folder: Path) -> Config:
         "entropy_coef": 0.0,
         "temperature": 1.0,
         "use_share_model": options.critic == "shared",
-        "use_amp": options.dtype == "bf16",
+        "precision": options.dtype,
         "max_iterations": options.iterations,
         "sample_interval": 0,
         "seed": 0,

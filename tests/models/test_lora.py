@@ -347,7 +347,7 @@ def own_step(path, rollout, rows, world, share):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("share", [pytest.param(True, marks=pytest.mark.ci), False])
 def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     rows = [[0, 1, 2, 3], [4, 5]]

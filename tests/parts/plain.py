@@ -26,6 +26,10 @@ class Case:
     response_mask: Tensor
     support: Tensor | None = None
 
+    def to(self, device: Any) -> "Case":
+        """The same on another device."""
+        return Case(*(x if x is None else x.to(device) for x in (*self.inputs, self.support)))
+
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.prompt_ids, self.prompt_mask, self.response_ids, self.response_mask

@@ -108,7 +108,7 @@ def test_saving_does_not_disturb_the_run(tmp_path):
     assert saved == quiet
 
 
-@pytest.mark.thorough
+@pytest.mark.ci
 def test_resume_in_another_process(tmp_path):
     kind = "separate critic"
     expected = steps(build(kind), 4)

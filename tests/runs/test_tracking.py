@@ -538,7 +538,7 @@ trackers.close()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("live", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_a_pipe_that_nobody_reads_costs_one_warning(tmp_path, live):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     words = (config().model_dump_json(), tmp_path, json.dumps(METRICS))

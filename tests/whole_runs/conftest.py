@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from devices import deterministic, device  # noqa: F401  fixtures
 from handlers import handlers  # noqa: F401
 from ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures
 from prices import price  # noqa: F401  a fixture

@@ -215,6 +215,7 @@ def test_a_process_that_gets_sigterm_is_continued_exactly(run):
     assert rows("cut") == rows("whole")
 
 
+@pytest.mark.ci
 @pytest.mark.whole_run
 def test_a_second_signal_leaves_a_run_that_can_be_resumed(run):
     """The process ends in the middle of an iteration that would have taken an hour."""

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ import yaml
 from processes import HANGING, ROOT, run_python, start_python
 from safetensors.torch import load_file
 
+from rlhf_dialog import main
+
 pytestmark = pytest.mark.whole_run
+of_ci = partial(pytest.param, marks=pytest.mark.ci)
 SCRIPT = ROOT / "train_ppo.py"
 CLOCKS = ("time/", "FPS", "memory/")
 STEPS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "write", "ftruncate")
@@ -188,6 +192,7 @@ def kill_and_resume(starter, folder, kills, seed):
     return killed
 
 
+@pytest.mark.ci
 def test_five_kills_at_random_moments_leave_no_trace(starter, world, tmp_path, expected):
     folder = write_config(tmp_path, world)
     assert kill_and_resume(starter, folder, 5, seed=1) == 5
@@ -219,7 +224,7 @@ def check_kill_before(starter, world, folder, expected, step):
     assert not list(folder.rglob("unannounced"))
 
 
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.97])
+@pytest.mark.parametrize("share", [of_ci(0.02), 0.3, of_ci(0.6), 0.97])
 def test_a_kill_before_a_change_of_the_disk(starter, world, tmp_path, expected, share):
     check_kill_before(starter, world, tmp_path, expected, int(share * expected[1]))
 
@@ -282,6 +287,7 @@ def bytes_under(path):
     return {str(one.relative_to(path)): one.read_bytes() for one in (path, *path.rglob("*")) if one.is_file()}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("share", [0.08, 0.2, 0.45, 0.95])
 def test_a_kill_while_the_run_goes_back_again(starter, tmp_path, branches, share):
     check_kill_while_going_back(starter, tmp_path, branches, int(share * branches[2]))
@@ -300,7 +306,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [name if name == "shared trunk" else of_ci(name) for name in KINDS])
 def test_n_a_kill_a_new_process_and_n_are_2n(starter, world, tmp_path, kind):
     whole, parts = (
         write_config(tmp_path / name, world, max_iterations=4, **KINDS[kind]) for name in ("whole", "parts")
@@ -359,9 +365,7 @@ def bytes_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    "limit", [pytest.param(1_500, marks=pytest.mark.ci), 30_000, pytest.param(120_000, marks=pytest.mark.ci)]
-)
+@pytest.mark.parametrize("limit", [of_ci(1_500), 30_000, of_ci(120_000)])
 def test_a_file_that_may_not_grow_ends_the_run_with_one_message(starter, world, tmp_path, limit):
     """The limits stop config.yaml, and two files of the first checkpoint."""
     folder = write_config(tmp_path, world, max_iterations=4, eval_interval=1)
@@ -426,14 +430,15 @@ def test_a_read_only_disk_is_told(starter, world, tmp_path, small_disk):
 # -- the lock
 
 
-def test_a_run_folder_in_use_is_refused(starter, world, tmp_path):
+def test_a_run_folder_in_use_is_refused(starter, world, tmp_path, monkeypatch, capfd):
     folder = write_config(tmp_path, world, max_iterations=10_000)
     pid = starter.start(folder)
     run = folder / "run_results/ppo"
     wait_for((run / "metrics.jsonl").exists, pid)
-    second = run_python(SCRIPT, "--config", "ppo.yaml", "--resume", cwd=folder)
+    monkeypatch.chdir(folder)
+    second = main(["--config", "ppo.yaml", "--resume"])
     os.kill(pid, signal.SIGTERM)
     assert starter.end() == 143
-    assert second.returncode == 2
-    assert f"run_results/ppo: in use by process {pid} on " in second.stderr
+    assert second == 2
+    assert f"run_results/ppo: in use by process {pid} on " in capfd.readouterr().err
     assert not (run / ".lock").exists()

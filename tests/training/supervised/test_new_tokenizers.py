@@ -46,14 +46,14 @@ def test_a_pair_is_joined_in_lower_case_with_types():
 
 def test_every_process_learns_the_same_vocabulary():
     """tokenizers alone numbers `##a`, and breaks ties, in the order of a hash that differs from process to process."""
-    program = """
+    texts = [f"{a}{b}{c} {c}{a}b{b}" for a in "abcdefgh" for b in "mnopqrst" for c in "uvwxyz"]
+    program = f"""
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
-texts = [f"{a}{b}{c} {c}{a}b{b}" for a in "abcdefgh" for b in "mnopqrst" for c in "uvwxyz"]
-print(sorted(new_pair_tokenizer(texts, 150, 32).get_vocab().items()))
+print(sorted(new_pair_tokenizer({texts}, 150, 32).get_vocab().items()))
 """
-    found = {subprocess.check_output([sys.executable, "-c", program], text=True) for _ in range(2)}
-    assert len(found) == 1
-    assert "'##a'" in found.pop()
+    ours = sorted(new_pair_tokenizer(texts, 150, 32).get_vocab().items())
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == f"{ours}\n"
+    assert "##a" in dict(ours)
 
 
 def test_a_continuing_character_in_a_text_is_not_a_special_token():

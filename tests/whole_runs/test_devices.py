@@ -1,0 +1,259 @@
+"""The equalities that hold on the CPU hold on a GPU: every test runs on both, on `cuda` under the mark `gpu`.
+
+What is expected comes from the CPU: the plain path of tests/parts in float64, or the same step.
+"""
+
+import json
+import signal
+from dataclasses import fields, replace
+
+import plain
+import pytest
+import torch
+import yaml
+from devices import CUDA, LONG_CPU
+from plain import new_case
+from policies import answered, as_case, new_policy
+from ppo_runs import settings as settings_of_run
+from processes import ROOT, run_python
+from safetensors.torch import load_file
+from saved_models import save
+from steps import LR, distance, one_step
+from tiny import gpt2
+from trainers import PROMPTS, Places, make_trainer, numbers_of, settings
+from zoo import new_lm
+
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.metrics import VecInfo
+from rlhf_dialog.models.generation import Sampling, teacher_forced
+from rlhf_dialog.models.loading import load_models
+from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.runs.checkpoint import load_checkpoint, save_checkpoint
+from rlhf_dialog.training.rollout import Rollout
+from rlhf_dialog.training.trainer import PPOTrainer
+
+kinds = pytest.mark.parametrize("kind", ["gpt2", "llama_grouped", "bloom"])  # packed, packed, padded
+SAMPLINGS = {"plain": {}, "top-k": {"top_k": 7}, "top-p": {"top_p": 0.8}, "both": {"top_k": 20, "top_p": 0.9}}
+TEMPERATURE = 0.8
+
+
+def drawn(policy, device, **filters):
+    """Responses that the policy draws on the device, and the case that they make there."""
+    case = new_case(3, holes=False).to(device)
+    found = answered(policy.to(device), case, Sampling(6, TEMPERATURE, **filters))
+    assert found.ids.device.type == device.type
+    return found, as_case(case, found)
+
+
+def largest(x, y, mask):
+    return (x.cpu() - y.cpu())[mask.cpu()].abs().max().item()
+
+
+# -- log-probabilities, values, entropies
+
+
+@torch.no_grad()
+@kinds
+@pytest.mark.parametrize("filters", SAMPLINGS.values(), ids=list(SAMPLINGS))
+def test_what_is_drawn_has_the_numbers_of_teacher_forcing_and_of_the_plain_path(device, kind, filters):
+    policy = new_policy(kind)
+    oracle = plain.as_made(policy)
+    found, case = drawn(policy, device, **filters)
+    forced = teacher_forced(policy, *case.inputs, TEMPERATURE, found.support)
+    expected = plain.evaluated(oracle, case.to("cpu"), TEMPERATURE)
+    for name in ("logprobs", "entropy", "values"):
+        bound = 2e-4 if kind == "bloom" else 1e-9  # float32, see policies.py
+        assert largest(getattr(forced, name), getattr(expected, name), found.mask) < bound, name
+        assert largest(getattr(found, name), getattr(expected, name), found.mask) < bound, name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("filters", [{"top_k": 7}, {"top_p": 0.8}, {"top_k": 20, "top_p": 0.6}])
+def test_the_kept_tokens_are_those_of_sorting_and_adding_up(device, filters):
+    policy = new_policy("gpt2")
+    oracle = plain.as_made(policy)
+    found, case = drawn(policy, device, **filters)
+    logits, _ = plain.all_logits(oracle, replace(case, support=None).to("cpu"))
+    sizes = set()
+    for row, t in found.mask.cpu().nonzero().tolist():
+        kept = sorted(i for i in found.support[row, t].tolist() if i >= 0)
+        assert kept == nucleus(logits[row, t] / TEMPERATURE, **filters)
+        sizes.add(len(kept))
+    assert len(sizes) > 1 or "top_p" not in filters
+
+
+def nucleus(logits, top_k=0, top_p=1.0):
+    """The `top_k` likeliest ids, and of these as few of the likeliest as have `top_p` of their probability together."""
+    order = logits.argsort(descending=True).tolist()[: top_k or None]
+    chances, reached, kept = logits[order].softmax(-1).tolist(), 0.0, []
+    for i, chance in zip(order, chances, strict=True):
+        if reached < top_p:
+            kept.append(i)
+        reached += chance
+    return sorted(kept)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["gpt2", "llama_grouped"])
+def test_packed_equals_padded_in_float32_and_no_rougher_in_bfloat16(device, kind):
+    """In bfloat16 both are as far from float64 as each other: at most twice, over some 200 tokens."""
+    errors = {"packed": [], "padded": []}
+    for seed in range(12):
+        exact = plain.as_made(Policy(new_lm(kind)).eval())
+        models = {name: new_lm(kind, 0, name == "packed", torch.float32).to(device) for name in errors}
+        assert [packs(lm) for lm in models.values()] == [True, False]
+        case = new_case(seed, holes=False)
+        expected = plain.evaluated(exact, case, 1.0).logprobs
+        for name, lm in models.items():
+            precise = teacher_forced(Policy(lm).eval(), *case.to(device).inputs, 1.0).logprobs
+            assert largest(precise, expected, case.response_mask) < 1e-4
+            rough = teacher_forced(Policy(lm, use_amp=True).eval(), *case.to(device).inputs, 1.0).logprobs
+            assert rough.dtype == torch.float32
+            errors[name].append((rough.cpu() - expected)[case.response_mask].abs())
+    packed, padded = (torch.cat(parts).mean().item() for parts in errors.values())
+    assert 0 < packed < 2 * padded < 1
+
+
+# -- one update
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("models") / "gpt2", gpt2(initializer_range=0.3))
+
+
+ONE_STEP = {"num_mini_batch": 1, "ppo_epoch": 1, "lr": LR, "critic_lr": LR, "per_device_microbatch_size": 4}
+UPDATES = {
+    "shared trunk": {},
+    "separate critic": {"use_share_model": False},
+    "filtered": {"top_k": 20},
+    "grpo, KL in the loss": {"advantage_estimator": "grpo", "num_responses_per_prompt": 3, "kl_in": "loss"},
+    "lora": {"use_lora": True, "lora_r": 4},
+    "lora, separate critic": {"use_lora": True, "lora_r": 4, "use_share_model": False},
+}
+
+
+def new_trainer(folder, device, double=False, **keys):
+    """A trainer on the device; with LoRA on a saved model, since adapters are added while it is loaded."""
+    world = World(device=device)
+    if not keys.get("use_lora"):
+        return make_trainer(ref_seed=3, ref_model="another", world=world, double=double, **keys)
+    config = settings(model_path=folder, **keys)
+    models = load_models(config, device)
+    for model in filter(None, (models.policy, models.critic, models.ref_policy)):
+        model.to(torch.float64 if double else torch.float32)
+    torch.manual_seed(config.seed)
+    trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), world)
+    trainer.starts_from_reference = False
+    return trainer
+
+
+def learner(folder, device, rollout, **keys):
+    """A trainer with opinions that descends with plain SGD, and whose next rollout is given."""
+    trainer = new_trainer(folder, device, double=True, **keys)
+    for engine in trainer.engines.values():
+        for name, p in engine.module.named_parameters():
+            if "lora_B" in name or "value_head" in name:  # at zero nothing below them has a gradient
+                p.data += (torch.arange(p.numel()).sin() / 10).view(p.shape).to(p)
+        found = [p for p in engine.module.parameters() if p.requires_grad]
+        engine.optimizer = torch.optim.SGD(found, lr=LR)
+    if rollout is not None:
+        trainer._collect_own = lambda _: rollout_on(rollout, device)
+    return trainer
+
+
+def rollout_on(rollout, device):
+    columns = {f.name: getattr(rollout, f.name) for f in fields(Rollout)}
+    return replace(rollout, **{name: x.to(device) for name, x in columns.items() if isinstance(x, torch.Tensor)})
+
+
+@pytest.mark.parametrize("keys", UPDATES.values(), ids=list(UPDATES))
+def test_an_update_in_float64_is_that_of_the_plain_order_on_the_cpu(device, folder, monkeypatch, keys):
+    """On the CPU other microbatches, on a GPU the same and other ones: gradients, weights and metrics are equal."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    keys, cpu = ONE_STEP | keys, torch.device("cpu")
+    first = learner(folder, cpu, None, **keys)
+    rollout = first._collect_own(first._next_prompts())
+    expected = one_step(learner(folder, cpu, rollout, **keys))
+    for size in (1, 4) if device.type == "cuda" else (1,):
+        found = one_step(learner(folder, device, rollout, **keys | {"per_device_microbatch_size": size}))
+        assert {x.device.type for x in found["gradients"].values()} == {device.type}
+        for name in ("gradients", "moved"):
+            there, here = ({key: x.cpu() for key, x in side[name].items()} for side in (found, expected))
+            moved = {key for key, x in here.items() if x.norm() > 0}  # the base of an adapter does not move
+            assert all(not there[key].any() for key in here.keys() - moved)
+            assert distance({key: there[key] for key in moved}, {key: here[key] for key in moved}) < 1e-9
+        assert numbers_of(found["metrics"]) == pytest.approx(numbers_of(expected["metrics"]), rel=1e-9, abs=1e-9)
+
+
+# -- resume
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("keys", [{}, {"use_share_model": False, "top_k": 30}, {"use_lora": True, "lora_r": 4}])
+def test_a_resumed_trainer_is_bit_for_bit_the_undisturbed_one(device, folder, tmp_path, keys):
+    whole = new_trainer(folder, device, **keys)
+    expected = [numbers_of(whole.step()) for _ in range(3)]
+    first = new_trainer(folder, device, **keys)
+    assert numbers_of(first.step()) == expected[0]
+    modules = {name: engine.module for name, engine in first.engines.items()}
+    save_checkpoint(tmp_path, first.config, first.state_dict(), modules, first.optimizers)
+    again = new_trainer(folder, device, **keys)
+    torch.manual_seed(999)
+    modules = {name: engine.module for name, engine in again.engines.items()}
+    again.load_state_dict(load_checkpoint(tmp_path, modules, again.optimizers, device))
+    assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]
+    for name, engine in whole.engines.items():
+        ends = zip(engine.module.parameters(), again.engines[name].module.parameters(), strict=True)
+        assert all(torch.equal(x, y) for x, y in ends)
+
+
+RUN = f"""
+import offline, os, runpy, signal, sys
+import torch
+torch.use_deterministic_algorithms(True, warn_only=True)
+from rlhf_dialog import BaseReward, RewardFactory
+
+@RewardFactory.register("Vowels")
+class Vowels(BaseReward):
+    calls = 0
+
+    def __call__(self, dialogues):
+        Vowels.calls += 1
+        if Vowels.calls == KILLED_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [sum(letter in "aeiou" for letter in d.response) / 10 for d in dialogues]
+
+sys.argv = ["train_ppo.py", "--config", "ppo.yaml", *sys.argv[1:]]
+runpy.run_path({str(ROOT / "train_ppo.py")!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("device", [LONG_CPU, CUDA], indirect=True)
+def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_left_alone(device, world, tmp_path, monkeypatch):
+    """From the command line to the agent, with SIGKILL in the middle of the third iteration of five."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    keys = {"device": device.type, "max_iterations": 5, "save_interval": 1, "reward_class": {"id": "Vowels"}}
+    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(settings_of_run(world) | keys), encoding="utf-8")
+
+    def ran(killed_at, *words):
+        program = RUN.replace("KILLED_AT", str(killed_at))
+        return run_python("-c", program, *words, cwd=tmp_path)
+
+    def left(name):
+        run = tmp_path / "run_results" / name
+        rows = [numbers_of(json.loads(line, parse_constant=float)) for line in lines_of(run)]
+        return rows, {key: x.tolist() for key, x in load_file(run / "agent" / "model.safetensors").items()}
+
+    def lines_of(run):
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return [line.replace("null", "NaN") for line in lines]
+
+    whole = ran(0, "--experiment_name", "whole")
+    assert whole.returncode == 0, whole.stderr
+    assert ran(4).returncode == -signal.SIGKILL  # the first call is the check before training
+    resumed = ran(0, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    found, expected = left("ppo"), left("whole")
+    assert [row["iteration"] for row in found[0]] == [1, 2, 3, 4, 5]
+    assert found == expected
