@@ -211,8 +211,8 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
     keys = {"opti_eps": 1.0, "lr": 0.1, "num_mini_batch": 2, "ppo_epoch": 2, **filters}
     written = []
 
-    def recording(*args):
-        written.append(respond(*args))
+    def recording(*args, **options):
+        written.append(respond(*args, **options))
         torch.manual_seed(5)
         return written[-1]
 
@@ -222,7 +222,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
     stay = [i for i in range(6) if i not in places]
     responses = written[0]
 
-    def again(*args):
+    def again(*args, **options):
         torch.manual_seed(5)
         return Responses(**{name: x if x is None else x[torch.tensor(stay)] for name, x in vars(responses).items()})
 
