@@ -4,8 +4,10 @@
 |---|---|
 | `dialogue` | the prompt and the reply as the policy of `turn_separator` reads and writes them; every turn ends with it |
 | `chat_template` | the whole dialogue in the tokenizer's chat template, as TRL trains on messages |
-| `text` | all turns joined by `turn_separator`, and the end-of-text token, as TRL and OpenRLHF train on texts |
+| `text` | all turns joined by `turn_separator`, and the end-of-text token, as TRL trains on texts |
 | `pair` | tokenizer(the turns of the prompt, the reply), as many encoders were trained |
+
+OpenRLHF closes a text or a template with a space and the end-of-text token, in place of line ends (`closed`).
 """
 
 import re
@@ -28,11 +30,14 @@ class RewardInput:
 
     Of an input that is too long, whole oldest turns are dropped first, then tokens from the left, behind the token that the
     tokenizer puts at the beginning. Inside a turn a space replaces the separator and the special tokens of the tokenizer.
-    Raises UserError for a chat template that is missing or fails.
+    `closed`: write texts and templates as OpenRLHF does. Raises UserError for a chat template that is missing or fails.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, form: str, separator: str, max_length: int):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, form: str, separator: str, max_length: int, closed: bool = False
+    ):
         self.tokenizer, self.form, self.separator, self.max_length = tokenizer, form, separator, max_length
+        self.closed = closed
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first and first[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id) else []
         self._user_must_begin = False
@@ -70,11 +75,18 @@ class RewardInput:
     def _chat_template(self, turns: Sequence[str], reply: str) -> Ids:
         assistant_begins = len(turns) % 2 == 0
         kept = turns[1:] if turns and assistant_begins and self._user_must_begin else turns
-        return {"input_ids": self._encode(render(self.tokenizer, kept, reply))}
+        text = render(self.tokenizer, kept, reply)
+        return {"input_ids": self._encode(self._with_end(text) if self.closed else text)}
 
     def _text(self, turns: Sequence[str], reply: str) -> Ids:
-        text = self.separator.join([*turns, reply]) + (self.tokenizer.eos_token or "")
-        return {"input_ids": self.tokenizer(text, verbose=False)["input_ids"]}
+        text = self.separator.join([*turns, reply])
+        if self.closed:
+            return {"input_ids": self._encode(self._with_end(text))}
+        return {"input_ids": self.tokenizer(text + (self.tokenizer.eos_token or ""), verbose=False)["input_ids"]}
+
+    def _with_end(self, text: str) -> str:
+        text, end = text.rstrip("\n"), str(self.tokenizer.eos_token)
+        return text if text.endswith(end) else f"{text} {end}"
 
     def _pair(self, turns: Sequence[str], reply: str) -> Ids:
         # lists, because tokenizer("a", "") forgets that there is a second text

@@ -56,7 +56,8 @@ class ScalarModel:
                 raise UserError(f"{named}: {form!r} is not one of {', '.join(FORMS)}")
             separator = turn_separator or getattr(config, "rlhf_dialog_separator", None) or SEPARATORS[form]
             limit = max_input_length(self.tokenizer, self.model)
-            self.input = RewardInput(self.tokenizer, form, str(separator), min(limit, max_length or limit))
+            limit = min(limit, max_length or limit)
+            self.input = RewardInput(self.tokenizer, form, str(separator), limit, closed=is_openrlhf(config))
             self.pad_id = pad_id_of(self.model, self.tokenizer)
             self._try()
 
@@ -110,8 +111,7 @@ class ScalarModel:
 def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """Tokenizer and frozen model in fp32, from a folder or the Hub; safetensors only, no code. Raises as ScalarModel does."""
     config = load_pretrained(AutoConfig, path, key)
-    head = getattr(config, HEAD, None)
-    if head is None and config.num_labels != 1:
+    if not is_openrlhf(config) and config.num_labels != 1:
         raise UserError(
             f"{key}: '{path}' has {config.num_labels} labels, but a reward model has one; give the folder of one that was "
             "trained on preferences"
@@ -120,18 +120,27 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
         check_memory(config, path, key)
     tokenizer = read_tokenizer(path, key)
     options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "output_loading_info": True}
-    if head is not None and head != "score":
-        options["key_mapping"] = {rf"^{re.escape(str(head))}\.": "score."}
+    if is_openrlhf(config) and tokenizer.eos_token_id is None:
+        raise UserError(
+            f"{key}: the tokenizer of '{path}' has no end-of-text token (eos_token), which ends its texts; set one"
+        )
+    if (head := str(getattr(config, HEAD, "score"))) != "score":
+        options["key_mapping"] = {rf"^{re.escape(head)}\.": "score."}
     model, report = load_pretrained(AutoModelForSequenceClassification, path, key, **options)
     with readable(path, key, "a reward model"):
         check_model(path, key, tokenizer, model, report["missing_keys"])
         use_onednn(model)
         model.config.use_cache = False
-        if head is not None:
+        if is_openrlhf(config):
             model.config.get_text_config().pad_token_id = int(
                 tokenizer.eos_token_id == 0
             )  # never the last token of a text
     return tokenizer, model.eval().requires_grad_(False)
+
+
+def is_openrlhf(config: Any) -> bool:
+    """Whether OpenRLHF wrote the folder of this config.json."""
+    return getattr(config, HEAD, None) is not None
 
 
 def check_memory(config: Any, path: str, key: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from scalars import KINDS, save_scalar
-from tiny import byte_tokenizer
+from tiny import CHATML, byte_tokenizer, chat_tokenizer
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
@@ -35,10 +35,13 @@ def test_outputs_are_those_of_each_row_alone(tmp_path, kind):
     assert scalar.outputs([]) == []
 
 
-@pytest.mark.parametrize("head", ["score", "value_head"])
-def test_a_folder_in_openrlhfs_form(tmp_path, head):
-    """Made by hand from its documentation: a trunk, a head of the name in `value_head_prefix`, `mean` and `std`; pad = eos."""
-    tokenizer = byte_tokenizer(separator_token=False)
+@pytest.mark.parametrize(("head", "template"), [("score", None), ("value_head", None), ("value_head", CHATML)])
+def test_a_folder_in_openrlhfs_form(tmp_path, head, template):
+    """Made by hand, not by OpenRLHF: a trunk, a head of the name in `value_head_prefix`, `mean` and `std`; pad = eos.
+
+    Its texts end with a space and the end-of-text token, in place of line ends.
+    """
+    tokenizer = chat_tokenizer(template)
     tokenizer.pad_token = tokenizer.eos_token
     folder = save_scalar(tmp_path, "llama", tokenizer=tokenizer)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -53,7 +56,11 @@ def test_a_folder_in_openrlhfs_form(tmp_path, head):
     assert scalar.normalisation(None) == (0.5, 2.0)
     dialogues = [Dialogue(["Hi ."], "Hello ."), Dialogue(["Hi .", "So ?"], "No .")]
     for dialogue, found in zip(dialogues, scalar.outputs(dialogues), strict=True):
-        ids = tokenizer("\n".join([*dialogue.prompt_turns, dialogue.response]) + "<eos>")["input_ids"]
+        turns = [*dialogue.prompt_turns, dialogue.response]
+        roles = ["assistant", "user", "assistant"][-len(turns) :]
+        chat = "".join(f"<|im_start|>{role}\n{turn}<|im_end|>\n" for role, turn in zip(roles, turns, strict=True))
+        text = (chat.rstrip("\n") if template else "\n".join(turns)) + " <eos>"
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         with torch.no_grad():  # the head at the last token, which is the end-of-text token
             hidden = model.model(torch.tensor([ids])).last_hidden_state[0, -1]
             assert found == pytest.approx(model.score(hidden).item(), abs=1e-5)
