@@ -1,11 +1,16 @@
 """docs/REWARDS.md: its rewards register themselves, score, and say what the tables say of them."""
 
+import inspect
+
 import pytest
+import yaml
 from processes import ROOT
 from tiny import byte_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
+from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.preferences import load_pairs
 from rlhf_dialog.rewards import build_reward
 from rlhf_dialog.rewards.base import models_inside
 from rlhf_dialog.rewards.composite import model_paths
@@ -39,3 +44,21 @@ def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):
     price = 0.1 * (24 - 12) / 12  # 8 and 40 words
     assert state_of(words) == {"price": pytest.approx(price)}
     assert words(dialogues) == [pytest.approx(-8 * price), pytest.approx(-40 * price)]
+
+
+def test_the_pairs_and_arguments_of_the_documentation(tmp_path):
+    page = (ROOT / "docs" / "REWARDS.md").read_text(encoding="utf-8")
+    (rows,) = (part.split("```")[0] for part in page.split("```jsonl\n")[1:])
+    (tmp_path / "pairs.jsonl").write_text(rows, encoding="utf-8")
+    pairs = load_pairs(str(tmp_path / "pairs.jsonl"), "train")
+    assert [pair.last_turn for pair in pairs] == [
+        "Is it far ?",
+        "Is the bakery open ?",
+        "Any rolls left ?",
+        "Is it cold ?",
+    ]
+    blocks = [yaml.safe_load(part.split("```")[0])["reward_class"] for part in page.split("```yaml\n")[1:]]
+    models = [block["args"] for block in blocks if block["id"] == "RewardModel"]
+    assert [RewardFactory.problem("RewardModel", args) for args in models] == [None, None]
+    named = set().union(*models)
+    assert named == set(inspect.signature(RewardFactory.classes["RewardModel"].__init__).parameters) - {"self"}

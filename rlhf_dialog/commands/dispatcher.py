@@ -20,6 +20,10 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.train_intent_classifier",
         "train the dialogue act classifier of the reward",
     ),
+    "train-preference-model": (
+        "rlhf_dialog.commands.train_preference_model",
+        "train a reward model on pairs of replies, and report what it is worth",
+    ),
     "benchmark": ("rlhf_dialog.commands.benchmark", "measure the speed and memory of training"),
     "quickstart": (
         "rlhf_dialog.commands.quickstart",

@@ -40,7 +40,6 @@ def main(argv: list[str] | None = None) -> int:
     kinds.add_argument(
         "--pairs",
         type=int,
-        default=argparse.SUPPRESS,
         metavar="N",
         help="write N pairs of replies to the training prompts instead, as OUTPUT/pairs.jsonl: one attends to the prompt, one "
         "does not",
@@ -51,9 +50,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(args: argparse.Namespace) -> None:
     source = (args.num_dialogues, args.seed, args.scenes)
-    if pairs := getattr(args, "pairs", 0):
-        write_pairs(args.output, pairs, *source)
-        print(f"{args.output / PAIRS_FILE}: {pairs} pairs")
+    if args.pairs is not None:
+        write_pairs(args.output, args.pairs, *source)
+        print(f"{args.output / PAIRS_FILE}: {args.pairs} pairs")
         return
     counts = write_dialogues(args.output, *source, args.careless)
     print(f"{args.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))

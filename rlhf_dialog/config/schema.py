@@ -1,57 +1,17 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, check_together, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
+from rlhf_dialog.config.settings import Settings as Settings
 
-MOST = 10**12  # of any whole number
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
-
-
-class Settings(BaseModel):
-    """A flat configuration: rejects unknown keys and non-finite numbers, and reads `1e-6` written as a string as a number."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,
-        protected_namespaces=(),
-        validate_assignment=True,
-    )
-
-    _folder: Path | None = PrivateAttr(None)
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the file from which the settings were read."""
-        return self._folder
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
-            raise ValueError("a number")
-        if isinstance(value, str) and "\0" in value:
-            raise ValueError("text without NUL characters")
-        if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
-            return float(value)  # PyYAML reads 1e5 as text
-        return value
-
-    @field_validator("*")
-    @classmethod
-    def _no_impossible_number(cls, value: Any) -> Any:
-        if type(value) is int and abs(value) > MOST:
-            raise ValueError(f"a whole number of at most {MOST:.0e}")
-        return value
 
 
 class DataKeys(Settings):
@@ -152,6 +112,11 @@ class ModelKeys(Settings):
     )
     use_share_model: bool = Field(
         False, description="true: one trunk with a value head; false: a separate critic with critic_lr"
+    )
+    critic_path: str | None = Field(
+        None,
+        description="model that a separate critic starts from, such as a reward model: folder or Hub name, with the same "
+        "token ids; its head starts at 0; default: model_path",
     )
     packing: bool = Field(
         True, description="skip padding if the model's attention allows it; changes speed, not the result"

@@ -228,6 +228,23 @@ def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) 
         )
 
 
+def _load_critic(config: Config, tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]) -> PreTrainedModel | None:
+    """The model of `critic_path`; None without. Raises UserError when it reads other token ids than the policy."""
+    if config.critic_path is None:
+        return None
+    lm = load_causal_lm(config.critic_path, "critic_path", **options)
+    check_length(lm, config, config.critic_path)
+    own = read_tokenizer(config.critic_path, "critic_path", config.trust_remote_code)
+    probes = [PROBE, WIDE_PROBE]
+    theirs, ours = (words(probes, add_special_tokens=False)["input_ids"] for words in (own, tokenizer))
+    if theirs != ours or num_ids(tokenizer) > num_embeddings(lm):
+        raise UserError(
+            f"critic_path: the tokenizer of '{config.critic_path}' gives other token ids than that of model_path "
+            f"'{config.model_path}', so the critic would read another text; use a critic of the same family"
+        )
+    return lm
+
+
 def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
     set_float32_products(config, device)
@@ -245,8 +262,9 @@ def load_models(config: Config, device: torch.device) -> Models:
     check_length(lm, config)
     _compare_with_reference(tokenizer, config)
     ref_lm = _load_reference(config, lm, options)
+    critic_lm = _load_critic(config, tokenizer, options)
     amp = autocast_of(config, device)
-    policy, critic = build_trained(config, lm, amp)
+    policy, critic = build_trained(config, lm, amp, critic_lm)
     ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
     if device.type == "cuda" and amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config):
         narrow(lm, (amp["amp_dtype"],))  # LoRA's base, which each token is multiplied with
@@ -274,11 +292,15 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
     return ref_lm
 
 
-def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> tuple[Policy, Critic | None]:
-    """The policy, and the separate critic if there is one: a copy of the trunk, or with LoRA an adapter on the same trunk."""
+def build_trained(
+    config: Config, lm: PreTrainedModel, amp: dict[str, Any], critic_lm: PreTrainedModel | None = None
+) -> tuple[Policy, Critic | None]:
+    """The policy, and the separate critic if there is one: on `critic_lm`, else on a copy of the trunk, or with LoRA an adapter
+    on the same trunk."""
     uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
-    critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
+    if critic_lm is None:
+        critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
     own: tuple[str | None, str | None] = (None, None)
     if config.use_lora:
         adapters = ["policy", "critic"] if separate else ["policy"]
@@ -291,14 +313,14 @@ def build_trained(config: Config, lm: PreTrainedModel, amp: dict[str, Any]) -> t
     return policy, Critic(critic_lm, adapter=own[1], **amp) if separate else None
 
 
-def check_length(lm: PreTrainedModel, config: Config) -> None:
+def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -> None:
     """Raises UserError when prompt and response do not fit into the model's positions."""
     positions = getattr(lm.config, "max_position_embeddings", None) or getattr(lm.config, "n_positions", None)
     wanted = config.max_prompt_length + config.max_new_tokens
     if positions and wanted > positions:
         raise UserError(
             f"max_prompt_length: {config.max_prompt_length} + max_new_tokens {config.max_new_tokens} = {wanted} tokens, but "
-            f"the model '{config.model_path}' has {positions} positions; lower one of them"
+            f"the model '{path or config.model_path}' has {positions} positions; lower one of them"
         )
 
 

@@ -21,6 +21,9 @@
 - **`reward_timeout_s` runs the reward in a daemon thread** (`timeout`), since an alarm would not reach code that
   blocks in C. faulthandler ends the process if the reward never releases the interpreter's lock.
 - **The KL arguments of NLPReward, at any depth, are the run's own keys** (`lifts_kl`): the KL belongs to the trainer.
+- **A reward model reads text, with its own tokenizer** (`reward_inputs`, `scalar_model`), in the form that it was
+  trained on; its training encodes with the same code. Rows are padded on the right, with the id by which the model
+  finds the end of a text, so that no score depends on its batch.
 - **METEOR has two names**, `meteor` with WordNet and `meteor_exact_stem` without it, since the numbers differ.
 """
 
@@ -32,6 +35,7 @@ from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from rlhf_dialog.rewards.remote import RemoteReward
+from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, scored
 
 __all__ = [
@@ -44,6 +48,7 @@ __all__ = [
     "PartScore",
     "RemoteReward",
     "RewardError",
+    "RewardModel",
     "Scorer",
     "Scores",
     "build_reward",

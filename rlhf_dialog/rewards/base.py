@@ -10,6 +10,7 @@ from rlhf_dialog.rewards.errors import named
 
 Purpose = Literal["rollout", "validation", "evaluation"]
 R = TypeVar("R", bound="BaseReward")
+DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
 class BaseReward:
@@ -138,7 +139,7 @@ class BaseReward:
         found: dict[str, float] = {}
         for name, child in self._inside().items():
             with named(name, type(child)):
-                found |= {f"{name}/{key}": value for key, value in child.metrics().items()}
+                found |= {metric_name(name, key): value for key, value in child.metrics().items()}
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,6 +177,11 @@ class Part:
 
     weight: float
     reward: BaseReward
+
+
+def metric_name(name: str, key: str) -> str:
+    """`<name>/<key>`: under which name the metric `key` of the reward `name` is logged; `<name>_std` for `DEVIATION`."""
+    return f"{name}{key}" if key == DEVIATION else f"{name}/{key}"
 
 
 def walk(reward: BaseReward) -> Iterator[BaseReward]:

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.rewards.base import BaseReward, Part, Purpose, needs_device, walk
+from rlhf_dialog.rewards.base import DEVIATION, BaseReward, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
 from rlhf_dialog.rewards.processes import RewardProcesses, is_divisible
 from rlhf_dialog.rewards.timeout import Aside, stop_after
@@ -138,9 +138,13 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
         )
     of_part = reward.weighted_parts() if found else {}
     return {
-        key if "/" in key and key.partition("/")[0] in of_part else f"{reward.name}/{key}": float(value)
-        for key, value in found.items()
+        key if _part_in(key) in of_part else metric_name(reward.name, key): float(value) for key, value in found.items()
     }
+
+
+def _part_in(key: str) -> str:
+    """The part of a sum that a key begins with, such as `x` in `x/loss` and in `x_std`; empty without one."""
+    return key.partition("/")[0] if "/" in key else key.removesuffix(DEVIATION) if key.endswith(DEVIATION) else ""
 
 
 def state_of(reward: BaseReward) -> dict[str, Any]:

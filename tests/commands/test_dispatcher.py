@@ -14,7 +14,8 @@ from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 
 NAMES = (
-    *("train", "chat", "evaluate", "train-sft", "train-intent-classifier", "benchmark", "quickstart"),
+    *("train", "chat", "evaluate", "train-sft", "train-intent-classifier"),
+    *("train-preference-model", "benchmark", "quickstart"),
     *("write-dialogues", "plot-run", "export"),
 )
 

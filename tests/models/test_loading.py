@@ -4,11 +4,12 @@ import shutil
 
 import pytest
 import torch
+from scalars import save_scalar
 from tiny import byte_tokenizer, gpt2, llama
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, GPT2LMHeadModel
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
@@ -323,3 +324,41 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
     BertForMaskedLM(BertConfig(**sizes, intermediate_size=16, initializer_range=0.3)).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="not a causal LM"):
         load_causal_lm(str(tmp_path), "model_path")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_separate_critic_starts_from_a_reward_model(tmp_path, kind):
+    """Its trunk has the weights of the folder, its head starts at 0; policy and reference do not change."""
+    path = save(tmp_path / "lm")
+    start = save_scalar(
+        tmp_path / "reward", kind, **{"gpt2": {"n_positions": 256}}.get(kind, {"max_position_embeddings": 256})
+    )
+    models = load_models(settings(path, critic_path=start), CPU)
+    reward = AutoModelForSequenceClassification.from_pretrained(start)
+    expected = reward.base_model.state_dict()
+    found = models.critic.trunk.state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    assert not models.critic.value_head.weight.any()
+    assert teacher_forced_values(models.critic, *INPUTS).abs().max() == 0
+    own = load_models(settings(path), CPU)
+    assert torch.equal(own.policy.lm.transformer.wte.weight, models.policy.lm.transformer.wte.weight)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "sizes", "words"),
+    [
+        (byte_tokenizer(), {"n_positions": 64}, "critic_path|reward' has 64 positions"),
+        (None, {"n_positions": 256}, "critic_path: the tokenizer of '.*' gives other token ids"),
+    ],
+)
+def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, tokenizer, sizes, words):
+    start = save_scalar(tmp_path / "reward", "gpt2", tokenizer=tokenizer or renamed(byte_tokenizer()), **sizes)
+    with pytest.raises(UserError, match=words):
+        load_models(settings(save(tmp_path / "lm"), critic_path=start), CPU)
+
+
+@pytest.mark.parametrize("keys", [{"use_share_model": True}, {"use_lora": True}, {"advantage_estimator": "rloo"}])
+def test_without_a_separate_critic_a_start_for_it_is_a_mistake(keys):
+    with pytest.raises(ValueError, match="critic_path: only a separate critic has a start of its own"):
+        settings("unused", critic_path="unused", **keys)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlhf_dialog.data.made_up.dialogues import Dialogue, Teller, dialogue_splits, load_grammar, new_folder
 from rlhf_dialog.data.made_up.judge import attends
+from rlhf_dialog.errors import UserError
 
 ATTEMPTS = 20
 PAIRS_FILE = "pairs.jsonl"
@@ -29,8 +30,10 @@ class Pair:
 def write_pairs(output: Path, number: int, num_dialogues: int, seed: int, scene_names: Sequence[str] = ()) -> None:
     """Write `number` pairs from the training dialogues of the same arguments into `output/pairs.jsonl`, a new folder.
 
-    Raises UserError as `write_dialogues` does.
+    Raises UserError as `write_dialogues` does, and when `number` is not positive.
     """
+    if number < 1:
+        raise UserError(f"--pairs {number} is not a number of pairs; give 1 or more")
     dialogues = dialogue_splits(num_dialogues, seed, scene_names)["train"]
     with new_folder(output) as folder:
         lines = (f"{pair.to_json()}\n" for pair in pairs_of(dialogues, number, random.Random(f"pairs {seed}")))

@@ -13,18 +13,20 @@
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.from_hub import load_from_hub
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
-from rlhf_dialog.data.sources.rows import records_of
+from rlhf_dialog.data.sources.rows import Row, Rows, records_of
 from rlhf_dialog.data.sources.splits import LAYOUTS, read_split
 from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
 from rlhf_dialog.errors import MissingSplit, UserError
 
-__all__ = ["SPLITS", "DialogueRecord", "is_hub_name", "load_records"]
+__all__ = ["SPLITS", "DialogueRecord", "is_hub_name", "load_records", "load_rows"]
 
 
 def load_records(data_path: str, split: str) -> list[DialogueRecord]:
@@ -34,15 +36,39 @@ def load_records(data_path: str, split: str) -> list[DialogueRecord]:
     Nothing is written. Raises MissingSplit when the data has no such split, and UserError that names the file and the line
     or row that cannot be read.
     """
+    return _load(data_path, split, records_of)
+
+
+def load_rows(data_path: str, split: str) -> list[tuple[str, Row]]:
+    """The rows of one split as they are in the data, each with its place. Raises as `load_records` does.
+
+    The original DailyDialog layout has no rows: UserError.
+    """
+    found = _load(data_path, split, _placed)
+    if found and isinstance(found[0], DialogueRecord):
+        raise UserError(
+            f"{data_path}: holds dialogues in the original DailyDialog layout, which has no columns; give {LAYOUTS}"
+        )
+    return found
+
+
+def _placed(rows: Rows, where: str) -> list[tuple[str, Row]]:
+    found = list(rows)
+    if not found:
+        raise UserError(f"{where}: there are no rows; give at least one")
+    return found
+
+
+def _load(data_path: str, split: str, of: Callable[..., list[Any]]) -> list[Any]:
     if split not in SPLITS:
         raise UserError(f"split '{split}' is unknown; use one of {', '.join(SPLITS)}")
     path = Path(os.path.expanduser(data_path))
     if os.path.isdir(path):
-        return read_split(Folder(path), split)
+        return read_split(Folder(path), split, of=of)
     if os.path.exists(path):
-        return _read_file(path, split)
+        return _read_file(path, split, of)
     if is_hub_name(data_path):
-        return load_from_hub(data_path, split, LAYOUTS)
+        return load_from_hub(data_path, split, LAYOUTS, of)
     raise UserError(f"data path '{data_path}': no such file or folder; give {LAYOUTS}")
 
 
@@ -52,10 +78,10 @@ def is_hub_name(data_path: str) -> bool:
     return not (os.path.exists(path) or is_local(data_path) or path.suffix.lower() in (*KINDS, ".zip"))
 
 
-def _read_file(path: Path, split: str) -> list[DialogueRecord]:
+def _read_file(path: Path, split: str, of: Callable[..., list[Any]]) -> list[Any]:
     suffix = path.suffix.lower()
     if suffix == ".zip":
-        return read_split(Archive(read_bytes(path), str(path)), split)
+        return read_split(Archive(read_bytes(path), str(path)), split, of=of)
     if suffix not in KINDS:
         known = ", ".join([*KINDS, ".zip"])
         raise UserError(
@@ -66,4 +92,4 @@ def _read_file(path: Path, split: str) -> list[DialogueRecord]:
             f"{path}: a single file is the train split and has no {split} split; give a folder with "
             f"train{suffix}, validation{suffix} and test{suffix}"
         )
-    return records_of(read_rows(path.name, read_bytes(path), str(path)), str(path))
+    return of(read_rows(path.name, read_bytes(path), str(path)), str(path))

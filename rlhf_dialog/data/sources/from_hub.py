@@ -1,15 +1,15 @@
 """Data sets of the Hugging Face Hub, downloaded or from the local cache of an earlier download."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import datasets
 from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import HTTPError
 
 from rlhf_dialog.data.hub import hub_reachable
-from rlhf_dialog.data.sources.record import DialogueRecord
 from rlhf_dialog.data.sources.rows import records_of
 from rlhf_dialog.errors import MissingSplit, UserError, nearest
 
@@ -24,15 +24,16 @@ HUB_SOURCES: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 
 
-def load_from_hub(name: str, split: str, layouts: str) -> list[DialogueRecord]:
-    """The records of the first source of `name` that loads. Raises MissingSplit when it has only other splits, UserError when
-    none loads.
+def load_from_hub(name: str, split: str, layouts: str, of: Callable[..., list[Any]] = records_of) -> list[Any]:
+    """What `of(rows, where)` makes of the first source of `name` that loads, by default dialogues.
+
+    Raises MissingSplit when it has only other splits, UserError when none loads.
     """
     reasons = []
     with _cache_only_when_unreachable() as reachable:
         for source, revision in HUB_SOURCES.get(name, ((name, None),)):
             try:
-                records = _load(source, revision, split)
+                records = _load(source, revision, split, of)
             except (OSError, ValueError, RuntimeError, DatasetsError, HTTPError, UserError) as error:
                 kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
                 reasons.append(f"  {source}: {kind}{' '.join(str(error).split())[:300]}")
@@ -42,11 +43,11 @@ def load_from_hub(name: str, split: str, layouts: str) -> list[DialogueRecord]:
     raise _not_loaded(name, split, reasons, reachable, layouts)
 
 
-def _load(source: str, revision: str | None, split: str) -> list[DialogueRecord]:
+def _load(source: str, revision: str | None, split: str, of: Callable[..., list[Any]]) -> list[Any]:
     at = {"revision": revision} if revision else {}
     rows = datasets.load_dataset(source, split=split, **at)
     where = f"{source}, {split}"
-    return records_of(((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where)
+    return of(((f"{where}, row {number}", row) for number, row in enumerate(rows, 1)), where)
 
 
 def _not_loaded(name: str, split: str, reasons: list[str], reachable: bool, layouts: str) -> UserError:

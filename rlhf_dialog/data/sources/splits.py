@@ -2,6 +2,8 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 from rlhf_dialog.data.sources.files import KINDS, read_rows
 from rlhf_dialog.data.sources.original import read_original
@@ -19,8 +21,12 @@ LAYOUTS = (
 )
 
 
-def read_split(tree: Tree, split: str, inner: bool = False) -> list[DialogueRecord]:
+def read_split(
+    tree: Tree, split: str, inner: bool = False, of: Callable[..., list[Any]] = records_of
+) -> list[DialogueRecord] | list[Any]:
     """The dialogues of one split: the original layout, else zips of it, else save_to_disk, else data files.
+
+    `of(rows, where)` makes the result from the rows; the original layout has no rows, and always gives dialogues.
 
     Raises MissingSplit when none of them is there, and UserError for what cannot be read.
     """
@@ -28,14 +34,14 @@ def read_split(tree: Tree, split: str, inner: bool = False) -> list[DialogueReco
     if name := _only_one(tree, rf"{ABOVE}dialogues_{split}\.txt", split):
         return read_original(tree, name)
     if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{names})\.zip", split)):
-        return read_split(Archive(tree.read(name), tree.place(name)), split, inner=True)
+        return read_split(Archive(tree.read(name), tree.place(name)), split, inner=True, of=of)
     if name := _only_one(tree, rf"{ABOVE}(?:{names})/state\.json", split):
-        return records_of(read_saved(tree, name), tree.place(name))
+        return of(read_saved(tree, name), tree.place(name))
     if split == "train" and "state.json" in tree.names:
-        return records_of(read_saved(tree, "state.json"), tree.where)
+        return of(read_saved(tree, "state.json"), tree.where)
     if files := _data_files(tree, split):
         rows = (row for name in files for row in read_rows(name, tree.read(name), tree.place(name)))
-        return records_of(rows, tree.place(files[0]))
+        return of(rows, tree.place(files[0]))
     raise MissingSplit(f"{tree.where}: there is no {split} split{_found(tree)}; give {LAYOUTS}")
 
 

@@ -1,4 +1,4 @@
-"""The supervised stages: a policy that answers, a classifier of acts.
+"""The supervised stages: a policy that answers, a classifier of acts, a reward model of preferences.
 
 - **Targets end with the separator. The end-of-text token behind it carries no loss**, unless `learn_eos: true`. With
   prompts of every length the two contradict each other: after `a <EOU> b <EOU>` one example would teach the end of
@@ -11,5 +11,8 @@
 - **The classifier's inputs are encoded by the reward's own code** (`rewards.intent`): training and use cannot differ.
 - **transformers' Trainer and trl's SFTTrainer do the training**; nothing experimental of trl is used. Batches hold
   rows of similar length (`hugging_face_trainer.batch_order`), in an order that is fixed before the training.
+- **Pairs are encoded by the reward's own code too** (`rewards.reward_inputs`) and reach trl's RewardTrainer as ids: joined
+  as text they would lose the separators, and trl leaves out long pairs. Only the weights are saved, without trl's
+  pickles; `problem_type` of a start with several labels is removed, else the saved model could not be loaded.
 - **`token_loss` is the mean over all labelled tokens**, not a mean of batch means.
 """

@@ -2,6 +2,7 @@
 
 import random
 import re
+import statistics
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from rlhf_dialog.data.made_up import dialogues as made_up
+from rlhf_dialog.data.made_up.judge import is_careless
 from rlhf_dialog.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -244,13 +246,27 @@ def test_every_turn_but_the_last_begins_an_overheard_dialogue(heard):
 
 def test_a_careless_reply_ends_what_is_overheard_and_has_a_wrong_act(heard):
     whole, parts = heard
-    following = {tuple(turns[: at + 1]): acts[at] for own, own_acts in whole for turns, acts in _tails(own, own_acts) for at in range(1, len(turns))}
-    careless = [(turns, acts) for turns, acts in parts if is_careless(turns[-1])]
-    assert not any(is_careless(turn) for turns, _ in parts for turn in turns[:-1])
-    replies = sum(len(turns) - 1 for turns, _ in parts)
-    assert 0.57 < len(careless) / replies < 0.63
-    rights = {tuple(turns): acts for own, own_acts in whole for turns, acts in _tails(own, own_acts)}
-    assert following
-    for turns, acts in careless:
-        true_acts = {rights[whole_tail][len(turns) - 1] for whole_tail in rights if list(whole_tail[: len(turns) - 1]) == turns[:-1] and len(whole_tail) >= len(turns)}
-        assert len(true_acts) > 1 or acts[-1] not in true_acts
+    endings = [(turns[start:], acts[start:]) for turns, acts in whole for start in range(len(turns) - 1)]
+    num_careless = 0
+    for (turns, acts), (said, said_acts) in zip(parts, endings, strict=True):
+        if is_careless(turns[-1]):
+            num_careless += 1
+            assert acts[-1] != said_acts[len(turns) - 1]
+            turns, acts, said, said_acts = turns[:-1], acts[:-1], said[: len(turns) - 1], said_acts[: len(turns) - 1]
+        assert (turns, acts) == (said, said_acts)
+    assert 0.57 < num_careless / sum(len(turns) - 1 for turns, _ in parts) < 0.63
+
+
+def test_careless_replies_are_as_long_as_others_on_average(heard):
+    """So that length by itself gives nothing away."""
+    whole, parts = heard
+    careless = [len(turns[-1].split()) for turns, _ in parts if is_careless(turns[-1])]
+    others = [len(turn.split()) for turns, _ in whole for turn in turns[1:]]
+    assert statistics.mean(careless) == pytest.approx(statistics.mean(others), rel=0.03)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_is_between_0_and_1(tmp_path, share):
+    with pytest.raises(UserError, match=rf"--careless {share:g} is not a share; give a number from 0 to 1"):
+        made_up.write_dialogues(tmp_path / "data", 40, 0, ["hotel"], share)
+    assert not any(tmp_path.iterdir())

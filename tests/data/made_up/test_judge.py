@@ -1,6 +1,7 @@
 """The grammar as a judge of replies: sentences written by hand, and everything that the grammar writes itself."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -18,7 +19,7 @@ def dialogues():
 
 def test_what_the_grammar_writes_is_derived_and_attends_to_the_turn_before(dialogues):
     for turns, _ in dialogues:
-        for last_turn, reply in zip(turns, turns[1:], strict=False):
+        for last_turn, reply in pairwise(turns):
             assert derives(reply), reply
             assert attends(last_turn, reply), (last_turn, reply)
 
@@ -53,5 +54,5 @@ def test_sentences_written_by_hand(reply, is_derived, does_attend):
 
 def test_names_change_sides_with_the_speaker():
     asked = "Do you often go to the cinema , Lucy ?"
-    answers = [text for text in ("No , I seldom go to the cinema , I watch musicals at home .",) if derives(text)]
-    assert answers and attends(asked, answers[0])
+    answers = ["No , I seldom go to the cinema , I watch musicals at home .", "Yes , Lucy , I go there every week ."]
+    assert [attends(asked, answer) for answer in answers] == [True, False]

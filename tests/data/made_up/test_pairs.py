@@ -33,7 +33,9 @@ def test_the_grammar_prefers_the_chosen_reply(pairs, dialogues):
 
 def test_every_kind_of_fault_is_rejected(pairs, dialogues):
     replies = {turn for turns, _ in dialogues for turn in turns}
-    assert 90 <= sum(is_careless(pair.rejected) for pair in pairs) <= 120  # two of seven, and where nothing else is found
+    assert (
+        90 <= sum(is_careless(pair.rejected) for pair in pairs) <= 120
+    )  # two of seven, and where nothing else is found
     assert 80 <= sum(not derives(pair.rejected) for pair in pairs) <= 105  # garbled
     assert 40 <= sum(pair.rejected in pair.prompt for pair in pairs) <= 60
     assert sum(pair.rejected in replies and pair.rejected not in pair.prompt for pair in pairs) >= 85

@@ -7,7 +7,7 @@ import datasets
 import pytest
 from data_files import error_of
 
-from rlhf_dialog.data.sources import DialogueRecord, from_hub, load_records
+from rlhf_dialog.data.sources import DialogueRecord, from_hub, load_records, load_rows
 from rlhf_dialog.errors import MissingSplit, UserError
 
 
@@ -49,6 +49,11 @@ def test_daily_dialog_takes_the_first_source_that_loads_and_says_which(hub, capl
     assert hub.calls == order[: position + 1]
     assert hub.offline == [False] * (position + 1)
     assert f"from {order[position][0]}" in caplog.text
+
+
+def test_rows_of_any_columns(hub):
+    hub.rows = {"somebody/pairs": [{"chosen": "a", "rejected": "b"}]}
+    assert load_rows("somebody/pairs", "train") == [("somebody/pairs, train, row 1", {"chosen": "a", "rejected": "b"})]
 
 
 def test_a_source_with_unknown_columns_is_passed_over(hub):

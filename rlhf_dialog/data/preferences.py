@@ -1,0 +1,175 @@
+"""Preference pairs: two replies to the same prompt, of which one was preferred. docs/REWARDS.md shows the rows."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.sources import load_rows
+from rlhf_dialog.data.sources.messages import role_of, split_messages
+from rlhf_dialog.data.sources.record import checked_text, is_null, kind
+from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.errors import UserError, nearest
+
+SIDES = ("chosen", "rejected")
+USER_ROLES = ("user", "human")
+SCORES = (("score_chosen", "score_rejected"), ("chosen_score", "rejected_score"))
+LONG_ENOUGH = 20  # characters that two texts without a prompt share, so that they count as its text
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two replies to one prompt.
+
+    >>> PreferencePair(
+    ...     chosen=Dialogue(["Is it far ?"], "Two streets ."),
+    ...     rejected=Dialogue(["Is it far ?"], "Yes ."),
+    ...     margin=None,
+    ...     where="pairs.jsonl, line 1",
+    ... )
+    """
+
+    chosen: Dialogue
+    rejected: Dialogue
+    margin: float | None  # by how much the score of the chosen reply should be higher, at least
+    where: str  # its place in the data, for messages
+
+    @property
+    def prompt(self) -> str:
+        """What the pairs of one prompt share: the turns that both sides begin with."""
+        if turns := _shared(self.chosen.prompt_turns, self.rejected.prompt_turns):
+            return "\n".join(turns)
+        shared = "".join(_shared(self.chosen.response, self.rejected.response))
+        return shared if len(shared) >= LONG_ENOUGH else self.where
+
+    @property
+    def last_turn(self) -> str:
+        """The turn that both sides answer; empty without a prompt."""
+        return "".join(self.chosen.prompt_turns[-1:])
+
+
+def load_pairs(data_path: str, split: str) -> list[PreferencePair]:
+    """The pairs of one split, in the order of the data.
+
+    Raises MissingSplit when there is no such split, UserError that names the row for one that cannot be used: a column is
+    missing, a text is empty, both replies are the same; and when the scores of the data say that the columns are exchanged.
+    """
+    rows = load_rows(data_path, split)
+    pairs = [_pair(row, where) for where, row in rows]
+    _check_margins(pairs)
+    _check_scores([row for _, row in rows], data_path)
+    return pairs
+
+
+def split_by_prompt(
+    pairs: Sequence[PreferencePair], share: float, seed: int
+) -> tuple[list[PreferencePair], list[PreferencePair]]:
+    """Pairs to learn from, and pairs held out: about a `share` of the prompts, drawn by `seed`. No prompt is in both.
+
+    Raises UserError when there are fewer than two prompts.
+    """
+    prompts = list(dict.fromkeys(pair.prompt for pair in pairs))
+    if len(prompts) < 2:
+        raise UserError(
+            f"data_path: the {len(pairs)} pairs have {len(prompts)} prompt, but some prompts are held out for the report; "
+            "give pairs of more prompts"
+        )
+    count = min(max(1, round(share * len(prompts))), len(prompts) - 1)
+    held = set(random.Random(seed).sample(prompts, count))
+    return [pair for pair in pairs if pair.prompt not in held], [pair for pair in pairs if pair.prompt in held]
+
+
+def _shared(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """The turns, or characters, that both begin with."""
+    return [a for a, _ in itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))]
+
+
+def _pair(row: Row, where: str) -> PreferencePair:
+    if missing := [name for name in SIDES if name not in row]:
+        raise _no_column(row, missing[0], where)
+    prompt = _prompt(row.get("prompt"), where)
+    chosen, rejected = (_dialogue([*prompt, *_turns(row[name], name, where)], row) for name in SIDES)
+    if chosen == rejected:
+        raise UserError(f"{where}: 'chosen' and 'rejected' are the same, so there is nothing to learn; remove the row")
+    return PreferencePair(chosen, rejected, _margin(row.get("margin"), where), where)
+
+
+def _dialogue(turns: list[str], row: Row) -> Dialogue:
+    reference = row.get("reference")
+    return Dialogue(turns[:-1], turns[-1], reference=reference.strip() if isinstance(reference, str) else None)
+
+
+def _prompt(value: Any, where: str) -> list[str]:
+    if is_null(value):
+        return []
+    if not isinstance(value, str | list):
+        raise UserError(f"{where}: 'prompt' holds {kind(value)}, wanted a string, a list of turns or messages")
+    turns = split_messages([value] if isinstance(value, str) else value, where)[0]
+    return [checked_text(turn, f"turn {number} of 'prompt'", where) for number, turn in enumerate(turns, 1)]
+
+
+def _turns(value: Any, name: str, where: str) -> list[str]:
+    """The text of one side, or its messages, of which the last one is the reply."""
+    if not isinstance(value, str | list):
+        raise UserError(f"{where}: '{name}' holds {kind(value)}, wanted the reply as a string, or messages")
+    items = [value] if isinstance(value, str) else value
+    if items and role_of(items[-1]) in USER_ROLES:
+        raise UserError(
+            f"{where}: '{name}' ends with a message of the {role_of(items[-1])}; its last one must be the reply"
+        )
+    turns = split_messages(items, where)[0]
+    if not turns:
+        raise UserError(f"{where}: '{name}' holds no message; its last one must be the reply")
+    return [checked_text(turn, f"'{name}'", where) for turn in turns]
+
+
+def _margin(value: Any, where: str) -> float | None:
+    if is_null(value):
+        return None
+    try:
+        margin = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        margin = math.nan
+    if not math.isfinite(margin):
+        raise UserError(f"{where}: 'margin' holds {value!r:.60}, wanted a finite number")
+    return margin
+
+
+def _check_margins(pairs: list[PreferencePair]) -> None:
+    without = [pair for pair in pairs if pair.margin is None]
+    if without and len(without) < len(pairs):
+        raise UserError(
+            f"{without[0].where}: has no 'margin', but {len(pairs) - len(without)} other rows have one; give all rows a margin, "
+            "or none"
+        )
+
+
+def _check_scores(rows: list[Row], data_path: str) -> None:
+    """Raises UserError when the scores beside the replies are more often higher for the rejected one."""
+    for names in SCORES:
+        found = [pair for pair in _scores(rows, names) if pair[0] != pair[1]]
+        lower = sum(chosen < rejected for chosen, rejected in found)
+        if lower > len(found) / 2:
+            raise UserError(
+                f"{data_path}: {names[0]} is lower than {names[1]} in {lower} of {len(found)} rows, so the columns 'chosen' "
+                "and 'rejected' seem to be exchanged; exchange them, or remove the columns of the scores"
+            )
+
+
+def _scores(rows: list[Row], names: tuple[str, str]) -> Iterator[tuple[float, float]]:
+    for row in rows:
+        chosen, rejected = (row.get(name) for name in names)
+        if isinstance(chosen, int | float) and isinstance(rejected, int | float):
+            yield float(chosen), float(rejected)
+
+
+def _no_column(row: Row, name: str, where: str) -> UserError:
+    found = ", ".join(f"'{key!s:.40}'" for key in list(row)[:20]) or "nothing"
+    hint = next((hint for key in row if (hint := nearest(str(key).lower(), SIDES))), "")
+    return UserError(
+        f"{where}: there is no column '{name}'; a pair needs 'chosen' and 'rejected', and may have 'prompt' and 'margin'; "
+        f"found {found}{hint}"
+    )

@@ -1,0 +1,110 @@
+"""How a dialogue becomes the token ids that a reward model reads: the model's own tokenizer, and the form that it was trained on.
+
+| form | the text |
+|---|---|
+| `dialogue` | the prompt and the reply as the policy of `turn_separator` reads and writes them; every turn ends with it |
+| `chat_template` | the whole dialogue in the tokenizer's chat template, as TRL trains on messages |
+| `text` | all turns joined by `turn_separator`, and the end-of-text token, as TRL trains on texts |
+| `pair` | tokenizer(the turns of the prompt, the reply), as many encoders were trained |
+
+OpenRLHF closes a text or a template with a space and the end-of-text token, in place of line ends (`closed`).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_dialog.data.chat_template import PROBE, PROBE_REPLY, accepts, control_tokens, render
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, render_prompt, render_target, without
+
+DIALOGUE, TEXT, PAIR = "dialogue", "text", "pair"
+FORMS = (DIALOGUE, CHAT_TEMPLATE, TEXT, PAIR)
+SEPARATORS = {DIALOGUE: "<EOU>", TEXT: "\n", PAIR: "\n", CHAT_TEMPLATE: CHAT_TEMPLATE}  # by default
+Ids = dict[str, list[int]]
+
+
+class RewardInput:
+    """Encodes dialogues for one tokenizer: everything up to the response, at most `max_length` tokens.
+
+    Of an input that is too long, whole oldest turns are dropped first, then tokens from the left, behind the token that the
+    tokenizer puts at the beginning. Inside a turn a space replaces the separator and the special tokens of the tokenizer.
+    `closed`: write texts and templates as OpenRLHF does. Raises UserError for a chat template that is missing or fails.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, form: str, separator: str, max_length: int, closed: bool = False
+    ):
+        self.tokenizer, self.form, self.separator, self.max_length = tokenizer, form, separator, max_length
+        self.closed = closed
+        first = tokenizer("a")["input_ids"][:1]
+        self.prefix = first if first and first[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id) else []
+        self._user_must_begin = False
+        written: Sequence[int] = ()
+        if form == CHAT_TEMPLATE:
+            written = self._encode(render(tokenizer, [PROBE], PROBE_REPLY))
+            self._user_must_begin = not accepts(tokenizer, [PROBE_REPLY, PROBE])
+            self.prefix = written[:1] if written[:1] == [tokenizer.bos_token_id] else []
+        marks = control_tokens(tokenizer, written).pattern
+        own = form == DIALOGUE and separator not in tokenizer.all_special_tokens
+        self._marks = re.compile(f"{marks}|{re.escape(separator)}" if own else marks)
+        self._ids: Callable[[Sequence[str], str], Ids] = getattr(self, f"_{form}")
+
+    def spoken(self, text: str) -> str:
+        """A turn as the model sees it."""
+        return without(text, self._marks)
+
+    def encode(self, dialogue: Dialogue) -> Ids:
+        """`input_ids`, and with `pair` the `token_type_ids` if the tokenizer gives them, unpadded."""
+        turns = [*dialogue.prompt_turns, *(turn.text for turn in dialogue.earlier)]
+        turns, reply = [self.spoken(turn) for turn in turns], self.spoken(dialogue.response)
+        found: Ids = {}
+        for start in range(max(len(turns), 1)):
+            found = self._ids(turns[start:], reply)
+            if len(found["input_ids"]) <= self.max_length:
+                return found
+        head = len(self.prefix)
+        cut = len(found["input_ids"]) - self.max_length + head
+        return {name: ids[:head] + ids[cut:] for name, ids in found.items()}
+
+    def _dialogue(self, turns: Sequence[str], reply: str) -> Ids:
+        prompt = self._encode(render_prompt(turns, self.separator)) if turns else []
+        return {"input_ids": self.prefix + prompt + self._encode(render_target(reply, self.separator))}
+
+    def _chat_template(self, turns: Sequence[str], reply: str) -> Ids:
+        assistant_begins = len(turns) % 2 == 0
+        kept = turns[1:] if turns and assistant_begins and self._user_must_begin else turns
+        text = render(self.tokenizer, kept, reply)
+        return {"input_ids": self._encode(self._with_end(text) if self.closed else text)}
+
+    def _text(self, turns: Sequence[str], reply: str) -> Ids:
+        text = self.separator.join([*turns, reply])
+        if self.closed:
+            return {"input_ids": self._encode(self._with_end(text))}
+        return {"input_ids": self.tokenizer(text + (self.tokenizer.eos_token or ""), verbose=False)["input_ids"]}
+
+    def _with_end(self, text: str) -> str:
+        text, end = text.rstrip("\n"), str(self.tokenizer.eos_token)
+        return text if text.endswith(end) else f"{text} {end}"
+
+    def _pair(self, turns: Sequence[str], reply: str) -> Ids:
+        # lists, because tokenizer("a", "") forgets that there is a second text
+        found = self.tokenizer([self.separator.join(turns)], [reply], verbose=False)
+        return {name: found[name][0] for name in ("input_ids", "token_type_ids") if name in found}
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def reads_in_pairs(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer is an encoder's, which puts a text between its own two tokens, such as `[CLS] a [SEP]`."""
+    ids = tokenizer("a")["input_ids"]
+    ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return None not in ends and (ids[0], ids[-1]) == ends
+
+
+def form_of(tokenizer: PreTrainedTokenizerBase, config: Any) -> str:
+    """The form that the folder was trained on: its config.json says it; else messages, where there is a template; else text."""
+    own = getattr(config, "rlhf_dialog_input", None)
+    return own or (CHAT_TEMPLATE if tokenizer.chat_template else TEXT)

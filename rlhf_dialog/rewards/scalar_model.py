@@ -1,0 +1,203 @@
+"""A model with one number as its output: loaded from what this package, TRL or OpenRLHF wrote, and asked for many dialogues.
+
+N dialogues, L tokens of the longest one in a batch.
+"""
+
+import logging
+import math
+import os
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.models.loading import read_tokenizer
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
+from rlhf_dialog.rewards.classifier import ROUND_TO, bf16_is_faster
+from rlhf_dialog.rewards.intent import max_input_length
+from rlhf_dialog.rewards.reward_inputs import FORMS, SEPARATORS, Ids, RewardInput, form_of
+
+logger = logging.getLogger(__name__)
+ARGS = "reward_class.args"
+HEAD = "value_head_prefix"  # in a config.json that OpenRLHF wrote: the name of the linear layer for the score
+PROBES = [Dialogue(["Hello ."], "Hi ."), Dialogue(["Hello .", "Hi .", "How are you ?"], "Fine , and you ?")]
+
+
+class ScalarModel:
+    """A frozen model, its tokenizer, and how it reads a dialogue. `key`: the configuration key that named `path`.
+
+    Raises UserError when it cannot be found or loaded, has more than one label, or does not fit its tokenizer.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        key: str,
+        batch_size: int | None = None,
+        precision: str = "auto",
+        input_form: str | None = None,
+        turn_separator: str | None = None,
+        max_length: int | None = None,
+    ):
+        self.path, self.key, self.batch_size, self.precision = path, key, batch_size, precision
+        self.tokenizer, self.model = load_scalar_model(path, key)
+        config = self.model.config
+        with readable(path, key, "a reward model"):
+            form = input_form or form_of(self.tokenizer, config)
+            if form not in FORMS:
+                named = (
+                    f"{ARGS}.input_form" if input_form else f"{key}: rlhf_dialog_input in the config.json of '{path}'"
+                )
+                raise UserError(f"{named}: {form!r} is not one of {', '.join(FORMS)}")
+            separator = turn_separator or getattr(config, "rlhf_dialog_separator", None) or SEPARATORS[form]
+            limit = max_input_length(self.tokenizer, self.model)
+            limit = min(limit, max_length or limit)
+            self.input = RewardInput(self.tokenizer, form, str(separator), limit, closed=is_openrlhf(config))
+            self.pad_id = pad_id_of(self.model, self.tokenizer)
+            self._try()
+
+    def _try(self) -> None:
+        """Score short and long dialogues. Raises UserError when an output is not finite, or the files do not fit together."""
+        long = Dialogue(["Hello ."], "Hi ! " * min(self.input.max_length, 2000))
+        found = self.outputs([*PROBES, long])
+        if not all(map(math.isfinite, found)):
+            raise UserError(
+                f"{self.key}: '{self.path}' gives {found} for three short dialogues; its weights are damaged, or its training "
+                "diverged"
+            )
+
+    def outputs(self, dialogues: list[Dialogue]) -> list[float]:
+        """The output for each of the N dialogues, in their order; it does not depend on the others, up to rounding."""
+        inputs = [self.input.encode(dialogue) for dialogue in dialogues]
+        device = self.model.device.type
+        size = self.batch_size or (8 if device == "cpu" else 64)
+        bf16 = self.precision == "bf16" or (self.precision == "auto" and device != "cpu" and bf16_is_faster(device))
+        found = torch.zeros(len(inputs), dtype=torch.float64)
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            batch = pad_right([inputs[i] for i in rows], self.pad_id, self.input.max_length)
+            with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=bf16):
+                logits = self.model(**{name: ids.to(self.model.device) for name, ids in batch.items()}).logits
+            found[rows] = logits.double().reshape(-1).cpu()
+        return found.tolist()
+
+    def normalisation(self, wanted: bool | None) -> tuple[float, float]:
+        """Mean and deviation from the config.json; 0 and 1 if `wanted` is False, or if it is None and there are none.
+
+        Raises UserError when they are missing but `wanted`, or cannot be used.
+        """
+        stored = [getattr(self.model.config, name, None) for name in ("mean", "std")]
+        if wanted is False or (wanted is None and stored == [None, None]):
+            return 0.0, 1.0
+        if stored == [None, None]:
+            raise UserError(
+                f"{ARGS}.normalize: true, but the config.json of '{self.path}' has no mean and std; leave normalize out"
+            )
+        mean, std = (x if isinstance(x, int | float) and math.isfinite(x) else math.nan for x in stored)
+        if not (math.isfinite(mean) and std > 0):
+            raise UserError(
+                f"{self.key}: mean {stored[0]!r:.40} and std {stored[1]!r:.40} in the config.json of '{self.path}' are not a "
+                f"mean and a deviation above 0; correct them, or set {ARGS}.normalize: false"
+            )
+        return float(mean), float(std)
+
+
+def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Tokenizer and frozen model in fp32, from a folder or the Hub; safetensors only, no code. Raises as ScalarModel does."""
+    config = load_pretrained(AutoConfig, path, key)
+    if not is_openrlhf(config) and config.num_labels != 1:
+        raise UserError(
+            f"{key}: '{path}' has {config.num_labels} labels, but a reward model has one; give the folder of one that was "
+            "trained on preferences"
+        )
+    with readable(path, key, "a reward model"):
+        check_memory(config, path, key)
+    tokenizer = read_tokenizer(path, key)
+    options: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "output_loading_info": True}
+    if is_openrlhf(config) and tokenizer.eos_token_id is None:
+        raise UserError(
+            f"{key}: the tokenizer of '{path}' has no end-of-text token (eos_token), which ends its texts; set one"
+        )
+    if (head := str(getattr(config, HEAD, "score"))) != "score":
+        options["key_mapping"] = {rf"^{re.escape(head)}\.": "score."}
+    model, report = load_pretrained(AutoModelForSequenceClassification, path, key, **options)
+    with readable(path, key, "a reward model"):
+        check_model(path, key, tokenizer, model, report["missing_keys"])
+        use_onednn(model)
+        model.config.use_cache = False
+        if is_openrlhf(config):
+            model.config.get_text_config().pad_token_id = int(
+                tokenizer.eos_token_id == 0
+            )  # never the last token of a text
+    return tokenizer, model.eval().requires_grad_(False)
+
+
+def is_openrlhf(config: Any) -> bool:
+    """Whether OpenRLHF wrote the folder of this config.json."""
+    return getattr(config, HEAD, None) is not None
+
+
+def check_memory(config: Any, path: str, key: str) -> None:
+    """Raises UserError when the weights in fp32 are larger than the memory of this machine."""
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    needed, memory = 4 * sum(p.numel() for p in model.parameters()), memory_of_machine()
+    if memory and needed > memory:
+        raise UserError(
+            f"{key}: '{path}' needs {needed / 2**30:.0f} GiB for its weights, but this machine has {memory / 2**30:.0f} GiB of "
+            "memory; use a smaller reward model, or a larger machine"
+        )
+
+
+def memory_of_machine() -> int | None:
+    """Bytes of memory in this machine, None where the system does not report them."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def check_model(path: str, key: str, tokenizer: PreTrainedTokenizerBase, model: nn.Module, missing: Any) -> None:
+    """Raises UserError when weights are missing, or the tokenizer belongs to another model."""
+    if missing:
+        raise UserError(
+            f"{key}: '{path}' has no weights for {', '.join(sorted(missing)[:4])}: it was not trained as a reward model"
+        )
+    rows: Any = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    if num_ids(tokenizer) > rows:
+        raise UserError(
+            f"{key}: the tokenizer of '{path}' has {num_ids(tokenizer)} tokens, but the model's embedding only {rows} rows: the "
+            "tokenizer belongs to another model"
+        )
+
+
+def pad_id_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id to pad with: that of the model, which finds the end of a text by it, else the tokenizer's, which it then gets."""
+    config: Any = model.config.get_text_config()
+    known = (config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    found = next((i for i in known if i is not None), None)
+    if found is None:
+        raise UserError(
+            "neither its config.json nor its tokenizer has a pad token, which marks the end of a text; set one"
+        )
+    config.pad_token_id = found
+    return int(found)
+
+
+def pad_right(rows: list[Ids], pad_id: int, max_length: int) -> dict[str, Tensor]:
+    """`input_ids`, `attention_mask` and what else the rows have, each (N, L), with L rounded up to a multiple of 8."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    width = min(-(-longest // ROUND_TO) * ROUND_TO, max(max_length, longest))
+    lengths = [len(row["input_ids"]) for row in rows]
+    found = {
+        name: torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
+        for name, fill in (("input_ids", pad_id), ("token_type_ids", 0))
+        if name in rows[0]
+    }
+    return found | {"attention_mask": torch.tensor([[1] * n + [0] * (width - n) for n in lengths])}

@@ -1,0 +1,286 @@
+"""Preference model: train a reward model, which gives a dialogue one number, on pairs of replies."""
+
+import logging
+import math
+import random
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from rlhf_dialog.data.chat_template import CHAT_TEMPLATE
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.preferences import PreferencePair, load_pairs, split_by_prompt
+from rlhf_dialog.errors import MissingSplit, UserError
+from rlhf_dialog.evaluation.preferences import measure_pairs
+from rlhf_dialog.models.loading import read_tokenizer, trained_parameters
+from rlhf_dialog.models.pretrained import load_pretrained, num_ids
+from rlhf_dialog.rewards.reward_inputs import DIALOGUE, SEPARATORS, RewardInput, reads_in_pairs
+from rlhf_dialog.rewards.reward_model import RewardModel
+from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
+from rlhf_dialog.training.supervised.hugging_face_trainer import (
+    SupervisedKeys,
+    ordered_dataset,
+    prepare,
+    train_quietly,
+    trainer_arguments,
+)
+from rlhf_dialog.training.supervised.ranked_pairs import RankingKeys, ranked_pairs, sampled
+
+logger = logging.getLogger(__name__)
+KEY = "model_path"
+
+
+class PreferenceConfig(RankingKeys, SupervisedKeys):
+    """Preference model"""
+
+    data_path: str = Field(
+        description="pairs: file, folder, zip or Hub name with chosen, rejected and usually prompt (docs/REWARDS.md); with "
+        "rank_with, prompts"
+    )
+    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
+    model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
+    turn_separator: str | None = Field(
+        None,
+        min_length=1,
+        description="text after each turn, as in the model's own training; default: <EOU>, or the separator token of an "
+        "encoder's tokenizer; chat_template: the tokenizer's chat template",
+    )
+    max_length: int = Field(
+        256,
+        ge=8,
+        le=10**6,
+        description="tokens of prompt and reply; drops the oldest turns first, then tokens from the left",
+    )
+    held_out: float = Field(
+        0.1, gt=0, lt=1, description="share of the prompts held out for the report, if the data has no validation split"
+    )
+    num_samples: int = Field(
+        200,
+        ge=0,
+        le=10**6,
+        description="replies that model_path, if it is a causal LM, gives to held-out prompts, whose scores set the stored mean "
+        "and deviation; 0: those of the held-out pairs",
+    )
+    learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
+
+
+def train(config: PreferenceConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
+    """Train, and write model and tokenizer into `folder`; returns the report on held-out pairs, and counts.
+
+    `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
+    """
+    prepare(config)
+    training, held_out = read_pairs(config, report)
+    model, tokenizer = starting_point(config)
+    inputs = input_of(config, model, tokenizer)
+    warn_of_changes(inputs, training)
+    report(f"{trained_parameters([model]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
+    rows = [encoded(pair, inputs) for pair in training]
+    fine_tune(config, model, tokenizer, rows)
+    save(folder, model, tokenizer, inputs)
+    shown = drawn(held_out, config.max_report_pairs, config.seed)
+    reward = RewardModel(str(folder), normalize=False, precision="fp32").to(str(model.device))
+    result = measure_pairs(shown, reward.outputs, config.seed)  # type: ignore[attr-defined]
+    result["normalisation"] = normalisation(config, reward, shown, report)
+    model.config.update({name: result["normalisation"][name] for name in ("mean", "std")})
+    model.config.save_pretrained(folder)
+    return result | {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
+
+
+# -- data
+
+
+def read_pairs(
+    config: PreferenceConfig, report: Callable[[str], None]
+) -> tuple[list[PreferencePair], list[PreferencePair]]:
+    """Pairs to learn from and pairs held out, which share no prompt. Raises UserError when one of them would be empty."""
+    training = _pairs(config, "train")
+    try:
+        held_out = _pairs(config, "validation")
+    except MissingSplit:
+        training, held_out = split_by_prompt(training, config.held_out, config.seed)
+    known = {pair.prompt for pair in held_out}
+    apart = [pair for pair in training if pair.prompt not in known]
+    if not apart or not held_out:
+        raise UserError(
+            f"data_path: '{config.data_path}' has no training pair whose prompt is not in the validation split"
+        )
+    if len(apart) < len(training):
+        report(f"train: {len(training) - len(apart)} pairs left out, because their prompts are in the validation split")
+    kept = drawn(apart, config.max_train_pairs, config.seed)
+    report(f"{len(kept)} pairs to learn from, {len(held_out)} held out, of other prompts")
+    return kept, held_out
+
+
+def _pairs(config: PreferenceConfig, split: str) -> list[PreferencePair]:
+    if config.rank_with:
+        return ranked_pairs(config, config.data_path, split, config.model_path)
+    return load_pairs(config.data_path, split)
+
+
+def drawn(pairs: list[PreferencePair], limit: int | None, seed: int) -> list[PreferencePair]:
+    """At most `limit` of the pairs, drawn by `seed`."""
+    return pairs if limit is None or limit >= len(pairs) else random.Random(seed).sample(pairs, limit)
+
+
+def warn_of_changes(inputs: RewardInput, pairs: Sequence[PreferencePair]) -> None:
+    """A warning with the number of different turns and replies in which a space replaces a separator or a special token."""
+    sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+    texts = {text for side in sides for text in (*side.prompt_turns, side.response)}
+    if changed := sum(inputs.spoken(text) != text for text in texts):
+        logger.warning(
+            "%d turns or replies hold the turn_separator or a special token; a space replaces it in what the model sees",
+            changed,
+        )
+
+
+def encoded(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:
+    """The columns of TRL's RewardTrainer for a pair that is already token ids, and the `length` of the longer side.
+
+    Raises UserError with the pair's place when both sides are the same tokens.
+    """
+    ids = {f"{side}_ids": inputs.encode(getattr(pair, side))["input_ids"] for side in ("chosen", "rejected")}
+    if ids["chosen_ids"] == ids["rejected_ids"]:
+        raise UserError(
+            f"{pair.where}: 'chosen' and 'rejected' are the same {len(ids['chosen_ids'])} tokens for this tokenizer and "
+            "max_length; remove the row, or raise max_length"
+        )
+    margin = {} if pair.margin is None else {"margin": pair.margin}
+    return ids | margin | {"length": max(map(len, ids.values()))}
+
+
+# -- model
+
+
+def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of `model_path`, with one output; a head that is not there yet gets weights of deviation 1/sqrt(d+1).
+
+    Raises UserError when they cannot be loaded, do not fit together, or are larger than the memory.
+    """
+    check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
+    tokenizer = read_tokenizer(config.model_path, KEY)
+    options: dict[str, Any] = {"num_labels": 1, "ignore_mismatched_sizes": True, "dtype": torch.float32}
+    with _quiet():
+        model, loading = load_pretrained(
+            AutoModelForSequenceClassification, config.model_path, KEY, output_loading_info=True, **options
+        )
+    model.config.problem_type = None  # of a classifier of several labels: with it, the saved model could not be loaded
+    if num_ids(tokenizer) > (rows := model.get_input_embeddings().num_embeddings):
+        raise UserError(
+            f"{KEY}: the tokenizer of '{config.model_path}' has {num_ids(tokenizer)} tokens, but the model's embedding only "
+            f"{rows} rows: the tokenizer belongs to another model"
+        )
+    set_padding(model, tokenizer)
+    _new_head(model, {*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])})
+    return model, tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers does not report inside the block that the head is new."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+
+
+def set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give both the same pad token, on the right; a new one where the tokenizer has neither a pad nor an end-of-text token."""
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
+        tokenizer.add_special_tokens({"pad_token": "<pad>"})
+        if len(tokenizer) > model.get_input_embeddings().num_embeddings:  # type: ignore[operator]
+            model.resize_token_embeddings(len(tokenizer))
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    tokenizer.padding_side = "right"
+
+
+def _new_head(model: PreTrainedModel, new: set[str]) -> None:
+    """Weights with deviation 1/sqrt(d+1) and no bias for the linear layer to one number, if it is new."""
+    name, head = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.out_features == 1][-1]
+    if f"{name}.weight" in new:
+        nn.init.normal_(head.weight, std=1 / math.sqrt(head.in_features + 1))
+        if head.bias is not None:
+            nn.init.zeros_(head.bias)
+
+
+def input_of(config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> RewardInput:
+    """How the model reads a dialogue."""
+    own = str(tokenizer.sep_token) if reads_in_pairs(tokenizer) else SEPARATORS[DIALOGUE]
+    separator = config.turn_separator or own
+    form = CHAT_TEMPLATE if separator == CHAT_TEMPLATE else DIALOGUE
+    tokenizer.model_max_length = min(max_input_length(tokenizer, model), config.max_length)
+    return RewardInput(tokenizer, form, separator, tokenizer.model_max_length)
+
+
+def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: RewardInput) -> None:
+    """Write model and tokenizer into `folder`; its config.json says how a dialogue is read."""
+    model.config.update({"rlhf_dialog_input": inputs.form, "rlhf_dialog_separator": inputs.separator})
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def fine_tune(
+    config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
+) -> None:
+    """Train `model` in place with TRL's RewardTrainer. Raises UserError when its weights are no longer finite."""
+    from trl import RewardConfig, RewardTrainer
+
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
+        arguments = RewardConfig(
+            **trainer_arguments(config, scratch, len(rows)),
+            max_length=None,  # it would leave out long pairs; ours are cut
+            gradient_checkpointing=False,
+        )
+        trainer = RewardTrainer(
+            model=model, args=arguments, train_dataset=ordered_dataset(rows, config), processing_class=tokenizer
+        )
+        train_quietly(trainer)
+    model.eval()
+    if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
+        raise UserError(f"learning_rate: {config.learning_rate} made the weights of the model NaN or inf; lower it")
+
+
+# -- what the scores are
+
+
+def normalisation(
+    config: PreferenceConfig, reward: RewardModel, pairs: list[PreferencePair], report: Callable[[str], None]
+) -> dict[str, Any]:
+    """`mean` and `std` of the scores of sampled replies to held-out prompts, or of the held-out replies, and `of` what."""
+    prompts = [pair.chosen for pair in pairs if pair.chosen.prompt_turns]
+    dialogues: list[Dialogue] = []
+    if config.num_samples and prompts and is_causal(config.model_path):
+        asked = [prompts[i % len(prompts)] for i in range(config.num_samples)]
+        separator = reward.scalar.input.separator  # type: ignore[union-attr]
+        dialogues = sampled(config, asked, config.model_path, separator)
+        of = f"{len(dialogues)} replies sampled from {config.model_path}"
+    else:
+        dialogues = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+        of = f"{len(dialogues)} held-out replies"
+    scores = np.asarray(reward.outputs(dialogues))
+    report(f"scores of {of}: mean {scores.mean():.4f}, deviation {scores.std():.4f}")
+    std = float(scores.std())
+    if not std > 0:
+        logger.warning("all %s have the same score, so the stored deviation is 1", of)
+    return {"mean": float(scores.mean()), "std": std if std > 0 else 1.0, "of": of}
+
+
+def is_causal(path: str) -> bool:
+    """Whether the folder or Hub name is a causal LM by what its config.json says, so that it can be asked for replies."""
+    names = load_pretrained(AutoConfig, path, KEY).architectures or []
+    return any(name.endswith(("CausalLM", "LMHeadModel")) for name in names)

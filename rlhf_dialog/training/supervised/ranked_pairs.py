@@ -1,0 +1,117 @@
+"""Preference pairs that a reward makes: it ranks the replies to each prompt, sampled from a model or given in the data."""
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
+from rlhf_dialog.config.loading import find_config, load_config
+from rlhf_dialog.config.schema import Config, Settings
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.sources import load_rows
+from rlhf_dialog.data.sources.record import checked_text
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
+from rlhf_dialog.rewards.composite import build_reward
+from rlhf_dialog.rewards.scoring import scored
+
+logger = logging.getLogger(__name__)
+
+
+class RankingKeys(Settings):
+    """Pairs that a reward ranks"""
+
+    rank_with: str | None = Field(
+        None,
+        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: chosen and rejected of the data, "
+        "its column replies, or else two replies sampled from model_path",
+    )
+    max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
+    max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
+    max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
+    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, sampling, which prompts are held out")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+
+
+def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str) -> list[PreferencePair]:
+    """The best and the worst reply to each prompt, by the reward of `rank_with`; replies that it scores alike are left out.
+
+    Raises MissingSplit, and UserError for a YAML or data that cannot be read, or when the reward prefers no reply at all.
+    """
+    config = load_config(find_config(str(keys.rank_with)))
+    reward = build_reward(config.reward_class.id, config.reward_class.args).to(device_of(keys))
+    groups = list(_candidates(keys, config, data_path, split, model_path))
+    scores = iter(scored(reward, [dialogue for group in groups for dialogue in group]).total)
+    pairs = []
+    for number, group in enumerate(groups, 1):
+        ranked = sorted(((next(scores), i) for i in range(len(group))), key=lambda one: one[0])
+        if ranked[0][0] < ranked[-1][0]:
+            chosen, rejected = group[ranked[-1][1]], group[ranked[0][1]]
+            pairs.append(PreferencePair(chosen, rejected, None, f"{data_path}, {split}, prompt {number}"))
+    logger.info("%s: the reward %s ranks the replies to %d of %d prompts", split, reward.name, len(pairs), len(groups))
+    if not pairs:
+        raise UserError(
+            f"rank_with: the reward of '{keys.rank_with}' gives all replies to each of the {len(groups)} prompts in the {split} "
+            "split the same score; use another reward, or other replies"
+        )
+    return pairs
+
+
+def _candidates(
+    keys: RankingKeys, config: Config, data_path: str, split: str, model_path: str
+) -> Iterator[list[Dialogue]]:
+    """The replies to each prompt, two or more."""
+    rows = load_rows(data_path, split) if _has_rows(data_path) else []
+    if rows and all(side in rows[0][1] for side in SIDES):
+        yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split))
+        return
+    sizes = (config.context_size, config.min_context_size, config.drop_overlap)
+    found = load_prompts(data_path, split, *sizes, config.turn_separator)
+    limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
+    prompts = pick_prompts(found, limit, keys.seed)
+    if all("replies" in prompt.meta for prompt in prompts):
+        yield from (_given(prompt, f"{data_path}, {split}, prompt {prompt.meta['index'] + 1}") for prompt in prompts)
+        return
+    twice = sampled(keys, [prompt for prompt in prompts for _ in range(2)], model_path, config.turn_separator)
+    yield from (twice[i : i + 2] for i in range(0, len(twice), 2))
+
+
+def _has_rows(data_path: str) -> bool:
+    """Whether it is a file or a folder of files with columns; the original DailyDialog layout has none."""
+    return not any(Path(os.path.expanduser(data_path)).glob("**/dialogues_*.txt"))
+
+
+def _given(prompt: Dialogue, where: str) -> list[Dialogue]:
+    replies = prompt.meta["replies"]
+    if not isinstance(replies, list) or len(replies) < 2:
+        raise UserError(f"{where}: 'replies' must be a list of two replies or more")
+    return [replace(prompt, response=checked_text(reply, "'replies'", where)) for reply in replies]
+
+
+def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_separator: str) -> list[Dialogue]:
+    """Each prompt with one reply of the model, sampled with the settings of its folder, else at temperature 1.
+
+    Raises UserError when it is not a causal LM, or has too few positions.
+    """
+    settings = AgentSettings(turn_separator=turn_separator, max_new_tokens=keys.max_new_tokens)
+    try:
+        own = read_settings(Path(model_path), settings)
+        agent = ChatAgent.load(model_path, device=device_of(keys), settings=own)
+    except UserError as error:
+        error.args = (str(error).replace("--agent", "model_path"),)
+        raise
+    return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues
+
+
+def device_of(keys: RankingKeys) -> str:
+    """`cpu` or `cuda`."""
+    return "cuda" if keys.device != "cpu" and torch.cuda.is_available() else "cpu"

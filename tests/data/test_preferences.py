@@ -1,0 +1,137 @@
+"""Pairs of every form that the documentation shows, every row that is refused, and the split by prompt."""
+
+import pytest
+from scalars import write_pairs
+
+from rlhf_dialog.data.preferences import load_pairs, split_by_prompt
+from rlhf_dialog.errors import MissingSplit, UserError
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+GOOD, BAD = "Two streets .", "No ."
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}, ["Is it far ?"]),
+        ({"prompt": [" Hi . ", "Is it far ?"], "chosen": f" {GOOD} ", "rejected": BAD}, ["Hi .", "Is it far ?"]),
+        (
+            {"prompt": [user("Is it far ?")], "chosen": [assistant(GOOD)], "rejected": [assistant(BAD)]},
+            ["Is it far ?"],
+        ),
+        (
+            {"chosen": [user("Is it far ?"), assistant(GOOD)], "rejected": [user("Is it far ?"), assistant(BAD)]},
+            ["Is it far ?"],
+        ),
+        ({"prompt": None, "chosen": GOOD, "rejected": BAD}, []),
+        ({"chosen": GOOD, "rejected": BAD, "source": "shop"}, []),
+    ],
+)
+def test_every_form_gives_the_same_two_replies(tmp_path, row, prompt):
+    (pair,) = load_pairs(write_pairs(tmp_path / "pairs.jsonl", [row]), "train")
+    assert (pair.chosen.prompt_turns, pair.chosen.response) == (prompt, GOOD)
+    assert (pair.rejected.prompt_turns, pair.rejected.response) == (prompt, BAD)
+    assert pair.margin is None
+    assert pair.last_turn == "".join(prompt[-1:])
+    assert pair.where.endswith("pairs.jsonl, line 1")
+
+
+def test_margins_are_numbers(tmp_path):
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c", "margin": margin} for margin in (0.5, 2)]
+    assert [pair.margin for pair in load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")] == [0.5, 2.0]
+
+
+def test_csv_and_the_other_split(tmp_path):
+    (tmp_path / "train.csv").write_text('prompt,chosen,rejected,margin\n"[""a"", ""b""]",c,d,1.5\n', encoding="utf-8")
+    (pair,) = load_pairs(str(tmp_path), "train")
+    assert (pair.chosen.prompt_turns, pair.margin) == (["a", "b"], 1.5)
+    with pytest.raises(MissingSplit):
+        load_pairs(str(tmp_path), "validation")
+
+
+ROW = {"prompt": "Is it far ?", "chosen": GOOD, "rejected": BAD}
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (ROW | {"rejected": f"{GOOD} "}, ["'chosen' and 'rejected' are the same"]),
+        (ROW | {"chosen": " "}, ["'chosen' is empty"]),
+        (ROW | {"chosen": None}, ["'chosen' holds null"]),
+        (ROW | {"rejected": 3}, ["'rejected' holds a number"]),
+        ({"prompt": "a", "chosen": "b"}, ["no column 'rejected'", "found 'prompt', 'chosen'"]),
+        ({"prompt": "a", "choosen": "b", "rejected": "c"}, ["no column 'chosen'", "did you mean 'chosen'?"]),
+        (ROW | {"prompt": 5}, ["'prompt' holds a number"]),
+        (ROW | {"prompt": ["a", ""]}, ["turn 2 of 'prompt' is empty"]),
+        (ROW | {"chosen": []}, ["'chosen' holds no message"]),
+        (ROW | {"chosen": [assistant("a"), user("b")]}, ["'chosen' ends with a message of the user"]),
+        (ROW | {"margin": "much"}, ["'margin' holds 'much'"]),
+        (ROW | {"margin": float("nan"), "chosen": [{"role": "tool", "content": "x"}]}, ["role 'tool'"]),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(tmp_path, row, words):
+    path = write_pairs(tmp_path / "pairs.jsonl", [ROW, row])
+    with pytest.raises(UserError) as error:
+        load_pairs(path, "train")
+    assert "pairs.jsonl, line 2: " in str(error.value)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_some_margins_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"line 2: has no 'margin', but 1 other rows have one"):
+        load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW | {"margin": 1}, ROW]), "train")
+
+
+@pytest.mark.parametrize("names", [("score_chosen", "score_rejected"), ("chosen_score", "rejected_score")])
+def test_exchanged_columns_show_in_the_scores_beside_them(tmp_path, names):
+    rows = [ROW | dict(zip(names, scores, strict=True)) for scores in [(1, 2), (1, 2), (3, 1), (2, 2)]]
+    with pytest.raises(UserError, match=rf"{names[0]} is lower than {names[1]} in 2 of 3 rows.*exchanged"):
+        load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
+    assert len(load_pairs(write_pairs(tmp_path / "b.jsonl", rows[1:]), "train")) == 3
+
+
+def test_no_prompt_is_on_both_sides_of_the_split(tmp_path):
+    rows = [{"prompt": f"prompt {i % 20}", "chosen": f"yes {i}", "rejected": f"no {i}"} for i in range(60)]
+    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
+    training, held = split_by_prompt(pairs, 0.1, seed=3)
+    assert (len(training), len(held)) == (54, 6)
+    assert not {pair.prompt for pair in training} & {pair.prompt for pair in held}
+    assert split_by_prompt(pairs, 0.1, seed=3) == (training, held)
+    assert any(split_by_prompt(pairs, 0.1, seed=seed)[1] != held for seed in (4, 5, 6))
+
+
+def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):
+    begin = "Human: Is it far ? Assistant:"
+    rows = [{"chosen": f"{begin} {i}", "rejected": f"{begin} no {i}"} for i in (1, 2)] + [
+        {"chosen": "a", "rejected": "b"},
+        {"chosen": "c", "rejected": "d"},
+    ]
+    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
+    assert pairs[0].prompt == pairs[1].prompt == f"{begin} "
+    assert len({pair.prompt for pair in pairs}) == 3
+
+
+def test_one_prompt_cannot_be_split(tmp_path):
+    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW, ROW | {"rejected": "x"}]), "train")
+    with pytest.raises(UserError, match="2 pairs have 1 prompt"):
+        split_by_prompt(pairs, 0.5, 0)
+
+
+def test_dialogues_in_the_original_layout_are_not_pairs(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "dialogues_train.txt").write_text("a __eou__ b __eou__\n", encoding="utf-8")
+    (tmp_path / "train" / "dialogues_act_train.txt").write_text("1 1\n", encoding="utf-8")
+    with pytest.raises(UserError, match="original DailyDialog layout"):
+        load_pairs(str(tmp_path), "train")
+    path = tmp_path / "empty.json"
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match="there are no rows"):
+        load_pairs(str(path), "train")

@@ -1,0 +1,144 @@
+"""RewardModel: arithmetic by hand on the outputs of its model, ensembles, names in logs and forecasts, wrong arguments."""
+
+import json
+import math
+
+import pytest
+from scalars import save_scalar
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards import RewardModel, build_reward
+from rlhf_dialog.rewards.base import BaseReward, models_inside, needs_device
+from rlhf_dialog.rewards.composite import model_paths, reaches_out
+from rlhf_dialog.rewards.errors import RewardError
+from rlhf_dialog.rewards.scoring import metrics_of, scored
+
+DIALOGUES = [Dialogue(["Hi ."], "one two three"), Dialogue(["Hi .", "So ?"], "one"), Dialogue(["Hi ."], "")]
+WORDS = [3, 1, 0]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("members")
+    return [save_scalar(base / str(seed), "gpt2", seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def normal_folder(tmp_path_factory):
+    """A folder with mean 0.25 and deviation 2 in its config.json."""
+    folder = tmp_path_factory.mktemp("normal")
+    save_scalar(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"mean": 0.25, "std": 2.0}), encoding="utf-8")
+    return str(folder)
+
+
+def test_normalised_clipped_and_charged_for_length(normal_folder):
+    outputs = RewardModel(normal_folder).outputs(DIALOGUES)
+    normal = [(x - 0.25) / 2 for x in outputs]
+    assert RewardModel(normal_folder)(DIALOGUES) == pytest.approx(normal)
+    assert RewardModel(normal_folder, normalize=True)(DIALOGUES) == pytest.approx(normal)
+    assert RewardModel(normal_folder, normalize=False)(DIALOGUES) == pytest.approx(outputs)
+    limit = sorted(map(abs, normal))[1]
+    found = RewardModel(normal_folder, clip=limit, length_price=0.5)(DIALOGUES)
+    clipped = [max(-limit, min(limit, x)) - 0.5 * n for x, n in zip(normal, WORDS, strict=True)]
+    assert found == pytest.approx(clipped)
+    assert clipped != pytest.approx([x - 0.5 * n for x, n in zip(normal, WORDS, strict=True)])
+
+
+@pytest.mark.parametrize("combine", ["mean", "min", "uncertainty"])
+def test_ensembles_by_hand(folders, combine):
+    columns = [RewardModel(folder)(DIALOGUES) for folder in folders]
+    reward = RewardModel(members=folders, combine=combine, uncertainty_coef=3.0, clip=100.0)
+    expected, deviations = [], []
+    for one, two, three in zip(*columns, strict=True):
+        mean = (one + two + three) / 3
+        variance = ((one - mean) ** 2 + (two - mean) ** 2 + (three - mean) ** 2) / 3
+        expected.append({"mean": mean, "min": min(one, two, three), "uncertainty": mean - 3 * variance}[combine])
+        deviations.append(math.sqrt(variance))
+    assert reward(DIALOGUES) == pytest.approx(expected)
+    assert reward.metrics() == {"_std": pytest.approx(sum(deviations) / 3)}
+    assert min(deviations) > 1e-3  # else the members are the same
+
+
+def test_the_deviation_is_logged_beside_the_mean(folders):
+    """As `reward/<part>_std`, alone and inside a sum; a sum's own key that ends alike keeps its name."""
+    alone = build_reward("RewardModel", {"members": folders[:2]})
+    part = {"id": "RewardModel", "args": {"members": folders[:2]}}
+    summed = build_reward("CompositeReward", {"parts": [{"id": "LengthMatch"}, part]})
+    deeper = build_reward("CompositeReward", {"parts": [{"id": "CompositeReward", "args": {"parts": [part]}}]})
+    dialogues = [Dialogue(["Hi ."], "one two", reference="one")]
+    for reward, name in (
+        (alone, "reward_model_std"),
+        (summed, "reward_model_std"),
+        (deeper, "composite/reward_model_std"),
+    ):
+        scored(reward, dialogues)
+        (found,) = metrics_of(reward).items()
+        assert found == (name, pytest.approx(alone.metrics()["_std"]))
+
+
+def test_the_metrics_of_other_rewards_keep_their_names():
+    class Own(BaseReward):
+        name = "own"
+
+        def metrics(self):
+            return {"std": 1.0, "loss_std": 2.0}
+
+    assert metrics_of(Own()) == {"own/std": 1.0, "own/loss_std": 2.0}
+
+
+def test_what_it_says_of_its_models(folders):
+    args = {"members": folders[:2]}
+    paths = {"reward model": folders[0], "reward model_2": folders[1]}
+    assert model_paths("RewardModel", args) == paths
+    assert model_paths("RewardModel", {"model": folders[0]}) == {"reward model": folders[0]}
+    assert list(models_inside(build_reward("RewardModel", args))) == list(paths)
+    assert needs_device(build_reward("RewardModel", args))
+    assert reaches_out("RewardModel", args) == {}
+    assert "args.model" in reaches_out("RewardModel", {"model": "somebody/reward"})
+    assert list(reaches_out("RewardModel", {"members": [folders[0], "some/body"]})) == ["args.members[1]"]
+
+
+def test_the_same_score_whatever_else_is_scored(folders):
+    reward = RewardModel(folders[0], batch_size=2)
+    together = reward(DIALOGUES)
+    assert [reward([dialogue])[0] for dialogue in DIALOGUES] == pytest.approx(together, abs=1e-5)
+
+
+def test_a_score_that_is_not_finite_stops_with_the_dialogue(folders, monkeypatch):
+    reward = RewardModel(folders[0], clip=1.0)
+    monkeypatch.setattr(reward.scalar, "outputs", lambda dialogues: [math.nan] * len(dialogues))
+    with pytest.raises(RewardError, match=r"reward 'reward_model' gave nan, which is not finite, for dialogue 0 with"):
+        scored(reward, DIALOGUES)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({}, "reward_class.args: give either model"),
+        ({"model": "x", "members": ["y"]}, "reward_class.args: give either model"),
+        ({"members": "x"}, "reward_class.args.members: 'x' must be a list"),
+        ({"model": "./nowhere"}, "reward_class.args.model: no such folder"),
+        ({"members": ["./nowhere"]}, "reward_class.args.members[0]: no such folder"),
+        ({"model": "x", "clip": 0}, "reward_class.args.clip: 0 must be a number above 0"),
+        ({"model": "x", "length_price": "dear"}, "reward_class.args.length_price: 'dear'"),
+        ({"model": "x", "batch_size": 0}, "reward_class.args.batch_size: 0"),
+        ({"model": "x", "max_length": True}, "reward_class.args.max_length: True"),
+        ({"model": "x", "combine": "max"}, "reward_class.args.combine: 'max' is not one of mean, min, uncertainty"),
+        ({"model": "x", "normalize": "yes"}, "reward_class.args.normalize: 'yes'"),
+        ({"model": "x", "precision": "int8"}, "reward_class.args.precision: 'int8'"),
+    ],
+)
+def test_wrong_arguments_are_named(args, words):
+    with pytest.raises(UserError) as error:
+        build_reward("RewardModel", args)
+    assert words in str(error.value)
+
+
+def test_normalize_needs_a_stored_mean(folders):
+    with pytest.raises(
+        UserError, match=r"reward_class\.args\.normalize: true, but the config\.json of '.*' has no mean"
+    ):
+        RewardModel(folders[0], normalize=True)

@@ -1,0 +1,61 @@
+"""Runs whose reward is a model: its numbers in the log, a resume, an evaluation, a critic that starts from it."""
+
+import json
+
+import pytest
+from ppo_runs import rows, same, weights, without_clocks
+from scalars import save_scalar
+
+from rlhf_dialog.commands import evaluate
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    base = tmp_path_factory.mktemp("members")
+    return [save_scalar(base / str(seed), "gpt2", seed, n_positions=256) for seed in range(2)]
+
+
+def reward_of(members):
+    part = {"id": "RewardModel", "args": {"members": members, "combine": "uncertainty", "clip": 2.0}}
+    return ["--reward_class", json.dumps({"id": "CompositeReward", "args": {"parts": [{"id": "LengthMatch"}, part]}})]
+
+
+def test_an_ensemble_is_logged_resumed_and_evaluated(run, tmp_path, members):
+    words = [*reward_of(members), "--eval_interval", "2", "--eval_episodes", "4", "--critic_path", members[0]]
+    for name, lengths in (("parts", ("1", "3")), ("whole", ("3",))):
+        for i, length in enumerate(lengths):
+            resume = ["--resume"] if i else []
+            assert run(*words, "--experiment_name", name, "--max_iterations", length, *resume) == 0
+    parts, whole = (tmp_path / "run_results" / name for name in ("parts", "whole"))
+    lines = rows(whole)
+    assert all(row["reward/reward_model_std"] > 0 for row in lines)
+    assert all(abs(row["reward/reward_model"]) <= 2 for row in lines)
+    kept = [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in without_clocks(whole)]
+    assert [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in without_clocks(parts)] == kept
+    assert same(weights(parts / "agent"), weights(whole / "agent"))
+    output = tmp_path / "evaluation.json"
+    argv = ["--agent", str(whole / "agent"), "--output", str(output), "--max_prompts", "4", "--no_intent"]
+    assert evaluate.main(argv) == 0
+    metrics = json.loads(output.read_text(encoding="utf-8"))["metrics"]
+    assert metrics["score"]["mean"] == pytest.approx(
+        metrics["reward_model"]["mean"] + metrics["length_match"]["mean"], abs=1e-4
+    )
+
+
+def test_another_reward_model_is_another_run(run, tmp_path, members, capsys):
+    one, two = (["--reward_class", json.dumps({"id": "RewardModel", "args": {"model": path}})] for path in members)
+    assert run(*one, "--max_iterations", "1") == 0
+    assert run(*two, "--max_iterations", "2", "--resume") == 2
+    assert "reward models: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"model": "./nowhere"}, "reward_class.args.model: no such folder"),
+        ({"modle": "x"}, "modle"),
+        ({"members": ["./nowhere"]}, "reward_class.args.members[0]: no such folder"),
+    ],
+)
+def test_mistakes_end_the_run_before_it_begins(refused, args, words):
+    assert words in refused("--reward_class", json.dumps({"id": "RewardModel", "args": args}))
