@@ -47,11 +47,17 @@ def test_files_that_it_names_ship(path):
 
 @pytest.mark.parametrize("name", ["quickstart"])
 def test_the_stages_of_a_pipeline_read_what_the_others_write(name):
-    sft, intent = load(ROOT / f"configs/sft_{name}.yaml"), load(ROOT / f"configs/intent_{name}.yaml")
-    ppo = load_config(ROOT / f"configs/{name}.yaml")
-    assert ppo.model_path == sft.output  # type: ignore[attr-defined]
-    assert ppo.env.args.data_path == sft.data_path == intent.data_path  # type: ignore[attr-defined]
-    assert str(intent.output) in json.dumps(ppo.reward_class.args)  # type: ignore[attr-defined]
+    sft, intent, preference = (load(ROOT / f"configs/{kind}_{name}.yaml") for kind in ("sft", "intent", "preference"))
+    ppo, score = (load_config(ROOT / f"configs/{name}{suffix}.yaml") for suffix in ("", "_score"))
+    written = {str(stage.output) for stage in quickstart.STAGES}
+    assert ppo.model_path == sft.output == preference.model_path  # type: ignore[attr-defined]
+    assert sft.data_path == intent.data_path  # type: ignore[attr-defined]
+    assert {ppo.env.args.data_path, sft.data_path, str(Path(preference.data_path).parent)} <= written  # type: ignore[attr-defined]
+    for learned in (intent, preference):
+        assert str(learned.output) in json.dumps(ppo.reward_class.args)  # type: ignore[attr-defined]
+    assert ppo.context_size == sft.context_size == score.context_size  # type: ignore[attr-defined]
+    parts = ppo.reward_class.args["parts"]
+    assert score.reward_class.args["parts"] == [part for part in parts if part["id"] != "RewardModel"]
     assert ppo.turn_separator == sft.turn_separator  # type: ignore[attr-defined]
     assert ppo.max_prompt_length + ppo.max_new_tokens <= sft.n_positions  # type: ignore[attr-defined]
 

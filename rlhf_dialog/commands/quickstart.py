@@ -1,6 +1,10 @@
 """Run the whole pipeline offline, on a small model and synthetic data:
 
-dialogues -> supervised model -> act classifier -> PPO -> comparison before and after -> plot and samples.
+dialogues -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot.
+
+The guests and clerks of a made-up hotel talk. The supervised model learns what is overheard of them, where six of ten replies miss
+the point. PPO starts from it, with the same prompts; its reward is the act of an attentive reply, METEOR with it, its length, and what
+a preference model has learned from pairs of replies.
 
 Each stage is one command that you can also run yourself. A stage is skipped if its command, code, configuration and inputs
 are unchanged since its last run.
@@ -40,37 +44,52 @@ class Stage:
     clear: bool = True  # remove the old output first
 
 
-DATA, SFT, INTENT = Path("runs/quickstart_data"), Path("runs/quickstart_sft"), Path("runs/quickstart_intent")
+DATA, OVERHEARD, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "overheard", "pairs"))
+SFT, INTENT, PREFERENCE = (Path(f"runs/quickstart_{name}") for name in ("sft", "intent", "preference"))
+DIALOGUES = "--num_dialogues 3000 --scenes hotel"
 STAGES = (
+    Stage("write dialogues", f"-m rlhf_dialog write-dialogues --output {DATA} {DIALOGUES}", (), DATA),
     Stage(
-        "write dialogues",
-        f"-m rlhf_dialog write-dialogues --output {DATA} --num_dialogues 3400 --scenes cafe hotel train doctor",
+        "what is overheard of them: most replies miss the point",
+        f"-m rlhf_dialog write-dialogues --output {OVERHEARD} {DIALOGUES} --careless 0.6",
         (),
-        DATA,
+        OVERHEARD,
     ),
     Stage(
-        "supervised fine-tuning of a small GPT-2 from scratch",
+        "pairs of replies, of which one is better",
+        f"-m rlhf_dialog write-dialogues --output {PAIRS} {DIALOGUES} --pairs 2000",
+        (),
+        PAIRS,
+    ),
+    Stage(
+        "supervised fine-tuning of a small Llama from scratch",
         "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
-        (Path("configs/sft_quickstart.yaml"), DATA),
+        (Path("configs/sft_quickstart.yaml"), OVERHEARD),
         SFT,
     ),
     Stage(
         "train the act classifier of the reward",
         "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
-        (Path("configs/intent_quickstart.yaml"), DATA),
+        (Path("configs/intent_quickstart.yaml"), OVERHEARD),
         INTENT,
+    ),
+    Stage(
+        "train the preference model of the reward",
+        "-m rlhf_dialog train-preference-model --config preference_quickstart.yaml",
+        (Path("configs/preference_quickstart.yaml"), PAIRS, SFT),
+        PREFERENCE,
     ),
     Stage(
         "PPO",
         "-m rlhf_dialog train --config quickstart.yaml",
-        (Path("configs/quickstart.yaml"), DATA, SFT, INTENT),
+        (Path("configs/quickstart.yaml"), DATA, SFT, INTENT, PREFERENCE),
         RUN,
     ),
     Stage(
         "compare before and after on held-out prompts",
-        f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} "
+        f"-m rlhf_dialog evaluate --agent {RUN}/agent --baseline {SFT} --config quickstart_score.yaml --max_prompts 600 "
         f"--output {RUN}/evaluation.json --samples {RUN}/samples.json",
-        (RUN / "agent", SFT, INTENT, DATA),
+        (Path("configs/quickstart_score.yaml"), RUN / "agent", SFT, INTENT, DATA),
         RUN / "evaluation.json",
         clear=False,
     ),
