@@ -2,9 +2,9 @@
 
 dialogues -> supervised model -> act classifier -> preference model -> PPO -> comparison before and after -> plot.
 
-The guests and clerks of a made-up hotel talk. The supervised model learns what is overheard of them, where six of ten replies miss
-the point. PPO starts from it, with the same prompts; its reward is the act of an attentive reply, METEOR with it, its length, and what
-a preference model has learned from pairs of replies.
+The guests and clerks of a made-up hotel talk. The supervised model learns what is overheard of them, where six of ten replies
+miss the point. PPO starts from it; its reward is the act of an attentive reply, METEOR with it, its length, and what a
+preference model has learned from pairs of replies.
 
 Each stage is one command that you can also run yourself. A stage is skipped if its command, code, configuration and inputs
 are unchanged since its last run.

@@ -10,12 +10,14 @@ Rows = list[dict[str, Any]]
 
 def plot(rows: Rows, kl_target: float | None, title: str, output: Path) -> None:
     """Draw the rows of a metrics.jsonl (at least one) in four panels, and write them to the PNG file `output`."""
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots(2, 2)
     _rewards(axes[0, 0], rows)
     _kl(axes[0, 1], rows, kl_target)
     _line(axes[1, 0], rows, "FPS", "generated tokens per second")
     _line(axes[1, 1], rows, "response/length", "tokens per response")
+    for axis in axes[1]:
+        axis.set_ylim(bottom=0)
     for axis in axes.flat:
         axis.set_xlabel("iteration")
         axis.grid(alpha=0.3)
@@ -30,7 +32,7 @@ def _rewards(axis: Any, rows: Rows) -> None:
             _line(axis, rows, name, name.removeprefix("reward/"))
     _line(axis, rows, "eval/score", "score on validation", color="black", linestyle="", marker="o")
     axis.set_title("reward and its parts", fontsize=10)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _kl(axis: Any, rows: Rows, target: float | None) -> None:
@@ -39,7 +41,7 @@ def _kl(axis: Any, rows: Rows, target: float | None) -> None:
     if target is not None:
         axis.axhline(target, color="grey", linestyle="--", label="KL target")
     axis.set_title("KL to the reference, nats per token", fontsize=10)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _line(axis: Any, rows: Rows, name: str, label: str, **style: Any) -> None:
