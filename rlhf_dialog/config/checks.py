@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import AfterValidator, GetCoreSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from rlhf_dialog.errors import nearest
@@ -64,3 +64,21 @@ def folder_name(value: str | None) -> str | None:
             "beginning"
         )
     return value
+
+
+def repository_name(value: str | None) -> str | None:
+    """Return `value`. Raises ValueError when the Hub cannot have a repository of that name."""
+    if value is None:
+        return None
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(value)
+    except HFValidationError:
+        raise ValueError(
+            "the name of a repository on the Hub, NAME or USER/NAME, of at most 96 letters, digits and - _ . without -- and .."
+        ) from None
+    return value
+
+
+RepositoryName = Annotated[str | None, AfterValidator(repository_name)]

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
-from rlhf_dialog.config.checks import OneOf, folder_name
+from rlhf_dialog.config.checks import OneOf, RepositoryName, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 
 MOST = 10**12  # of any whole number
@@ -134,6 +134,7 @@ class RunKeys(Settings):
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
+    push_to_hub: RepositoryName = Field(None, description="Hub repository that gets the agent at the end of the run")
     use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
 
     _folder_name = field_validator("experiment_name")(folder_name)

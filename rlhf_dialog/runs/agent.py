@@ -40,6 +40,7 @@ from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.packages import check_packages
+from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.rescue import Rescue
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import Trackers
@@ -280,6 +281,8 @@ class PPOAgent:
         if self.validation:
             self._report_best(self.validation.best)
         logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
+        if self.world.is_main:  # the others need not wait: nothing follows
+            push_agent(self.config, self.run_folder)
 
     def _report_best(self, best: Best | None) -> None:
         if best is None:
@@ -315,6 +318,7 @@ class PPOAgent:
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
         check_packages(self.config)
+        check_push(self.config)
         check_unlocked(self.run_folder)
         if self.overwrite and self.resume_from is not None:
             raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
