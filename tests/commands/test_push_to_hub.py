@@ -1,12 +1,17 @@
 """The command push-to-hub from its arguments to the repository, and the pushed agent in the other commands."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
+import torch
 from evaluations import save_run
-from hub_server import TOKEN, hub_server  # noqa: F401
+from hub_server import TOKEN
 from huggingface_hub import ModelCard
+from processes import ROOT
 from tiny import write_data
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -63,7 +68,7 @@ def test_a_pushed_agent_is_what_a_dry_run_shows_and_loads_by_its_name(
     assert not cached & {"evil.py", "pytorch_model.bin", "sub"}
 
 
-def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_server, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert push("--agent", trained, "--repo", "polite") == 0
     data = trained.parent.parent / "my_data"
@@ -108,9 +113,7 @@ def test_bad_input_is_one_message_and_exit_code_2(words, says, trained, tmp_path
     assert len(error.strip().splitlines()) == 1
 
 
-def test_a_value_head_is_pushed(trained, hub_server, tmp_path):  # noqa: F811
-    import torch
-
+def test_a_value_head_is_pushed(trained, hub_server, tmp_path):
     folder = shutil.copytree(trained.parent, tmp_path / "run") / "agent"
     save_module(torch.nn.Linear(32, 1), folder / "value_head.safetensors")
     assert push("--agent", folder, "--repo", "polite") == 0
@@ -118,3 +121,26 @@ def test_a_value_head_is_pushed(trained, hub_server, tmp_path):  # noqa: F811
         hub_server.repos["ada/polite"].files["value_head.safetensors"]
         == (folder / "value_head.safetensors").read_bytes()
     )
+
+
+@pytest.mark.thorough
+def test_a_kill_in_the_middle_leaves_no_commit_and_the_command_goes_on(trained, hub_server, tmp_path):
+    """A process of its own, which takes the token from the file of `hf auth login`."""
+    (tmp_path / "token").write_text(TOKEN)
+    kept = {name: x for name, x in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    place = {
+        "HF_HOME": str(tmp_path),
+        "HF_ENDPOINT": hub_server.url,
+        "HF_HUB_DISABLE_XET": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    words = [sys.executable, str(ROOT / "scripts" / "push_to_hub.py"), "--agent", str(trained), "--repo", "ada/polite"]
+    hub_server.fails = {"blob": "hang"}
+    with subprocess.Popen(words, env=kept | place, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        hub_server.hanging.wait()
+        process.kill()
+        assert TOKEN.encode() not in process.communicate()[1]
+    assert [len(repo.commits) for repo in hub_server.repos.values()] == [1]
+    hub_server.fails = {}
+    assert push("--agent", trained, "--repo", "ada/polite") == 0
+    assert "model.safetensors" in hub_server.repos["ada/polite"].files

@@ -38,7 +38,7 @@ class Repo:
 
 
 class FakeHub:
-    """Repositories in memory. `fails[kind]` is a status, or `drop`, for the next requests of that kind (see `KINDS`)."""
+    """Repositories in memory. `fails[kind]` is a status, `drop` or `hang`, for the next requests of that kind (see `KINDS`)."""
 
     KINDS = (
         ("whoami", r"/api/whoami-v2"),
@@ -58,6 +58,7 @@ class FakeHub:
         self.repos: dict[str, Repo] = {}
         self.blobs: dict[str, bytes] = {}
         self.role, self.fails, self.requests = "write", {}, []
+        self.hanging, self.closing = threading.Event(), threading.Event()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -82,7 +83,10 @@ class FakeHub:
         body = self._body(handler)
         self.requests.append((kind, handler.headers.get("authorization")))
         failure = self.fails.get(kind)
-        if failure == "drop":
+        if failure == "hang":
+            self.hanging.set()
+            self.closing.wait()
+        if failure in ("drop", "hang"):
             handler.connection.close()
             return
         if failure:
@@ -220,6 +224,7 @@ def hub_server(monkeypatch, tmp_path):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     hub.hub_reachable.cache_clear()
     yield fake
+    fake.closing.set()
     hub.hub_reachable.cache_clear()
     fake.http.shutdown()
     fake.http.server_close()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import tiny
@@ -82,8 +83,6 @@ def test_damaged_settings_are_refused(content, folder):
 
 
 def test_a_classifier_is_a_reward_model(classifier, tmp_path):
-    from pathlib import Path
-
     assert kind_of(Path(classifier), "--agent") == "reward model"
     tiny.gpt2().save_pretrained(tmp_path)
     tiny.byte_tokenizer().save_pretrained(tmp_path)

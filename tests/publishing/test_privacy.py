@@ -57,7 +57,7 @@ def test_the_settings_of_a_model_lose_where_they_were_loaded_from():
 @pytest.mark.parametrize("content", [f'{{"a": "{TOKEN}"}}', "key wandb-secret-1234"])
 def test_a_file_with_a_token_is_refused_without_showing_it(content, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "wandb-secret-1234")
-    with pytest.raises(UserError, match="--agent: vocab.json holds an access token") as caught:
+    with pytest.raises(UserError, match=r"--agent: vocab\.json holds an access token") as caught:
         refuse_secrets("vocab.json", content.encode(), "--agent")
     assert TOKEN not in str(caught.value)
     refuse_secrets("vocab.json", b"hf_short and all else", "--agent")

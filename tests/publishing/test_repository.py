@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_pushed_does_not_begin(hub_server, files, monkeypat
     with pytest.raises(UserError, match="push_to_hub: the repository ada/polite exists and holds something else"):
         check_before_run(of_run())
     hub_server.fails = {"whoami": 401}
-    with pytest.raises(UserError, match="push_to_hub: .*does not accept the token"):
+    with pytest.raises(UserError, match=r"push_to_hub: .*does not accept the token"):
         check_before_run(of_run())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="push_to_hub: HF_HUB_OFFLINE forbids"):
