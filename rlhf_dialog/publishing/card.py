@@ -87,12 +87,12 @@ def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: A
 
 
 def _introduction(repo: str, run: Run) -> str:
-    estimator = run.config.get("advantage_estimator") or "gae"
-    start = reduced(run.config.get("model_path"))
+    start, estimator = reduced(run.config.get("model_path")), run.config.get("advantage_estimator")
     from_start = f" from `{start}`" if start else ""
+    how = f" (PPO, advantage estimator `{estimator}`)" if estimator else ""
     return (
         f"# {repo.rpartition('/')[2]}\n\nA dialogue model: it writes the next reply. Trained{from_start} with reinforcement "
-        f"learning (PPO, advantage estimator `{estimator}`) by rlhf-dialog."
+        f"learning{how} by rlhf-dialog."
     )
 
 
