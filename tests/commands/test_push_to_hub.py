@@ -80,6 +80,12 @@ def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_serv
     assert result["before"]["mean_words"] == result["after"]["mean_words"]
 
 
+def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(trained.parent / "config.yaml", tmp_path)
+    assert evaluate.read_run(evaluate.parse(["--agent", "polite", "--output", "e.json"])) is None
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

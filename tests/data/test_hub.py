@@ -59,7 +59,7 @@ def published(hub_server, **files: bytes) -> None:
         "model.safetensors": b"w",
         "evil.py": b"x",
         "pytorch_model.bin": b"x",
-        "a/config.json": b"x",
+        "a/b.safetensors": b"x",
     }
     hub_server.repos["ada/polite"].commit({**named, **files})
 
