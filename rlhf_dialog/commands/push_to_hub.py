@@ -17,8 +17,8 @@ from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, hom
 from rlhf_dialog.config.checks import repository_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.files import write
-from rlhf_dialog.publishing.repository import Target, push
-from rlhf_dialog.runs.publish import package
+from rlhf_dialog.publishing.repository import Target
+from rlhf_dialog.runs.publish import package, publish
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +52,16 @@ def _main(options: argparse.Namespace) -> None:
         raise UserError(f"--repo: found {options.repo[:100]!r}, wanted {error}") from None
     if options.output and not options.dry_run:
         raise UserError("--output: only --dry-run writes a folder; add it, or leave out --output")
-    files, run = package(options.agent, options.repo, "--agent", options.evaluation)
     if not options.dry_run:
-        address = push(files, Target(options.repo, "--repo", options.private, options.overwrite, run))
-        logger.info("published: %s", address)
+        target = Target(options.repo, "--repo", options.private, options.overwrite)
+        logger.info("published: %s", publish(options.agent, target, "--agent", options.evaluation))
         return
+    name = options.repo if "/" in options.repo else f"USER/{options.repo}"
+    files, _ = package(options.agent, name, "--agent", options.evaluation)
     output = options.output or f"hub_{options.repo.rpartition('/')[2]}"
     with new_folder(output) as folder:
         try:
             write(files, folder)
         except OSError as error:
             raise UserError(f"output: '{output}' cannot be written: {error}") from error
-    logger.info("nothing was uploaded; %s holds the %d files of %s", output, len(files), options.repo)
+    logger.info("nothing was uploaded; %s holds the %d files of %s", output, len(files), name)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo, constants, get_token
@@ -50,6 +50,14 @@ def push(files: Files, target: Target) -> str:
         parent = info.sha if info else None
         api.create_commit(name, [*operations, *gone], commit_message="Agent of rlhf-dialog", parent_commit=parent)
     return f"{api.endpoint}/{name}"
+
+
+def with_owner(target: Target) -> Target:
+    """The target as USER/NAME; a NAME alone belongs to the owner of the token, whom the Hub is asked for. Raises as `push`."""
+    if "/" in target.repo:
+        return target
+    with _hub_errors(target):
+        return replace(target, repo=_full_name(_api(target.key), target))
 
 
 def check_before_run(target: Target) -> None:

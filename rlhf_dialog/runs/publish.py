@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.card import Run
 from rlhf_dialog.publishing.files import Files, kind_of
 from rlhf_dialog.publishing.package import package_of, read_run
-from rlhf_dialog.publishing.repository import Target, check_before_run, push
+from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.tracking import read_metrics
 from rlhf_dialog.runs.verification import versions
@@ -31,14 +32,25 @@ def push_agent(config: Config, run: Path) -> None:
         return
     target = Target(config.push_to_hub, KEY, run=config.experiment_name)
     try:
-        files, _ = package(run / "agent", target.repo, KEY)
-        address = push(files, target)
+        address = publish(run / "agent", target, KEY)
     except UserError as error:
         raise UserError(
             f"{error}\nThe run has ended and its agent is saved; publish it with: rlhf-dialog push-to-hub --agent "
             f"{run / 'agent'} --repo {target.repo}"
         ) from None
     logger.info("agent published: %s", address)
+
+
+def publish(folder: Path, target: Target, key: str, evaluation: Path | None = None) -> str:
+    """Push an agent or a reward model; returns its address. What is wrong on this machine is found before the Hub is asked.
+
+    Raises what `package` and `push` raise.
+    """
+    files, run = package(folder, target.repo, key, evaluation)
+    named = with_owner(replace(target, run=run))
+    if named.repo != target.repo:  # the card names the owner
+        files, _ = package(folder, named.repo, key, evaluation)
+    return push(files, named)
 
 
 def package(folder: Path, repo: str, key: str, evaluation: Path | None = None) -> tuple[Files, str | None]:

@@ -56,10 +56,11 @@ def test_a_pushed_agent_is_what_a_dry_run_shows_and_loads_by_its_name(
     assert f"published: {hub_server.url}/ada/polite" in capsys.readouterr().err
     repo = hub_server.repos["ada/polite"]
     assert (repo.private, len(repo.commits)) == (True, 2)
-    assert push("--agent", trained, "--repo", "polite", "--dry-run", "--output", "dry") == 0
+    assert push("--agent", trained, "--repo", "ada/polite", "--dry-run", "--output", "dry") == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "dry").iterdir()} == {
         name: x for name, x in repo.files.items() if name != ".gitattributes"
     }
+    assert 'ChatAgent.load("ada/polite")' in repo.files["README.md"].decode()
     repo.files.update({"evil.py": b"print()", "pytorch_model.bin": b"pickle", "sub/config.json": b"{}"})
     agent = ChatAgent.load("ada/polite")
     assert agent.settings.max_new_tokens == 9

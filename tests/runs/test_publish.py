@@ -37,7 +37,7 @@ def test_a_push_that_fails_leaves_a_finished_run_and_says_how_to_repeat_it(run, 
     agent = tmp_path / "run_results" / "ppo" / "agent"
     command = "rlhf-dialog push-to-hub --agent run_results/ppo/agent --repo polite"
     assert captured.err.splitlines()[-2].startswith(
-        "error: push_to_hub: 'polite' was not published: the Hub failed (status 500)"
+        "error: push_to_hub: 'ada/polite' was not published: the Hub failed (status 500)"
     )
     assert captured.err.splitlines()[-1].endswith(command)
     assert "Traceback" not in captured.err
