@@ -59,7 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
     parser = argparse.ArgumentParser(description="Chat with a trained agent in the terminal.")
     parser.add_argument(
-        "--agent", help="folder of the agent; default: ./ppo_agent, else the newest agent in run_results and runs"
+        "--agent",
+        help="folder of the agent, or its name on the Hub (user/name); default: ./ppo_agent, else the newest agent in "
+        "run_results and runs",
     )
     parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")

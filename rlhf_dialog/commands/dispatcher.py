@@ -32,6 +32,7 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
     "write-dialogues": ("rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart"),
     "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
     "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
+    "push-to-hub": ("rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub"),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 

@@ -35,6 +35,7 @@ from rlhf_dialog.commands.command_line import (
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError, check_installed
 from rlhf_dialog.evaluation import judging, measure, replies, report
@@ -58,11 +59,11 @@ logger = logging.getLogger(__name__)
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--agent", required=True, help="folder of the agent (any causal LM folder is one)")
+    add("--agent", required=True, help="folder of the agent (any causal LM folder is one), or its name on the Hub")
     add(
         "--baseline",
-        help="a second agent, measured on the same prompts: the `before` of the comparison; the separator and the "
-        "lengths are those of --agent unless its own folder says otherwise",
+        help="a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
+        "separator and the lengths are those of --agent unless its own folder says otherwise",
     )
     add("--output", required=True, type=home_path, help="JSON file to write")
     add("--report", type=home_path, help="Markdown file for the table of all systems and metrics")
@@ -195,9 +196,10 @@ def write_results(options: argparse.Namespace, result: dict[str, Any], compariso
 
 def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
     """The second agent, with room for responses as long as the first agent."""
-    own = read_settings(Path(options.baseline), agent.settings)
+    folder = model_folder(options.baseline, "--baseline", options.trust_remote_code)
+    own = read_settings(Path(folder), agent.settings)
     settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
-    return load_agent(options, options.baseline, settings)
+    return load_agent(options, folder, settings)
 
 
 def load_agent(options: argparse.Namespace, folder: str, settings: AgentSettings | None = None) -> ChatAgent:
@@ -248,6 +250,8 @@ def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
 
 def read_run(options: argparse.Namespace) -> RunConfig | None:
     """The configuration of --config, else the one beside the agent, if any. Raises UserError for its mistakes."""
+    if not options.config and not is_local(options.agent):
+        return None
     beside = Path(options.agent).resolve().parent / "config.yaml"
     try:
         return read_run_config(find_config(options.config) if options.config else None, beside, options.trust_config)

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import AfterValidator, GetCoreSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from rlhf_dialog.config import estimators
@@ -95,3 +95,21 @@ def check_together(config: Any) -> None:
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
         raise ValueError(f"{key}: is not supported with use_deepspeed; use torchrun or accelerate without DeepSpeed")
+
+
+def repository_name(value: str | None) -> str | None:
+    """Return `value`. Raises ValueError when the Hub cannot have a repository of that name."""
+    if value is None:
+        return None
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(value)
+    except HFValidationError:
+        raise ValueError(
+            "the name of a repository on the Hub, NAME or USER/NAME, of at most 96 letters, digits and - _ . without -- and .."
+        ) from None
+    return value
+
+
+RepositoryName = Annotated[str | None, AfterValidator(repository_name)]

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
-from rlhf_dialog.config.checks import OneOf, check_together, folder_name
+from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
 from rlhf_dialog.config.settings import Settings as Settings
@@ -98,6 +98,7 @@ class RunKeys(Settings):
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
     use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
+    push_to_hub: RepositoryName = Field(None, description="Hub repository that gets the agent at the end of the run")
     use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
 
     _folder_name = field_validator("experiment_name")(folder_name)

@@ -32,6 +32,7 @@ RENAMED = {
     "per_device_rollout_size": "local_rollout_forward_batch_size micro_rollout_batch_size vllm_generate_batch_size "
     "per_device_generation_batch_size",
     "ppo_epoch": "num_ppo_epochs ppo_epochs max_epochs",
+    "push_to_hub": "hub_model_id",
     "ref_model": "ref_model_path ref_model_name_or_path",
     "rollout_batch_size": "batch_size",
     "truncation_penalty": "missing_eos_penalty overlong_penalty_factor",
@@ -137,8 +138,8 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
     "set 'eval_metric' (higher is better); the best agent is kept in best_agent/, the last one in agent/": (
         "metric_for_best_model load_best_model_at_end greater_is_better push_to_hub_if_best_kwargs"
     ),
-    "nothing is uploaded during a run; upload the folder agent/ of the run yourself": (
-        "push_to_hub hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision"
+    "only the finished agent is uploaded; set 'push_to_hub', or use rlhf-dialog push-to-hub, which has --private": (
+        "hub_strategy hub_private_repo hub_always_push hub_revision"
     ),
     "training reads the split train of 'env.args.data_path' and finds the columns by name; see docs/DATA.md": (
         "dataset_train_split dataset_config prompt_split data_split prompt_data_probs input_key label_key "

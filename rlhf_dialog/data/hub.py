@@ -1,4 +1,4 @@
-"""Whether a path is on this machine or on the Hugging Face Hub, and whether the Hub answers. Telemetry is off."""
+"""What is on this machine and what on the Hugging Face Hub, whether the Hub answers, and models from it. Telemetry is off."""
 
 import functools
 import http.client
@@ -8,10 +8,18 @@ import urllib.error
 import urllib.request
 
 from huggingface_hub import constants
+from huggingface_hub.errors import GatedRepoError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+from rlhf_dialog.errors import UserError
 
 constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports every training, transformers every version that asks for a file
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # for the processes that this one starts
 os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # it would ask a Hub service to convert other people's repositories
+MODEL_FILES = (  # of a model, its tokenizer and our settings; no pickles, no code
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "rlhf_dialog*.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "*.jinja"),
+)
 
 
 @functools.cache
@@ -35,3 +43,31 @@ def is_local(path: str) -> bool:
     parent = os.path.dirname(path)
     written_like_one = path.startswith((".", "~", os.sep)) or path.endswith(("/", ".jsonl")) or path.count("/") > 1
     return written_like_one or os.path.exists(path) or (parent != "" and os.path.isdir(parent))
+
+
+def model_folder(name: str, key: str, with_code: bool = False) -> str:
+    """`name` itself when it is a path, else the local copy of that model of the Hub: its MODEL_FILES, `with_code` also its code.
+
+    Downloads what is new; when the Hub cannot be reached, the copy of an earlier download is used. `key` named the model.
+    Raises UserError when there is neither.
+    """
+    if is_local(name):
+        return name
+    from huggingface_hub import snapshot_download
+
+    patterns = [*MODEL_FILES, *(["*.py"] if with_code else [])]
+    offline = not hub_reachable()
+    try:
+        return snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], local_files_only=offline)
+    except (OSError, ValueError, HTTPError) as error:
+        raise UserError(f"{key}: '{name}' is neither a folder here nor {_missing(error)}") from error
+
+
+def _missing(error: Exception) -> str:
+    if isinstance(error, GatedRepoError):
+        return "a model that you may read: ask for access on its page of the Hub, then log in (hf auth login)"
+    if isinstance(error, RepositoryNotFoundError):
+        return "a model on the Hub; check the name, and for a private one the token (hf auth login, or HF_TOKEN)"
+    if isinstance(error, LocalEntryNotFoundError):
+        return "a downloaded model, and the Hub cannot be reached; give a local folder"
+    return f"a model on the Hub ({' '.join(str(error).split())[:200]}); give a local folder, or USER/NAME"

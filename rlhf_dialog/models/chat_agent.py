@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from rlhf_dialog.config.schema import DataKeys, SamplingKeys
+from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
@@ -98,7 +99,7 @@ class AgentSettings(DataKeys, SamplingKeys):
 class ChatAgent(Speaker):
     """A trained agent (or any causal LM folder) that answers dialogues.
 
-    >>> agent = ChatAgent.load("./ppo_agent")
+    >>> agent = ChatAgent.load("./ppo_agent")  # or a name on the Hub
     >>> agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
     """
 
@@ -116,16 +117,18 @@ class ChatAgent(Speaker):
         settings: AgentSettings | None = None,
         trust_remote_code: bool = False,
     ) -> "ChatAgent":
-        """Load an agent; `tokenizer` names another tokenizer folder, `settings` replace those of the agent's folder.
+        """Load an agent from its folder, or from the Hub by its name (`user/name`); a folder of that name is preferred.
 
-        Code in the folders is run only with `trust_remote_code`; a warning then names them. Raises UserError when model,
-        tokenizer or settings cannot be loaded or do not fit together.
+        `tokenizer` names another tokenizer, `settings` replace those of the agent's folder. Code in the folders is
+        run only with `trust_remote_code`; a warning then names them. Raises UserError when model, tokenizer or settings
+        cannot be loaded or do not fit together.
         """
         if trust_remote_code:
             warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
-        lm = load_causal_lm(str(folder), "--agent", trust_remote_code)
+        folder = hub.model_folder(str(folder), "--agent", trust_remote_code)
+        lm = load_causal_lm(folder, "--agent", trust_remote_code)
         settings = settings or read_settings(Path(folder))
-        words = read_tokenizer(tokenizer or str(folder), "--agent", trust_remote_code)
+        words = read_tokenizer(tokenizer or folder, "--agent", trust_remote_code)
         if num_ids(words) > (rows := num_embeddings(lm)):
             raise UserError(
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"

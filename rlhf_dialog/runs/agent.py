@@ -40,8 +40,9 @@ from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.packages import check_packages
+from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.rescue import Rescue
-from rlhf_dialog.runs.run import RunState, keep_precision
+from rlhf_dialog.runs.run import RunState, keep_precision, two_prompts
 from rlhf_dialog.runs.shared_disk import check_shared
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
@@ -126,7 +127,7 @@ class PPOAgent:
         check_placement(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
             folder = self.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
-            small = PPOAgent(_two_prompts(self.config, folder, self.world.size))
+            small = PPOAgent(two_prompts(self.config, folder, self.world.size))
             small._is_trial = True
             small._seconds["config"] = time.perf_counter() - start
             metrics = small.train()
@@ -274,6 +275,8 @@ class PPOAgent:
         if self.validation:
             self._report_best(self.validation.best)
         logger.info("agent saved; talk to it: rlhf-dialog chat --agent %s", self.run_folder / "agent")
+        if self.world.is_main:  # the others need not wait: nothing follows
+            push_agent(self.config, self.run_folder)
 
     def _report_best(self, best: Best | None) -> None:
         if best is None:
@@ -309,6 +312,7 @@ class PPOAgent:
     def _check_folder(self) -> None:
         """What can be known of the run folder before anything is loaded."""
         check_packages(self.config)
+        check_push(self.config)
         check_unlocked(self.run_folder)
         if self.overwrite and self.resume_from is not None:
             raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
@@ -388,13 +392,3 @@ class PPOAgent:
             check_needs(reward, held_out, " of the validation split (eval_interval)")
             self.validation = Validation(config, held_out, reward)
         return prompts
-
-
-def _two_prompts(config: Config, folder: str, world_size: int) -> Config:
-    """The same run with one iteration of two prompts (one for each process, if there are more) that writes below `folder` and to
-    no tracker."""
-    num_responses = max(2, world_size) * config.num_responses_per_prompt
-    few = {"max_iterations": 1, "rollout_batch_size": num_responses, "eval_episodes": 2}
-    every = {"sample_interval": 1, "save_interval": 1, "eval_interval": min(config.eval_interval, 1)}
-    quiet = {"run_dir": folder, "use_wandb": False, "use_tensorboard": False, "log_interval": 1}
-    return replace_keys(config, few | every | quiet)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.config.loading import dump_yaml, replace_keys
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
 from rlhf_dialog.distributed.world import World
@@ -272,3 +272,13 @@ class RunState:
 
     def _modules(self) -> dict[str, nn.Module]:
         return {name: engine.module for name, engine in self.trainer.engines.items()}
+
+
+def two_prompts(config: Config, folder: str, world_size: int) -> Config:
+    """The same run with one iteration of two prompts (one for each process, if there are more) that writes below `folder` and to
+    no tracker."""
+    num_responses = max(2, world_size) * config.num_responses_per_prompt
+    few = {"max_iterations": 1, "rollout_batch_size": num_responses, "eval_episodes": 2}
+    every = {"sample_interval": 1, "save_interval": 1, "eval_interval": min(config.eval_interval, 1)}
+    quiet = {"run_dir": folder, "use_wandb": False, "use_tensorboard": False, "log_interval": 1}
+    return replace_keys(config, few | every | quiet)

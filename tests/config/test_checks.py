@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.config.checks import folder_name, tree_problem
+from rlhf_dialog.config.checks import folder_name, repository_name, tree_problem
 from rlhf_dialog.config.loading import load_config, parse_arguments
 from rlhf_dialog.errors import UserError
 
@@ -136,3 +136,20 @@ def test_text_with_a_nul(tmp_path, key):
     (tmp_path / "a.yaml").write_text(MINIMAL, encoding="utf-8")
     with pytest.raises(UserError, match=f"{key}: found .*, wanted text without NUL characters"):
         load_config(tmp_path / "a.yaml", {key: "a\0b"})
+
+
+@pytest.mark.parametrize("name", ["polite", "ada/polite", "A.b_c-d/1", "x" * 96, None])
+def test_names_of_repositories(name):
+    assert repository_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a/b/c", "a--b", "a..b", "-a", "a.", "a b", "x" * 97, "a.git", "https://huggingface.co/a", "é", "a/", "a\x1b"],
+)
+def test_what_cannot_be_the_name_of_a_repository(name, tmp_path):
+    (tmp_path / "a.yaml").write_text(MINIMAL, encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"push_to_hub: found .*, wanted the name of a repository on the Hub, NAME or USER/NAME"
+    ):
+        load_config(tmp_path / "a.yaml", {"push_to_hub": name})

@@ -3,12 +3,15 @@
 import socket
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from hub_answers import answer
+from hub_server import Repo
 from huggingface_hub import constants
 
 from rlhf_dialog.data import hub
+from rlhf_dialog.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("forget")
 
@@ -44,3 +47,61 @@ def test_what_can_only_be_a_place_on_this_machine(tmp_path, monkeypatch):
         assert hub.is_local(path), path
     for path in ("distilgpt2", "someone/model", "daily_dialog"):
         assert not hub.is_local(path), path
+
+
+# a model by its name
+
+
+def published(hub_server, **files: bytes) -> None:
+    hub_server.repos["ada/polite"] = Repo()
+    named = {
+        "config.json": b"{}",
+        "model.safetensors": b"w",
+        "evil.py": b"x",
+        "pytorch_model.bin": b"x",
+        "a/b.safetensors": b"x",
+    }
+    hub_server.repos["ada/polite"].commit({**named, **files})
+
+
+def names_in(folder: str) -> set[str]:
+    return {path.name for path in Path(folder).iterdir()}
+
+
+def test_a_model_is_fetched_without_pickles_and_code(hub_server):
+    published(hub_server)
+    assert names_in(hub.model_folder("ada/polite", "--agent")) == {"config.json", "model.safetensors"}
+    assert names_in(hub.model_folder("ada/polite", "--agent", with_code=True)) == {
+        "config.json",
+        "model.safetensors",
+        "evil.py",
+    }
+
+
+def test_a_folder_of_that_name_is_preferred(hub_server, tmp_path, monkeypatch):
+    published(hub_server)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ada" / "polite").mkdir(parents=True)
+    assert hub.model_folder("ada/polite", "--agent") == "ada/polite"
+    assert hub.model_folder("./nowhere", "--agent") == "./nowhere"
+    assert hub_server.requests == []
+
+
+def test_offline_the_copy_of_an_earlier_download_is_used(hub_server, monkeypatch):
+    published(hub_server)
+    folder = hub.model_folder("ada/polite", "--agent")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    hub.hub_reachable.cache_clear()
+    hub_server.requests.clear()
+    assert hub.model_folder("ada/polite", "--agent") == folder
+    with pytest.raises(
+        UserError, match="--agent: 'ada/other' is neither a folder here nor a downloaded model, and the Hub"
+    ):
+        hub.model_folder("ada/other", "--agent")
+    assert hub_server.requests == []
+
+
+@pytest.mark.parametrize("name", ["ada/other", "a--b", ""])
+def test_a_name_that_nobody_has(name, hub_server):
+    with pytest.raises(UserError, match=f"--baseline: '{name}' is neither a folder here nor a model on the Hub"):
+        hub.model_folder(name, "--baseline")

@@ -12,7 +12,7 @@ from trainers import settings
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs import agent as agent_module
-from rlhf_dialog.runs.agent import _two_prompts
+from rlhf_dialog.runs.run import two_prompts
 
 RUN = Path("run_results/ppo")
 
@@ -90,7 +90,7 @@ def test_from_python_mistakes_are_user_errors(run):
 
 @pytest.mark.parametrize(("name", "number"), [("gae", 1), ("grpo", 4), ("rloo", 4), ("reinforce_pp", 1)])
 def test_the_smoke_test_has_two_prompts_with_every_estimator(name, number):
-    small = _two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
+    small = two_prompts(settings(advantage_estimator=name, rollout_batch_size=40), "folder", 1)
     assert (small.num_responses_per_prompt, small.rollout_batch_size) == (number, 2 * number)
 
 

@@ -1,0 +1,57 @@
+"""The data set of a card: its name, and its licence where it is known."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_dialog.data.sources import is_hub_name
+from rlhf_dialog.publishing.privacy import reduced
+
+DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
+NUM_VALIDATION = 1000  # dialogues of the published validation split
+FILL_IN = "**Please fill in**: whose data these are, and under which licence"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a card says of the data; `hub_name` where the Hub has them, `licence` as the Hub spells it, or `other`."""
+
+    name: str
+    text: str
+    licence: str = "other"
+    hub_name: str | None = None
+    language: str | None = None
+
+    @property
+    def type(self) -> str:
+        """The name as an identifier, for `model-index`."""
+        return self.hub_name or re.sub(r"[^\w.-]+", "-", self.name)
+
+
+def data_set_of(path: str | None) -> DataSet:
+    """The data set at `path` of a configuration: DailyDialog by its name or its original layout and size, or one unknown."""
+    if path and _is_daily_dialog(path):
+        text = (
+            "DailyDialog (Li et al., 2017): everyday English dialogues with acts. Licence: CC BY-NC-SA 4.0, so not for "
+            "commercial use, with attribution, and under the same licence."
+        )
+        return DataSet("DailyDialog", text, "cc-by-nc-sa-4.0", "li2017dailydialog/daily_dialog", "en")
+    if path and is_hub_name(path):
+        return DataSet(
+            path, f"`{path}` of the Hugging Face Hub. {FILL_IN} (see the data set's own card).", hub_name=path
+        )
+    name = str(reduced(path)) if path else "unknown"
+    return DataSet(name or "unknown", f"`{name or 'unknown'}`. {FILL_IN}.")
+
+
+def _is_daily_dialog(path: str) -> bool:
+    place = Path(os.path.expanduser(path))
+    if any(DAILY_DIALOG.search(part) for part in place.parts[-2:]):
+        return True
+    file = place / "validation" / "dialogues_validation.txt"
+    try:
+        with file.open("rb") as lines:
+            return sum(1 for line in lines if line.strip()) == NUM_VALIDATION
+    except OSError:
+        return False

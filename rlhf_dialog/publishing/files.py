@@ -1,0 +1,101 @@
+"""Which files of a model's folder are published, and their content."""
+
+import fnmatch
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from rlhf_dialog.data.hub import MODEL_FILES
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AGENT_FILE
+from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
+
+CARD = "README.md"
+CLEANED = ("config.json", "generation_config.json", "tokenizer_config.json")
+SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")
+Kind = Literal["agent", "reward model"]
+Files = dict[str, bytes | Path]  # name in the repository -> its content, or the file that holds it
+
+
+def kind_of(folder: Path, key: str) -> Kind:
+    """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing."""
+    if not folder.is_dir():
+        raise UserError(f"{key}: no such folder: '{folder}'; give the folder of an agent, e.g. run_results/first/agent")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
+    weights = list(folder.glob("*.safetensors"))
+    if not [path for path in weights if path.name != "value_head.safetensors"]:
+        raise UserError(f"{key}: '{folder}' has no weights (model.safetensors), so there is nothing to publish")
+    if not (folder / "tokenizer_config.json").is_file():
+        raise UserError(f"{key}: '{folder}' has no tokenizer (tokenizer_config.json), so nobody could use it")
+    if (folder / AGENT_FILE).is_file():
+        return "agent"
+    if any(
+        str(name).endswith("ForSequenceClassification") for name in settings_in(folder, key).get("architectures") or []
+    ):
+        return "reward model"
+    raise UserError(
+        f"{key}: '{folder}' is neither an agent (it has no {AGENT_FILE}) nor a reward model; {_advice(folder)}"
+    )
+
+
+def _advice(folder: Path) -> str:
+    if (folder / "agent").is_dir():
+        return f"did you mean {folder / 'agent'}?"
+    if (folder / "config.yaml").is_file():
+        return (
+            f"the run has no agent yet: continue it with --resume, or: rlhf-dialog export --run {folder} --output DIR"
+        )
+    return "give the folder agent/ of a finished run"
+
+
+def settings_in(folder: Path, key: str, name: str = "config.json") -> dict[str, Any]:
+    """The JSON object in a file of the folder. Raises UserError when it cannot be read."""
+    try:
+        tree = json.loads((folder / name).read_text(encoding="utf-8"))
+        if not isinstance(tree, dict):
+            raise ValueError("is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{key}: {folder / name} cannot be read: {error}; save the model again") from error
+    return tree
+
+
+def files_of(folder: Path, key: str) -> Files:
+    """The files of the folder that are published, without the card. Raises UserError for links, damage and tokens in them."""
+    found: Files = {}
+    for path in sorted(folder.iterdir()):
+        if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in MODEL_FILES):
+            continue
+        if path.is_symlink() or not path.is_file():
+            raise UserError(f"{key}: {path} is a link or not a file, and may hold anything; copy the folder (cp -rL)")
+        found[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
+    if (folder / AGENT_FILE).is_file() and isinstance(content := found.get("generation_config.json"), bytes):
+        found["generation_config.json"] = _with_sampling(content, settings_in(folder, key, AGENT_FILE))
+    return found
+
+
+def _content(path: Path, key: str) -> bytes:
+    content = path.read_bytes()
+    if path.name in CLEANED:
+        try:
+            content = clean_json(content)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{key}: {path} cannot be read: {error}; save the model again") from error
+    refuse_secrets(path.name, content, key)
+    return content
+
+
+def _with_sampling(content: bytes, settings: dict[str, Any]) -> bytes:
+    """The generation configuration with the agent's own sampling, so that plain transformers samples as the agent does."""
+    sampling = {name: settings[name] for name in SAMPLING if name in settings}
+    return (json.dumps({**json.loads(content), "do_sample": True, **sampling}, indent=2) + "\n").encode()
+
+
+def write(files: Files, folder: Path) -> None:
+    """Write the files into the folder, byte for byte what a push uploads. Raises OSError."""
+    for name, content in files.items():
+        if isinstance(content, Path):
+            shutil.copyfile(content, folder / name)
+        else:
+            (folder / name).write_bytes(content)

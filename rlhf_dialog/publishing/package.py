@@ -1,0 +1,51 @@
+"""Everything that a push uploads: the files of a model and its card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.config.loading import read_yaml
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AGENT_FILE
+from rlhf_dialog.publishing.card import Run, agent_card
+from rlhf_dialog.publishing.files import CARD, Files, files_of, kind_of, settings_in
+from rlhf_dialog.publishing.privacy import refuse_secrets
+from rlhf_dialog.publishing.reward_card import reward_card
+
+
+def package_of(folder: Path, repo: str, run: Run, key: str) -> Files:
+    """The files of an agent or a reward model, with a card; `run` is the agent's. `key` named the folder.
+
+    Raises UserError when the folder holds neither, when a file is damaged, and when one holds a token.
+    """
+    if kind_of(folder, key) == "agent":
+        card = agent_card(repo, settings_in(folder, key, AGENT_FILE), run, key)
+    else:
+        report = settings_in(folder, key, "report.json") if (folder / "report.json").is_file() else {}
+        card = reward_card(repo, report, settings_in(folder, key), key)
+    content = card.encode()
+    refuse_secrets(CARD, content, key)
+    return {**files_of(folder, key), CARD: content}
+
+
+def read_run(folder: Path, evaluation: Path | None, metrics: dict[str, Any], versions: dict[str, str]) -> Run:
+    """What a run folder says of its agent. Raises UserError for files that cannot be read."""
+    config = folder / "config.yaml"
+    return Run(
+        read_yaml(config) if config.is_file() else {},
+        _read_evaluation(evaluation) if evaluation else None,
+        metrics,
+        versions,
+    )
+
+
+def _read_evaluation(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"--evaluation: {path} cannot be read: {error}; evaluate again") from error
+    if not (isinstance(tree, dict) and {"settings", "baselines"} <= set(tree) and {"metrics", "after"} & set(tree)):
+        raise UserError(
+            f"--evaluation: {path} is not an output of rlhf-dialog evaluate; evaluate again, or name another file"
+        )
+    return tree

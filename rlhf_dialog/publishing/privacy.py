@@ -1,0 +1,86 @@
+"""What must not leave this machine: where things are on it, and tokens."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from huggingface_hub import get_token
+
+from rlhf_dialog.config.loading import SECRET
+from rlhf_dialog.data.hub import is_local
+from rlhf_dialog.errors import UserError
+
+PLACE = re.compile(r"""(?<![\w/.~:])(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\s'"`,;()\[\]{}|]*[\w.-]""")
+URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`,;()]+", re.IGNORECASE)
+LOCAL_KEYS = (
+    "_name_or_path",
+    "name_or_path",
+    "tokenizer_file",
+    "special_tokens_map_file",
+    "is_local",
+    "local_files_only",
+)
+TOKEN = re.compile(rb"\bhf_[A-Za-z0-9]{30,}\b")
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN", "WANDB_API_KEY")
+
+
+def without_places(text: str) -> str:
+    """The text with the last name of every path, and without URLs.
+
+    >>> without_places("The judge /home/ada/judge is new")
+    'The judge judge is new'
+    """
+    return PLACE.sub(lambda match: _last_name(match[0]), URL.sub("(a URL)", text))
+
+
+def reduced(node: Any) -> Any:
+    """Settings as they may be published: paths are their last name, URLs are left out, and so are keys that name secrets."""
+    if isinstance(node, Mapping):
+        return {key: reduced(value) for key, value in node.items() if not SECRET.search(str(key))}
+    if isinstance(node, list | tuple):
+        return [reduced(value) for value in node]
+    if not isinstance(node, str):
+        return node
+    return _last_name(node) if "/" in node and "://" not in node and is_local(node) else without_places(node)
+
+
+def clean_json(content: bytes) -> bytes:
+    """A settings file of a model without the keys that say where it was loaded from, and with `PLACE`s reduced.
+
+    Raises ValueError when it is not a JSON object.
+    """
+    tree = json.loads(content)
+    if not isinstance(tree, dict):
+        raise ValueError("is not a JSON object")
+    kept = {key: _cleaned(value) for key, value in tree.items() if key not in LOCAL_KEYS}
+    return (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _cleaned(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _cleaned(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_cleaned(value) for value in node]
+    is_place = isinstance(node, str) and len(PurePath(node).parts) > 2 and PLACE.fullmatch(node)
+    return _last_name(node) if is_place else node
+
+
+def _last_name(path: str) -> str:
+    name = PurePath(path.replace("\\", "/")).name
+    return "" if name in ("", "~", "..") or name == Path.home().name else name
+
+
+def refuse_secrets(name: str, content: bytes, key: str) -> None:
+    """Raises UserError when the content of the file `name` holds a token; the token is not shown."""
+    known = [os.environ.get(variable) for variable in TOKEN_VARIABLES] + [get_token()]
+    if TOKEN.search(content) or any(one.encode() in content for one in known if one and len(one) > 7):
+        raise UserError(f"{key}: {name} holds an access token, so nothing is published; remove it from the file")
+
+
+def without_token(text: str) -> str:
+    """A message without the token, if somebody repeats it."""
+    token = get_token()
+    return TOKEN.sub(b"(the token)", text.encode()).decode().replace(token or "\0", "(the token)")

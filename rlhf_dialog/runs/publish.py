@@ -1,0 +1,102 @@
+"""The agent of a run on the Hub: checked before training begins, pushed when the run has ended."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.publishing.card import Run
+from rlhf_dialog.publishing.files import Files, kind_of
+from rlhf_dialog.publishing.package import package_of, read_run
+from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
+from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.runs.verification import versions
+
+logger = logging.getLogger(__name__)
+KEY = "push_to_hub"
+
+
+def check_push(config: Config) -> None:
+    """Raises UserError when the end of the run could not be pushed: no token, one that may only read, a name that is taken."""
+    if config.push_to_hub:
+        check_before_run(Target(config.push_to_hub, KEY, run=config.experiment_name))
+
+
+def push_agent(config: Config, run: Path) -> None:
+    """Push `agent/` of the finished run where `push_to_hub` says. Raises UserError with the command that repeats it."""
+    if not config.push_to_hub:
+        return
+    target = Target(config.push_to_hub, KEY, run=config.experiment_name)
+    try:
+        address = publish(run / "agent", target, KEY)
+    except UserError as error:
+        raise UserError(
+            f"{error}\nThe run has ended and its agent is saved; publish it with: rlhf-dialog push-to-hub --agent "
+            f"{run / 'agent'} --repo {target.repo}"
+        ) from None
+    logger.info("agent published: %s", address)
+
+
+def publish(folder: Path, target: Target, key: str, evaluation: Path | None = None) -> str:
+    """Push an agent or a reward model; returns its address. What is wrong on this machine is found before the Hub is asked.
+
+    Raises what `package` and `push` raise.
+    """
+    files, run = package(folder, target.repo, key, evaluation)
+    named = with_owner(replace(target, run=run))
+    if named.repo != target.repo:  # the card names the owner
+        files, _ = package(folder, named.repo, key, evaluation)
+    return push(files, named)
+
+
+def package(folder: Path, repo: str, key: str, evaluation: Path | None = None) -> tuple[Files, str | None]:
+    """Everything that a push of an agent or a reward model uploads, and the name of the agent's run.
+
+    `evaluation` is an output of evaluate, see `run_of`; `key` named the folder. Raises UserError when it cannot be published.
+    """
+    run = run_of(folder, evaluation) if kind_of(folder, key) == "agent" else Run()
+    return package_of(folder, repo, run, key), run.name
+
+
+def run_of(agent: Path, evaluation: Path | None = None) -> Run:
+    """The run that the agent's folder lies in, as its card needs it; `evaluation` is an output of evaluate.
+
+    By default that is evaluation.json in the run folder, if it is of this agent as it is now. Raises UserError for files that
+    cannot be read.
+    """
+    run = agent.absolute().parent
+    lines = run / "metrics.jsonl"  # of the agent at the end of the run, not of the best one
+    metrics = read_metrics(lines) if agent.name == "agent" and lines.is_file() else []
+    return read_run(run, evaluation or _own_evaluation(agent), metrics[-1] if metrics else {}, _versions_of(run))
+
+
+def _own_evaluation(agent: Path) -> Path | None:
+    """evaluation.json of the run, unless it measured another of its agents or is older than this one."""
+    path = agent.absolute().parent / "evaluation.json"
+    if not path.is_file():
+        return None
+    try:
+        measured = Path(json.loads(path.read_text(encoding="utf-8"))["settings"]["agent"]).name
+    except (OSError, ValueError, KeyError, TypeError):
+        measured = agent.name  # reading it reports what is wrong
+    if measured == agent.name and path.stat().st_mtime >= (agent / "config.json").stat().st_mtime:
+        return path
+    logger.warning("%s is not of this agent, or is older than it, so the card is without it; see --evaluation", path)
+    return None
+
+
+def _versions_of(run: Path) -> dict[str, str]:
+    """The libraries that the newest checkpoint was written with; without one, those that are installed."""
+    checkpoint = newest_checkpoint(run / "checkpoints")
+    try:
+        state: dict[str, Any] = (
+            json.loads((checkpoint / "trainer.json").read_text(encoding="utf-8")) if checkpoint else {}
+        )
+        known = state.get("versions")
+    except (OSError, ValueError):
+        known = None
+    return {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else versions()

@@ -1,0 +1,153 @@
+"""The command push-to-hub from its arguments to the repository, and the pushed agent in the other commands."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from evaluations import save_run
+from hub_server import TOKEN
+from huggingface_hub import ModelCard
+from processes import ROOT
+from tiny import write_data
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_dialog.commands import evaluate, push_to_hub
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.weights import save_module
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """An agent in its run."""
+    root = tmp_path_factory.mktemp("home_of_ada")
+    return save_run(root / "first", str(write_data(root / "my_data", 3)), 1, experiment_name="first")
+
+
+def push(*words) -> int:
+    return push_to_hub.main([str(word) for word in words])
+
+
+def test_the_folder_of_a_dry_run_is_an_agent(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert push("--agent", trained, "--repo", "ada/polite", "--dry-run") == 0, capsys.readouterr().err
+    folder = tmp_path / "hub_polite"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.config.vocab_size == len(tokenizer)
+    assert (model.generation_config.do_sample, model.generation_config.max_new_tokens) == (True, 9)
+    text = "Is the harbour far ?"
+    assert ChatAgent.load(folder).chat(text) is not None
+    assert ChatAgent.load(folder).settings.max_new_tokens == 9
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.library_name, card.data.rlhf_dialog_run) == ("transformers", "first")
+    names = {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in folder.iterdir()} == {*names, "rlhf_dialog.json", "README.md"}
+
+
+def test_a_pushed_agent_is_what_a_dry_run_shows_and_loads_by_its_name(
+    trained, hub_server, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert push("--agent", trained, "--repo", "polite", "--private") == 0, capsys.readouterr().err
+    assert f"published: {hub_server.url}/ada/polite" in capsys.readouterr().err
+    repo = hub_server.repos["ada/polite"]
+    assert (repo.private, len(repo.commits)) == (True, 2)
+    assert push("--agent", trained, "--repo", "ada/polite", "--dry-run", "--output", "dry") == 0
+    assert {p.name: p.read_bytes() for p in (tmp_path / "dry").iterdir()} == {
+        name: x for name, x in repo.files.items() if name != ".gitattributes"
+    }
+    assert 'ChatAgent.load("ada/polite")' in repo.files["README.md"].decode()
+    repo.files.update({"evil.py": b"print()", "pytorch_model.bin": b"pickle", "sub/config.json": b"{}"})
+    agent = ChatAgent.load("ada/polite")
+    assert agent.settings.max_new_tokens == 9
+    cached = {path.name for path in (tmp_path / "hub_cache").glob("models--ada--polite/snapshots/*/*")}
+    assert "model.safetensors" in cached
+    assert not cached & {"evil.py", "pytorch_model.bin", "sub"}
+
+
+def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_server, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert push("--agent", trained, "--repo", "polite") == 0
+    data = trained.parent.parent / "my_data"
+    words = ["--agent", "ada/polite", "--baseline", "ada/polite", "--max_prompts", "2", "--output", "e.json"]
+    assert evaluate.main(words) == 2
+    assert "--data_path" in capsys.readouterr().err
+    assert evaluate.main([*words, "--data_path", str(data)]) == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / "e.json").read_text())
+    assert result["before"]["mean_words"] == result["after"]["mean_words"]
+
+
+def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(trained.parent / "config.yaml", tmp_path)
+    assert evaluate.read_run(evaluate.parse(["--agent", "polite", "--output", "e.json"])) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--agent", "{agent}", "--repo", "a//b"], "--repo: found 'a//b', wanted the name of a repository"),
+        (["--agent", "{agent}", "--repo", "a--b"], "--repo: found 'a--b', wanted the name of a repository"),
+        (["--agent", "{agent}", "--repo", "a", "--output", "o"], "--output: only --dry-run writes a folder"),
+        (["--agent", "nowhere", "--repo", "a"], "--agent: no such folder: 'nowhere'"),
+        (["--agent", "{agent}/..", "--repo", "a"], "is not an agent: it has no config.json; did you mean"),
+        (
+            ["--agent", "{bare}", "--repo", "a"],
+            "the run has no agent yet: continue it with --resume, or: rlhf-dialog export",
+        ),
+        (
+            ["--agent", "{agent}", "--repo", "a", "--evaluation", "{agent}/config.json"],
+            "is not an output of rlhf-dialog",
+        ),
+        (["--agent", "{agent}", "--repo", "a"], "--repo: there is no access token for the Hub; log in (hf auth login)"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(words, says, trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    (tmp_path / "bare").mkdir()
+    shutil.copy(trained.parent / "config.yaml", tmp_path / "bare")
+    words = [word.format(agent=trained, bare=tmp_path / "bare") for word in words]
+    assert push(*words) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_value_head_is_pushed(trained, hub_server, tmp_path):
+    folder = shutil.copytree(trained.parent, tmp_path / "run") / "agent"
+    save_module(torch.nn.Linear(32, 1), folder / "value_head.safetensors")
+    assert push("--agent", folder, "--repo", "polite") == 0
+    assert (
+        hub_server.repos["ada/polite"].files["value_head.safetensors"]
+        == (folder / "value_head.safetensors").read_bytes()
+    )
+
+
+@pytest.mark.thorough
+def test_a_kill_in_the_middle_leaves_no_commit_and_the_command_goes_on(trained, hub_server, tmp_path):
+    """A process of its own, which takes the token from the file of `hf auth login`."""
+    (tmp_path / "token").write_text(TOKEN)
+    kept = {name: x for name, x in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    place = {
+        "HF_HOME": str(tmp_path),
+        "HF_ENDPOINT": hub_server.url,
+        "HF_HUB_DISABLE_XET": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    words = [sys.executable, str(ROOT / "scripts" / "push_to_hub.py"), "--agent", str(trained), "--repo", "ada/polite"]
+    hub_server.fails = {"blob": "hang"}
+    with subprocess.Popen(words, env=kept | place, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        hub_server.hanging.wait()
+        process.kill()
+        assert TOKEN.encode() not in process.communicate()[1]
+    assert [len(repo.commits) for repo in hub_server.repos.values()] == [1]
+    hub_server.fails = {}
+    assert push("--agent", trained, "--repo", "ada/polite") == 0
+    assert "model.safetensors" in hub_server.repos["ada/polite"].files

@@ -1,0 +1,45 @@
+"""Which data a card names, and their licence."""
+
+import pytest
+
+from rlhf_dialog.publishing.data_set import data_set_of
+
+LICENCE = "cc-by-nc-sa-4.0"  # of DailyDialog, as its authors and the Hub say
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "daily_dialog",
+        "li2017dailydialog/daily_dialog",
+        "OpenRL/daily_dialog",
+        "/data/DailyDialog",
+        "./ijcnlp_dailydialog.zip",
+    ],
+)
+def test_daily_dialog_is_known_by_its_name(path):
+    found = data_set_of(path)
+    assert (found.licence, found.hub_name, found.language) == (LICENCE, "li2017dailydialog/daily_dialog", "en")
+    assert "CC BY-NC-SA 4.0" in found.text
+
+
+@pytest.mark.parametrize(("count", "licence"), [(1000, LICENCE), (999, "other")])
+def test_and_by_its_layout_and_size(count, licence, tmp_path):
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "validation" / "dialogues_validation.txt").write_text("a __eou__ b __eou__\n" * count)
+    assert data_set_of(str(tmp_path)).licence == licence
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "hub_name", "type_"),
+    [
+        ("/home/ada/my talks", "my talks", None, "my-talks"),
+        ("someone/talks", "someone/talks", "someone/talks", "someone/talks"),
+        (None, "unknown", None, "unknown"),
+    ],
+)
+def test_other_data_ask_for_their_licence(path, name, hub_name, type_):
+    found = data_set_of(path)
+    assert (found.name, found.licence, found.hub_name, found.type) == (name, "other", hub_name, type_)
+    assert "Please fill in" in found.text
+    assert "/home" not in found.text

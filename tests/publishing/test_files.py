@@ -1,0 +1,90 @@
+"""Which files of a folder are published, and folders that are refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import tiny
+from agents import save
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.publishing.files import files_of, kind_of, write
+
+TOKEN = "hf_" + "Zz09" * 9
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save(tmp_path / "agent", {"max_new_tokens": 7, "temperature": 0.5, "top_k": 0, "top_p": 0.9})
+
+
+def test_only_named_files_are_published(folder, tmp_path):
+    for name in (
+        "pytorch_model.bin",
+        "evil.py",
+        "config.yaml",
+        "report.json",
+        "optimizer.pt",
+        "trainer_state.json",
+        ".env",
+    ):
+        (folder / name).write_text("x")
+    found = files_of(folder, "--agent")
+    assert set(found) == {
+        *("model.safetensors", "config.json", "generation_config.json", "rlhf_dialog.json"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    }
+    (tmp_path / "out").mkdir()
+    write(found, tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_plain_transformers_samples_as_the_agent(folder):
+    generation = json.loads(files_of(folder, "--agent")["generation_config.json"])
+    wanted = {"do_sample": True, "max_new_tokens": 7, "temperature": 0.5, "top_k": 0, "top_p": 0.9, "eos_token_id": 257}
+    assert {name: generation[name] for name in wanted} == wanted
+
+
+def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):
+    (tmp_path / "secret").write_text("key")
+    (folder / "vocab.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=r"--agent: .*vocab\.txt is a link"):
+        files_of(folder, "--agent")
+
+
+def test_a_token_in_a_file_is_refused(folder):
+    (folder / "config.json").write_text(json.dumps({"note": TOKEN}))
+    with pytest.raises(UserError, match=r"config\.json holds an access token"):
+        files_of(folder, "--agent")
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        ("config.json", "is not an agent: it has no config.json; give the folder agent/ of a finished run"),
+        ("model.safetensors", "has no weights (model.safetensors)"),
+        ("tokenizer_config.json", "has no tokenizer (tokenizer_config.json)"),
+        ("rlhf_dialog.json", "is neither an agent (it has no rlhf_dialog.json) nor a reward model"),
+    ],
+)
+def test_a_folder_that_lacks_a_part_is_refused_with_its_name(missing, says, folder):
+    assert kind_of(folder, "--agent") == "agent"
+    (folder / missing).unlink()
+    with pytest.raises(UserError, match=f"--agent: .*{re.escape(says)}"):
+        kind_of(folder, "--agent")
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", ""])
+def test_damaged_settings_are_refused(content, folder):
+    (folder / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"--agent: .*config\.json cannot be read"):
+        files_of(folder, "--agent")
+
+
+def test_a_classifier_is_a_reward_model(classifier, tmp_path):
+    assert kind_of(Path(classifier), "--agent") == "reward model"
+    tiny.gpt2().save_pretrained(tmp_path)
+    tiny.byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="neither an agent"):
+        kind_of(tmp_path, "--agent")

@@ -1,0 +1,46 @@
+"""The card of a reward model."""
+
+import pytest
+from huggingface_hub import ModelCard
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.publishing.reward_card import reward_card
+
+REPORT = {
+    "validation": {
+        "num_pairs": 12,
+        "accuracy": 0.75,
+        "macro_f1": 0.5,
+        "majority": {"class": "inform", "accuracy": 0.5},
+        "per_class": {"inform": {"f1": 1.0}},
+        "confusion_matrix": [[1]],
+    },
+    "settings": {"data_path": "/home/ada/daily_dialog", "output": "/home/ada/out", "model_path": None, "seed": 3},
+    "versions": {"torch": "2.9"},
+}
+MODEL = {"id2label": {"0": "inform", "1": "question"}}
+
+
+def test_its_header_table_and_limits(tmp_path):
+    (tmp_path / "README.md").write_text(reward_card("ada/judge", REPORT, MODEL, "--agent"), encoding="utf-8")
+    card = ModelCard.load(tmp_path / "README.md")
+    assert (card.data.pipeline_tag, card.data.license) == ("text-classification", "cc-by-nc-sa-4.0")
+    found = {one.metric_type: (one.metric_value, one.dataset_split) for one in card.data.eval_results}
+    assert found == {"accuracy": (0.75, "validation"), "macro_f1": (0.5, "validation")}
+    assert "| validation | `num_pairs` | 12 |" in card.text
+    assert "Always `inform`: accuracy 0.500 (validation)." in card.text
+    assert "One class: 0 `inform`, 1 `question`." in card.text
+    assert "| `seed` | `3` |" in card.text
+    assert "/home" not in card.content
+
+
+def test_without_a_report_it_says_so():
+    text = reward_card("ada/judge", {}, {"id2label": {"0": "LABEL_0"}}, "--agent")
+    assert "Not measured." in text
+    assert "One number: higher is better." in text
+
+
+@pytest.mark.parametrize("report", [{"settings": 3}, {"validation": {"majority": 3}}, {"versions": [1]}])
+def test_a_damaged_report_is_one_message(report):
+    with pytest.raises(UserError, match=r"--agent: its report\.json is damaged"):
+        reward_card("ada/judge", report, MODEL, "--agent")

@@ -1,0 +1,115 @@
+"""`push_to_hub` of a run: refused at its start, pushed at its end, and a push that fails."""
+
+import json
+import os
+import shutil
+
+import pytest
+from evaluations import save_run
+from hub_server import TOKEN
+from huggingface_hub import ModelCard
+from ppo_runs import rows
+
+from rlhf_dialog.commands import push_to_hub
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.publish import package, run_of
+
+
+def test_a_run_pushes_its_agent_and_a_longer_one_its_next(run, hub_server, tmp_path, capsys):
+    assert run("--push_to_hub", "polite") == 0
+    assert f"agent published: {hub_server.url}/ada/polite" in capsys.readouterr().err
+    files = hub_server.repos["ada/polite"].files
+    assert files["model.safetensors"] == (tmp_path / "run_results" / "ppo" / "agent" / "model.safetensors").read_bytes()
+    card = files["README.md"].decode()
+    score = rows(tmp_path / "run_results" / "ppo")[-1]["objective/score"]
+    assert f"| `objective/score` | {score:.4g} |" in card
+    assert "The last of 2 iterations" in card
+    assert "- `LengthMatch`, weight 0.5: " in card
+    assert run("--push_to_hub", "polite", "--resume", "--max_iterations", "3") == 0
+    assert "The last of 3 iterations" in hub_server.repos["ada/polite"].files["README.md"].decode()
+    assert len(hub_server.repos["ada/polite"].commits) == 3
+
+
+def test_a_push_that_fails_leaves_a_finished_run_and_says_how_to_repeat_it(run, hub_server, tmp_path, capsys):
+    hub_server.fails = {"commit": 500}
+    assert run("--push_to_hub", "polite") == 2
+    captured = capsys.readouterr()
+    agent = tmp_path / "run_results" / "ppo" / "agent"
+    command = "rlhf-dialog push-to-hub --agent run_results/ppo/agent --repo polite"
+    assert captured.err.splitlines()[-2].startswith(
+        "error: push_to_hub: 'ada/polite' was not published: the Hub failed (status 500)"
+    )
+    assert captured.err.splitlines()[-1].endswith(command)
+    assert "Traceback" not in captured.err
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert agent / "model.safetensors" in written
+    assert TOKEN not in captured.out + captured.err
+    assert not [path for path in written if TOKEN.encode() in path.read_bytes()]
+    hub_server.fails = {}
+    assert push_to_hub.main(command.split()[2:]) == 0
+    assert "model.safetensors" in hub_server.repos["ada/polite"].files
+
+
+def test_a_run_that_cannot_push_does_not_begin(refused, hub_server, monkeypatch):
+    hub_server.role = "read"
+    assert "push_to_hub: the token may only read" in refused("--push_to_hub", "polite")
+    monkeypatch.delenv("HF_TOKEN")
+    for words in ([], ["--smoke"]):
+        assert "push_to_hub: there is no access token" in refused("--push_to_hub", "polite", *words)
+    assert "push_to_hub: found 'a--b'" in refused("--push_to_hub", "a--b")
+
+
+def test_a_trial_pushes_nothing(run, hub_server):
+    assert run("--push_to_hub", "polite", "--smoke") == 0
+    assert hub_server.repos == {}
+
+
+# the evaluation of the card
+
+
+@pytest.fixture
+def agent(tmp_path):
+    return save_run(tmp_path / "first", "data", 1, experiment_name="first")
+
+
+def evaluation(folder, agent: str = "agent") -> None:
+    row = {"score": {"mean": 0.5, "low": 0.4, "high": 0.6}}
+    settings = {"agent": f"/elsewhere/{agent}", "split": "test", "num_prompts": 7, "notes": []}
+    tree = {"settings": settings, "metrics": row, "baselines": {"constant_reply": row}}
+    (folder / "evaluation.json").write_text(json.dumps(tree))
+
+
+def test_the_evaluation_of_the_agent_is_in_its_card(agent, tmp_path):
+    evaluation(agent.parent)
+    files, name = package(agent, "ada/polite", "--agent")
+    (tmp_path / "README.md").write_bytes(files["README.md"])
+    (result,) = ModelCard.load(tmp_path / "README.md").data.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_split) == ("score", 0.5, "test")
+    assert (name, run_of(agent).name) == ("first", "first")
+
+
+def test_that_of_another_agent_or_an_older_one_is_left_out(agent, tmp_path, caplog):
+    evaluation(agent.parent, "best_agent")
+    assert run_of(agent).evaluation is None
+    assert "evaluation.json is not of this agent, or is older than it" in caplog.text
+    evaluation(agent.parent)
+    os.utime(agent.parent / "evaluation.json", (1, 1))
+    assert run_of(agent).evaluation is None
+    assert run_of(agent, agent.parent / "evaluation.json").evaluation is not None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"settings": 1}'])
+def test_a_file_that_is_not_an_evaluation(text, agent):
+    (agent.parent / "evaluation.json").write_text(text)
+    with pytest.raises(UserError, match=r"--evaluation: .*evaluation\.json"):
+        run_of(agent)
+
+
+def test_the_versions_are_those_of_the_newest_checkpoint(agent):
+    place = agent.parent / "checkpoints" / "iter_000002"
+    place.mkdir(parents=True)
+    (place / "trainer.json").write_text(json.dumps({"versions": {"torch": "2.0-of-the-run"}}))
+    (agent.parent / "checkpoints" / "latest").write_text("iter_000002")
+    assert run_of(agent).versions == {"torch": "2.0-of-the-run"}
+    shutil.rmtree(agent.parent / "checkpoints")
+    assert run_of(agent).versions["torch"] != "2.0-of-the-run"
