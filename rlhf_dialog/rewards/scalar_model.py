@@ -132,9 +132,8 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
         use_onednn(model)
         model.config.use_cache = False
         if is_openrlhf(config):
-            model.config.get_text_config().pad_token_id = int(
-                tokenizer.eos_token_id == 0
-            )  # never the last token of a text
+            other = 0 if tokenizer.eos_token_id else 1  # not the last token of a text, by which the model finds its end
+            model.config.get_text_config().pad_token_id = other
     return tokenizer, model.eval().requires_grad_(False)
 
 

@@ -22,9 +22,10 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.preferences import measure_pairs
+from rlhf_dialog.models.chat_agent import read_settings
 from rlhf_dialog.models.loading import read_tokenizer, trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids
-from rlhf_dialog.rewards.reward_inputs import DIALOGUE, SEPARATORS, RewardInput, reads_in_pairs
+from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
@@ -52,8 +53,8 @@ class PreferenceConfig(RankingKeys, SupervisedKeys):
     turn_separator: str | None = Field(
         None,
         min_length=1,
-        description="text after each turn, as in the model's own training; default: <EOU>, or the separator token of an "
-        "encoder's tokenizer; chat_template: the tokenizer's chat template",
+        description="text after each turn, as in the model's own training; default: that of an agent's folder, the "
+        "separator token of an encoder's tokenizer, else <EOU>; chat_template: the tokenizer's chat template",
     )
     max_length: int = Field(
         256,
@@ -219,8 +220,8 @@ def _new_head(model: PreTrainedModel, new: set[str]) -> None:
 
 def input_of(config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> RewardInput:
     """How the model reads a dialogue."""
-    own = str(tokenizer.sep_token) if reads_in_pairs(tokenizer) else SEPARATORS[DIALOGUE]
-    separator = config.turn_separator or own
+    own = read_settings(Path(config.model_path)).turn_separator  # <EOU> if the folder is not of an agent
+    separator = config.turn_separator or (str(tokenizer.sep_token) if reads_in_pairs(tokenizer) else own)
     form = CHAT_TEMPLATE if separator == CHAT_TEMPLATE else DIALOGUE
     tokenizer.model_max_length = min(max_input_length(tokenizer, model), config.max_length)
     return RewardInput(tokenizer, form, separator, tokenizer.model_max_length)
@@ -262,7 +263,7 @@ def normalisation(
     config: PreferenceConfig, reward: RewardModel, pairs: list[PreferencePair], report: Callable[[str], None]
 ) -> dict[str, Any]:
     """`mean` and `std` of the scores of sampled replies to held-out prompts, or of the held-out replies, and `of` what."""
-    prompts = [pair.chosen for pair in pairs if pair.chosen.prompt_turns]
+    prompts = [Dialogue(pair.chosen.prompt_turns) for pair in pairs if pair.chosen.prompt_turns]
     dialogues: list[Dialogue] = []
     if config.num_samples and prompts and is_causal(config.model_path):
         asked = [prompts[i % len(prompts)] for i in range(config.num_samples)]

@@ -144,6 +144,29 @@ def test_long_pairs_are_cut_and_not_dropped_and_margins_go_along(tmp_path):
     assert tokenizer.decode(found[0]["chosen_ids"]).endswith("c<EOU> x<EOU>")
 
 
+def test_the_stored_mean_is_that_of_sampled_replies_to_the_prompts_alone(tmp_path, monkeypatch):
+    config = config_of(tmp_path, pairs_about_a_word(6), save_start(tmp_path / "start", "gpt2"), num_samples=8)
+    reward = RewardModel(save_scalar(tmp_path / "reward", "gpt2"))
+    seen = []
+    outputs = reward.outputs
+    monkeypatch.setattr(reward, "outputs", lambda dialogues: seen.extend(dialogues) or outputs(dialogues))
+    pairs = preference_model.load_pairs(config.data_path, "train")
+    monkeypatch.setattr(reward.scalar.input, "separator", "<EOU>")
+    found = preference_model.normalisation(config, reward, pairs, lambda _: None)
+    assert [d.prompt_turns for d in seen] == [pairs[i % 6].chosen.prompt_turns for i in range(8)]
+    assert not any(d.earlier for d in seen)
+    scores = np.asarray(outputs(seen))
+    assert (found["mean"], found["std"]) == (pytest.approx(scores.mean()), pytest.approx(scores.std()))
+
+
+def test_the_separator_is_that_of_an_agents_folder(tmp_path):
+    start = save_start(tmp_path / "start", "gpt2")
+    (start / "rlhf_dialog.json").write_text('{"turn_separator": "##"}', encoding="utf-8")
+    config = config_of(tmp_path, [], start)
+    inputs = preference_model.input_of(config, *preference_model.starting_point(config))
+    assert inputs.tokenizer.decode(inputs.encode(Dialogue(["a"], "b"))["input_ids"]) == "a ## b ##"
+
+
 def test_the_validation_split_is_held_out_without_its_prompts(tmp_path):
     rows = pairs_about_a_word(10)
     write_pairs(tmp_path / "train.jsonl", rows)
