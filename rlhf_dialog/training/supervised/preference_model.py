@@ -29,7 +29,6 @@ from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pa
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    SupervisedKeys,
     ordered_dataset,
     prepare,
     train_quietly,
@@ -41,7 +40,7 @@ logger = logging.getLogger(__name__)
 KEY = "model_path"
 
 
-class PreferenceConfig(RankingKeys, SupervisedKeys):
+class PreferenceConfig(RankingKeys):
     """Preference model"""
 
     data_path: str = Field(
