@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import random
 import tempfile
 import warnings
@@ -80,6 +81,7 @@ def train(config: PreferenceConfig, folder: Path, report: Callable[[str], None])
     `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
     """
     prepare(config)
+    check_gpus(config)
     training, held_out = read_pairs(config, report)
     model, tokenizer = starting_point(config)
     inputs = input_of(config, model, tokenizer)
@@ -95,6 +97,15 @@ def train(config: PreferenceConfig, folder: Path, report: Callable[[str], None])
     model.config.update({name: result["normalisation"][name] for name in ("mean", "std")})
     model.config.save_pretrained(folder)
     return result | {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
+
+
+def check_gpus(config: PreferenceConfig) -> None:
+    """Raises UserError when one process would see several GPUs, which TRL's trainer refuses."""
+    count = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
+    if count > 1 and "LOCAL_RANK" not in os.environ:
+        raise UserError(
+            f"device: torch finds {count} GPUs, but the training uses one; make one visible with CUDA_VISIBLE_DEVICES=0"
+        )
 
 
 # -- data
