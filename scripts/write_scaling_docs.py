@@ -97,7 +97,7 @@ def other_choices(sizes: Sizes) -> str:
     variants = {
         "`use_share_model: false`": critic,
         "`use_share_model: false` with LoRA": replace(critic, lora_rank=RANK),
-        "`use_amp: false`": replace(plain, precision="fp32"),
+        "`precision: fp32`": replace(plain, precision="fp32"),
         "`activation_checkpointing: true`": recompute,
         "`activation_checkpointing: true` with LoRA": replace(recompute, lora_rank=RANK),
         "fp16 weights (`use_fp16`, stage 2)": replace(plain, precision="half", zero_stage=2),

@@ -20,9 +20,9 @@ from rlhf_dialog.rewards.scoring import begin_scoring, metrics_of, state_of
 def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):
     """They register themselves, score, and say what the tables say of them."""
     page = (ROOT / "docs" / "REWARDS.md").read_text(encoding="utf-8")
-    _, warmth, clipped, budget = (part.split("```")[0] for part in page.split("```python\n")[1:])
+    _, variety, warmth, clipped, budget = (part.split("```")[0] for part in page.split("```python\n")[1:])
     names: dict = {}
-    for code in (warmth, clipped, budget):
+    for code in (variety, warmth, clipped, budget):
         exec(code, names)
     tokenizer = byte_tokenizer()
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -35,6 +35,7 @@ def test_the_rewards_of_the_documentation(monkeypatch, tmp_path):
     dialogues = [Dialogue(["Hi ."], response="Hello . " * n) for n in (4, 20)]
     assert all(0 < score < 1 for score in warm(dialogues))
     assert names["Clipped"](warm, low=2.0, high=3.0)(dialogues) == [2.0, 2.0]
+    assert build_reward("Variety", {})(dialogues) == [pytest.approx(2 / 8), pytest.approx(2 / 40)]
     words = build_reward("WordBudget", {})
     begin_scoring(words, "validation", 1)
     assert (words(dialogues), metrics_of(words)) == ([0.0, 0.0], {"budget/price": 0.0})

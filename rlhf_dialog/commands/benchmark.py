@@ -14,18 +14,17 @@ import logging
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from rich.table import Table
-from torch import nn
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands import benchmark_compare, benchmark_machine, benchmark_profile
 from rlhf_dialog.commands import benchmark_workload as workload
+from rlhf_dialog.commands.benchmark_work import Lap, update_gflop, update_speed
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
@@ -50,6 +49,7 @@ OWN = {
     "num_mini_batch": "--minibatch",
     "ppo_epoch": "--epochs",
     "rollout_batch_size": "--rollout_batch_size",
+    "precision": "--dtype",
     "use_amp": "--dtype",
     "use_share_model": "--critic",
 }
@@ -186,17 +186,6 @@ def work_of(options: argparse.Namespace) -> dict[str, Any]:
     return {"workload": kind} | {name: getattr(options, name) for name in (*names, *numbers)}
 
 
-@dataclass
-class Lap:
-    """One iteration: its end, the number of generated tokens, and the lengths of its prompts and responses."""
-
-    ended: float
-    num_tokens: int
-    prompts: list[int]
-    responses: list[int]
-    peak_gib: float
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trainer on the workload; returns all measurements."""
     imported, load, device = benchmark_machine.peak_gib(), benchmark_machine.load(), torch.device(options.device)
@@ -250,6 +239,7 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
     Raises UserError when the token ids of a prompt differ from those of W.
     """
     trainer = WorkloadAgent(config).build()
+    check_device(trainer)
     trainer.speaker.stop.end_ids = [-1]
     trainer.speaker.encoder = workload.WholeTexts(
         trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
@@ -260,6 +250,14 @@ def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
             "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"
         )
     return trainer
+
+
+def check_device(trainer: PPOTrainer) -> None:
+    """Raises RuntimeError when a model of the run is not on the device that is measured."""
+    models, wanted = trainer.models, launch.pick_device(trainer.config).type
+    for name, module in {"policy": models.policy, "critic": models.critic, "reference": models.ref_policy}.items():
+        if module is not None and (found := next(module.parameters()).device.type) != wanted:
+            raise RuntimeError(f"the {name} is on {found}, but the benchmark measures {wanted}")
 
 
 def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
@@ -313,36 +311,6 @@ def speeds(laps: list[Lap], rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def update_gflop(trainer: PPOTrainer, laps: list[Lap]) -> float:
-    """The minimum work of the update in one iteration, in 10**9 operations: no padding, logits only for response tokens.
-
-    Forward, and twice as much for backward, in every epoch; a separate critic counts as another trunk.
-    """
-    lm, num_trunks = trainer.models.policy.lm, 1 + (trainer.models.critic is not None)
-    head: Any = lm.get_output_embeddings()
-    layers, width = lm.config.num_hidden_layers, lm.config.hidden_size
-    weights, forward = num_weights(lm.base_model), 0
-    for lap in laps:
-        for prompt, response in zip(lap.prompts, lap.responses, strict=True):
-            length = prompt + response
-            forward += num_trunks * (2 * weights * length + 2 * layers * width * length**2)
-            forward += 2 * head.weight.numel() * response
-    return 3 * trainer.config.ppo_epoch * forward / len(laps) / 1e9
-
-
-def num_weights(trunk: nn.Module) -> int:
-    """The number of weights in the matrices that every token is multiplied with."""
-    matrices = (module for module in trunk.modules() if not isinstance(module, nn.Embedding))
-    weights = (getattr(module, "weight", None) for module in matrices)
-    return sum(w.numel() for w in weights if isinstance(w, torch.Tensor) and w.ndim == 2)
-
-
-def update_speed(gflop: float, seconds: float | None, ceiling: float) -> dict[str, float | None]:
-    """The speed of the update in GFLOP/s of its minimum work, and as a share of the speed of a matrix product."""
-    rate = gflop / seconds if seconds else None
-    return {"least_gflop": gflop, "gflops": rate, "share_of_matmul": rate and rate / ceiling}
 
 
 def tables(result: dict[str, Any]) -> list[str | Table]:

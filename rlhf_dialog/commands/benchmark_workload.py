@@ -306,7 +306,7 @@ def run_config(options: Namespace, folder: Path) -> Config:
         "entropy_coef": 0.0,
         "temperature": 1.0,
         "use_share_model": options.critic == "shared",
-        "use_amp": options.dtype == "bf16",
+        "precision": options.dtype,
         "max_iterations": options.iterations,
         "sample_interval": 0,
         "seed": 0,

@@ -1,4 +1,4 @@
-"""Checks of single values in a configuration."""
+"""Checks of values in a configuration, alone and together."""
 
 import re
 from collections.abc import Iterable
@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
+from rlhf_dialog.config.estimators import names
+from rlhf_dialog.config.precision import check as check_precision
 from rlhf_dialog.errors import nearest
 from rlhf_dialog.terminal import visible
 
@@ -64,3 +66,31 @@ def folder_name(value: str | None) -> str | None:
             "beginning"
         )
     return value
+
+
+def check_together(config: Any) -> None:
+    """Raises ValueError when the keys of a `schema.Config`, whose values are valid, contradict each other."""
+    check_precision(config.precision, config.use_amp, config.amp_dtype)
+    n = config.num_responses_per_prompt
+    if config.estimator.needs_groups and n < 2:
+        raise ValueError(
+            f"num_responses_per_prompt: {config.advantage_estimator} compares the responses of one prompt "
+            f"and needs at least 2, found {n}; set it too, for example to {config.estimator.num_responses_per_prompt} "
+            "(a saved config.yaml contains the number for the estimator of its own run)"
+        )
+    if config.rollout_batch_size and config.rollout_batch_size % n:
+        raise ValueError(
+            f"rollout_batch_size: {config.rollout_batch_size} responses cannot be divided into {n} per prompt "
+            f"(num_responses_per_prompt); use a multiple of {n}"
+        )
+    if config.kl_in == "loss" and (config.use_deepspeed or config.ref_ds_config):
+        key = "use_deepspeed" if config.use_deepspeed else "ref_ds_config"
+        raise ValueError(f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward")
+    if config.critic_path and (config.use_share_model or config.use_lora or not config.estimator.needs_critic):
+        raise ValueError(
+            "critic_path: only a separate critic has a start of its own: use_share_model: false, use_lora: false and an "
+            f"advantage_estimator with a critic ({', '.join(names('needs_critic'))}); change them, or leave critic_path out"
+        )
+    if config.use_deepspeed and (config.use_lora or config.uses_fp16):
+        key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
+        raise ValueError(f"{key}: is not supported with use_deepspeed; use torchrun or accelerate without DeepSpeed")

@@ -6,8 +6,9 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
-from rlhf_dialog.config.checks import OneOf, folder_name
+from rlhf_dialog.config.checks import OneOf, check_together, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
+from rlhf_dialog.config.precision import Asked, asked
 from rlhf_dialog.config.settings import Settings as Settings
 
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
@@ -83,10 +84,13 @@ class RunKeys(Settings):
         description="metric that selects the best checkpoint (higher is better), without its prefix `eval/`",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
-    use_amp: bool = Field(False, description="16-bit autocast in rollout, scoring and update; weights stay in float32")
-    amp_dtype: Literal["auto", "bf16", "fp16"] = Field(
-        "auto", description="type for use_amp; auto: bf16; fp16, with loss scaling, for GPUs without bf16"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="of rollout, scoring and update; trained weights are float32. auto: bf16 on a GPU that has it, else fp32; "
+        "fp16, with loss scaling, for GPUs without bf16",
     )
+    use_amp: bool | None = Field(None, description="older key. true: same as precision: bf16; false: as fp32")
+    amp_dtype: Literal["auto", "bf16", "fp16"] = Field("auto", description="older key: type for use_amp; auto: bf16")
     pytorch_threads: int | None = Field(
         None, ge=1, le=1024, description="number of CPU threads; default: PyTorch decides"
     )
@@ -289,7 +293,7 @@ class DeepSpeedKeys(Settings):
         None, description="DeepSpeed JSON, in the YAML's folder or ds_configs/; default: ZeRO stage 2"
     )
     ref_ds_config: str | None = Field(
-        None, description="JSON for the frozen reference; default: it waits on the CPU; none: it stays on the device"
+        None, description="JSON for the frozen reference; default: it waits on the CPU; none: as a policy of stage 3"
     )
     intent_ds_config: str | None = Field(
         None, description="the same for the frozen models of the reward, such as an act classifier"
@@ -330,35 +334,8 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
     )
 
     @model_validator(mode="after")
-    def _groups(self) -> "Config":
-        n = self.num_responses_per_prompt
-        if self.estimator.needs_groups and n < 2:
-            raise ValueError(
-                f"num_responses_per_prompt: {self.advantage_estimator} compares the responses of one prompt "
-                f"and needs at least 2, found {n}; set it too, for example to {self.estimator.num_responses_per_prompt} "
-                "(a saved config.yaml contains the number for the estimator of its own run)"
-            )
-        if self.rollout_batch_size and self.rollout_batch_size % n:
-            raise ValueError(
-                f"rollout_batch_size: {self.rollout_batch_size} responses cannot be divided into {n} per prompt "
-                f"(num_responses_per_prompt); use a multiple of {n}"
-            )
-        if self.kl_in == "loss" and (self.use_deepspeed or self.ref_ds_config):
-            key = "use_deepspeed" if self.use_deepspeed else "ref_ds_config"
-            raise ValueError(
-                f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward"
-            )
-        if self.critic_path and (self.use_share_model or self.use_lora or not self.estimator.needs_critic):
-            raise ValueError(
-                "critic_path: only a separate critic has a start of its own: use_share_model: false, use_lora: false and an "
-                f"advantage_estimator with a critic ({', '.join(estimators.names('needs_critic'))}); change them, or leave "
-                "critic_path out"
-            )
-        if self.use_deepspeed and (self.use_lora or self.uses_fp16):
-            key = "use_lora" if self.use_lora else "amp_dtype"
-            raise ValueError(
-                f"{key}: is not supported with use_deepspeed; use torchrun or accelerate without DeepSpeed"
-            )
+    def _together(self) -> "Config":
+        check_together(self)
         return self
 
     @property
@@ -366,5 +343,10 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
         return ESTIMATORS[self.advantage_estimator]
 
     @property
+    def asked_precision(self) -> Asked:
+        """What `precision` and the older keys ask for."""
+        return asked(self.precision, self.use_amp, self.amp_dtype)
+
+    @property
     def uses_fp16(self) -> bool:
-        return self.use_amp and self.amp_dtype == "fp16"
+        return self.asked_precision == "fp16"

@@ -6,6 +6,12 @@
 - **`World.fail_together` makes an error of one rank an error of all; `World.on_main` does so for what rank 0 does
   alone.** Any other end of a process (out of memory, a kill) breaks the connection: the others report it, and the
   process that broke shows its own traceback.
+- **Ranks wait for one another through gloo**, for up to an hour; nccl exchanges what all ranks have already, and waits ten
+  minutes. A first exchange at the start ends a run whose hosts do not reach each other (`launch`).
+- **What launchers do is looked up, not assumed** (`launchers`): how long torchrun waits after SIGTERM is on its command
+  line, and one process in place of several shows in the environment.
+- **A process stores its own device's generator only**, under the name of the first device, so that a checkpoint does not
+  depend on the number of devices that a machine has.
 - **One voice** (`launch.with_one_voice`): launchers end all processes when one has ended, so the others wait until
   rank 0 has reported the error.
 - **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers; rank 0 draws
@@ -23,11 +29,11 @@
   DeepSpeed's own way for overflows: that function says infinity. An fp16 overflow that lowers the scale is logged,
   and does not count in `max_skipped_steps`.
 - **Frozen models**: stage 0 has no engine, and the model waits on the CPU with `offload_param`. Stage 3 is an engine
-  without an optimizer.
+  without an optimizer; the reference follows a policy of stage 3. With LoRA the reference is the policy, and has no place.
 - **ZeRO-3 in a rollout.** Gathered: DeepSpeed's hooks are off, so each rank calls the models at its own pace. Layer
   by layer (`lockstep`): before each call the ranks agree on the module; a rank that has ended, has fewer prompts or
-  has failed makes calls that count nowhere. A mixture of experts cannot do this, since its calls differ. The
-  classifier is always gathered.
+  has failed makes calls that count nowhere. A mixture of experts cannot do this, since its calls differ, and is
+  refused. The classifier is always gathered.
 - **Checkpoints under ZeRO** (`zero_checkpoint`): `policy.safetensors` has whole weights, `policy_rank0.safetensors`
   ... the rest. All ranks write into a hidden folder; rank 0 moves the files into the checkpoint before that gets its
   name. Whole weights are the fp32 masters where there are any. DeepSpeed's own checkpoints are not used: it reads

@@ -18,12 +18,13 @@ from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
-FROZEN_KEYS = ("ref_ds_config", "intent_ds_config")
+REFERENCE_KEY = "ref_ds_config"
+FROZEN_KEYS = (REFERENCE_KEY, "intent_ds_config")
 FROZEN_DEFAULT = "default"  # NLPReward's name for: no engine, and the model is kept on the CPU
 OURS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 IGNORED = {"optimizer": "lr, critic_lr, opti_eps and weight_decay of the YAML", "scheduler": "use_linear_lr_decay"}
 REFUSED = {
-    "amp": "apex is not supported; use the fp16 or bf16 block, or use_amp: true",
+    "amp": "apex is not supported; use the fp16 or bf16 block, or precision: bf16",
     "elasticity": "the number of processes is fixed during a run; remove the block",
     "autotuning": "DeepSpeed's autotuner starts its own runs; remove the block and set the sizes in the YAML",
 }
@@ -81,10 +82,11 @@ def engine_settings(config: Config) -> EngineSettings:
     if stage == 0 and precision != "fp32":
         raise UserError(
             f"{source}: {precision} with ZeRO stage 0 is not supported; use stage 1, which computes the same with less memory, "
-            "or use_amp: true"
+            "or precision: bf16"
         )
-    if config.use_amp and precision != "fp32":
-        notes.append(f"use_amp has no effect, because the engine computes in {precision}")
+    if config.asked_precision != "auto" and precision != "fp32":
+        key = "precision" if config.use_amp is None else "use_amp"
+        notes.append(f"{key} has no effect, because the engine computes in {precision}")
     sizes = {key: document.pop(key) for key in OURS if key in document}
     offloads = (_device(zero, "offload_optimizer") == "cpu", _device(zero, "offload_param") == "cpu")
     return EngineSettings(source, document, int(stage), precision, *offloads, sizes, tuple(notes))
@@ -136,11 +138,12 @@ def _block(document: dict[str, Any], key: str, source: str) -> dict[str, Any]:
 def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     """The settings of `ref_ds_config` or `intent_ds_config`, at the top level or of a reward with `use_deepspeed: true`.
 
-    None where the key is not set. Raises UserError for stages 1 and 2, and when two places set different values.
+    Where the key is not set: None, but a reference is partitioned as a policy of stage 3 is. None also for a reference that is
+    the policy itself. Raises UserError for stages 1 and 2, and when two places set different values.
     """
     asked = _asked(config, key)
     if not asked:
-        return None
+        return _as_the_policy(config) if key == REFERENCE_KEY else None
     given = {where: name for where, name in asked.items() if name is not None} or {key: FROZEN_DEFAULT}
     (where, name), *others = given.items()
     for other, another in others:
@@ -163,12 +166,38 @@ def frozen_settings(config: Config, key: str) -> FrozenSettings | None:
     return FrozenSettings(source, int(stage), _device(zero, "offload_param") == "cpu", kept)
 
 
+def _as_the_policy(config: Config) -> FrozenSettings | None:
+    """A reference of its own beside a policy of stage 3 is of stage 3 too: whole, it would need more than the rest of the run."""
+    if not config.use_deepspeed or reference_is_policy(config):
+        return None
+    policy = engine_settings(config)
+    if policy.stage != 3:
+        return None
+    zero = {key: value for key, value in policy.document["zero_optimization"].items() if key != "offload_optimizer"}
+    return FrozenSettings(policy.source, 3, policy.offload_param, {"zero_optimization": zero})
+
+
+def reference_is_policy(config: Config) -> bool:
+    """Whether the reference is the policy without its adapter, so that there is no second model to place."""
+    return config.use_lora and config.ref_model in (None, config.model_path)
+
+
+def unused_reference_keys(config: Config) -> list[str]:
+    """The places of the configuration that say where a reference is kept which is the policy itself."""
+    return list(_named(config, REFERENCE_KEY)) if reference_is_policy(config) else []
+
+
 def asks_deepspeed(config: Config) -> bool:
     """Whether DeepSpeed is used, for the trained models or for a frozen one."""
     return config.use_deepspeed or any(_asked(config, key) for key in FROZEN_KEYS)
 
 
 def _asked(config: Config, key: str) -> dict[str, Any]:
+    """As `_named`; nothing for a reference that is the policy itself."""
+    return {} if key == REFERENCE_KEY and reference_is_policy(config) else _named(config, key)
+
+
+def _named(config: Config, key: str) -> dict[str, Any]:
     """The value of `key` at every place that may set it, by dotted key; None where the place does not set it."""
     top = {key: value} if (value := getattr(config, key)) is not None else {}
     inside = {

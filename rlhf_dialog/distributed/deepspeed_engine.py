@@ -102,8 +102,8 @@ class DeepSpeedEngine(Engine):
         self.norm = math.nan
         self.engine.backward(loss * self.world.size, scale_wrt_gas=False)
 
-    def clip(self, limit: float) -> float:
-        """The norm of the gradient before the step clips it to the limit in the document."""
+    def grad_norm(self) -> Tensor:
+        """The norm of the gradient before the step clips it to the limit in the document, a scalar."""
         if self.stage == 0:
             grads = [p.grad for p in self.module.parameters() if p.grad is not None]
             found = nn.utils.get_total_norm(grads)
@@ -114,7 +114,10 @@ class DeepSpeedEngine(Engine):
             found = combine_grad_norm_groups(found) if isinstance(found, list) else found
             found = found / self.optimizer.loss_scale
         self.norm = float(found)
-        return self.norm
+        return torch.tensor(self.norm, dtype=torch.float64, device=self.world.device)
+
+    def clip(self, limit: float, norm: float) -> None:
+        """Nothing: `step` clips."""
 
     def step(self) -> None:
         self.engine.step()

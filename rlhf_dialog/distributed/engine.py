@@ -17,7 +17,8 @@ from rlhf_dialog.models.lora import trained
 
 class Engine:
     """One optimizer step is: for each microbatch `with engine.microbatch(last)`: `engine.model(...)`, `engine.backward(loss)`;
-    then `clip`, `step`, `zero_grad`. The losses of all microbatches of all ranks add up to the loss that is minimized.
+    then `grad_norm`, `clip`, `step`, `zero_grad`. The losses of all microbatches of all ranks add up to the loss that is
+    minimized.
 
     Every rank runs the same number of microbatches; a rank without rows passes a loss of 0 that depends on the parameters.
     The very first microbatch of every process changes nothing: DDP rearranges its buckets after its first backward, and with
@@ -57,15 +58,18 @@ class Engine:
         shared = loss if self.world.size == 1 else loss * self.world.size
         (shared if self.scaler is None else self.scaler.scale(shared)).backward()
 
-    def clip(self, limit: float) -> float:
-        """Scale the gradient down to the norm `limit` if it is larger; returns the norm from before."""
+    def grad_norm(self) -> torch.Tensor:
+        """The norm of the gradient, a scalar on its device; fp16's gradient is unscaled first, so call this once a step."""
         self.lowered = None
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.get_total_norm([p.grad for p in self.trained.values() if p.grad is not None])
+        self._norm = nn.utils.get_total_norm([p.grad for p in self.trained.values() if p.grad is not None])
+        return self._norm
+
+    def clip(self, limit: float, norm: float) -> None:
+        """Scale the gradient down to the norm `limit` if its norm, the number that `grad_norm` returned, is larger."""
         if not norm <= limit:
-            nn.utils.clip_grads_with_norm_(self.trained.values(), limit, norm)
-        return norm.item()
+            nn.utils.clip_grads_with_norm_(self.trained.values(), limit, self._norm)
 
     def step(self) -> None:
         if self.scaler is None:

@@ -4,12 +4,13 @@ import gc
 import io
 import logging
 import os
+import socket
 import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +26,9 @@ from rlhf_dialog.errors import INTERNAL_ERROR, UserError
 from rlhf_dialog.terminal import visible
 
 logger = logging.getLogger(__name__)
-LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may validate, or wait for a reward
+LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may wait for a reward; gloo, through which ranks wait
+EXCHANGE_WAIT = timedelta(minutes=10)  # to meet, and for nccl, which exchanges what all ranks have already
+FIRST_EXCHANGE = timedelta(minutes=5)  # of nccl: less than after which its own watch kills the process
 REPORT_TIMEOUT = 20.0  # seconds that the other ranks wait for rank 0 to report an error, before they report their own
 NOTICE_TIMEOUT = 3.0  # seconds that rank 0 then waits for them to notice its report
 _meeting: dict[str, Any] = {}  # "store": through which the processes met; absent before
@@ -55,9 +58,16 @@ def start(config: Config) -> World:
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
     if device.type == "cuda":
         device = _own_device(local_rank)
-    if not dist.is_initialized():
+    if dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+    with _reachable():
         _meet(_backend(device))
-    return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+    world = World(dist.get_rank(), dist.get_world_size(), local_rank, device)
+    if device.type == "cuda":
+        _refuse_shared_devices(world)
+    with _reachable():
+        _exchange_once(device)
+    return world
 
 
 def _backend(device: torch.device) -> str:
@@ -65,13 +75,42 @@ def _backend(device: torch.device) -> str:
 
 
 def _own_device(local_rank: int) -> torch.device:
-    if local_rank >= torch.cuda.device_count():
+    """The device of this number; a process that sees fewer (srun --gpus-per-task=1 shows it one) takes those in turn."""
+    number = local_rank % torch.cuda.device_count()
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def _refuse_shared_devices(world: World) -> None:
+    """Raises UserError when two processes have the same CUDA device; a notice for processes that see only some devices."""
+    index, visible = world.device.index, torch.cuda.device_count()
+    properties = torch.cuda.get_device_properties(index)
+    device = str(getattr(properties, "uuid", (os.environ.get("CUDA_VISIBLE_DEVICES"), index)))
+    found = world.gather((socket.gethostname(), device, world.local_rank != index, visible))
+    for number, (host, one, *_, seen) in enumerate(found):
+        first = [other[:2] for other in found].index((host, one))
+        if first != number:
+            raise UserError(
+                f"processes {first} and {number} have the same CUDA device of {host}, where a process sees {seen}; start one "
+                "process per device, or use device: cpu"
+            )
+    if any(in_turn for *_, in_turn, _ in found):
+        logger.info("each process takes one of the CUDA devices that it sees (%s), not that of its LOCAL_RANK", visible)
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    """Raises UserError when the processes cannot connect."""
+    try:
+        yield
+    except RuntimeError as error:
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
-            f"process {local_rank} of this machine has no CUDA device of its own: the machine has {torch.cuda.device_count()}; "
-            "start one process per device, or use device: cpu"
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+            f"rank {rank()} on {socket.gethostname()} cannot reach the other processes, which meet at {place} "
+            f"({str(error).splitlines()[0][:200]}). Check that all of them were started and can open that address; on several "
+            "hosts, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface that connects them (`ip -brief "
+            "address` lists the interfaces)"
+        ) from error
 
 
 def _meet(backend: str) -> None:
@@ -82,9 +121,19 @@ def _meet(backend: str) -> None:
             f"WORLD_SIZE says {os.environ['WORLD_SIZE']} processes, but {', '.join(missing)} is not set; start them with "
             "torchrun or accelerate launch"
         )
-    store, number, size = next(rendezvous("env://", timeout=LONGEST_WAIT))
-    dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=LONGEST_WAIT)
+    store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
+    dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
     _meeting["store"] = dist.PrefixStore("rlhf_dialog", store)
+
+
+def _exchange_once(device: torch.device) -> None:
+    """Send something to all ranks, so that a network that does not connect them ends the run now, not after its first rollout."""
+    dist.all_reduce(torch.zeros(1))
+    if device.type == "cuda":
+        work: Any = dist.all_reduce(torch.zeros(1, device=device), async_op=True)
+        work.wait(FIRST_EXCHANGE)
+    group: Any = dist.group.WORLD
+    group._get_backend(torch.device("cpu"))._set_default_timeout(LONGEST_WAIT)
 
 
 def with_one_voice(run: Callable[[], int]) -> int:

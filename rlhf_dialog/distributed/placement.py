@@ -24,12 +24,14 @@ from rlhf_dialog.distributed.deepspeed_config import (
     engine_document,
     engine_settings,
     frozen_settings,
+    unused_reference_keys,
 )
 from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine, FrozenEngine
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.lockstep import Lockstep, Unit
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.memory.free_memory import free_on_gpu, free_on_host
+from rlhf_dialog.distributed.memory.model_sizes import num_experts
 from rlhf_dialog.distributed.memory.setting import Setting, setting_of
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
@@ -37,6 +39,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trained
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
+from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 
 logger = logging.getLogger(__name__)
@@ -46,13 +49,37 @@ def check_placement(config: Config, device: torch.device) -> None:
     """Check the DeepSpeed keys before anything is loaded. Raises UserError when they cannot work."""
     for key in FROZEN_KEYS:
         frozen_settings(config, key)
+    if unused := unused_reference_keys(config):
+        logger.warning(
+            "%s: has no effect, because with use_lora the reference is the policy without its adapter; there is no second model "
+            "to place",
+            ", ".join(unused),
+        )
     if config.use_deepspeed:
         settings = engine_settings(config)
         check_token_count(config, settings)
         if settings.precision == "fp16" and device.type == "cpu":
             raise UserError(f"{settings.source}: fp16 weights need a GPU; use bf16 or fp32 with device: cpu")
+        if settings.stage == 3 and config.zero3_gather_for_generation == "false":
+            sizes = forecast.read_sizes(config)
+            refuse_experts(config, sizes[0].experts if sizes else 0)
     if asks_deepspeed(config):
         deepspeed_engine.load_deepspeed(device)
+
+
+def refuse_experts(config: Config, experts: int) -> None:
+    """Raises UserError for a mixture of experts in a rollout layer by layer: the ranks would wait for different experts."""
+    if not experts:
+        return
+    why = "which zero3_gather_for_generation: false asks for"
+    remedy = "use true"
+    if config.zero3_gather_for_generation == "auto":
+        why = "and its whole weights, which zero3_gather_for_generation: auto would gather, do not fit in memory"
+        remedy = "use true if you know that they do, a smaller model, or one of the other ways to save memory in docs/SCALING.md"
+    raise UserError(
+        f"model_path: '{config.model_path}' is a mixture of {experts} experts, which cannot write responses layer by layer under "
+        f"ZeRO stage 3, {why}; {remedy}"
+    )
 
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
@@ -69,6 +96,7 @@ class Placement:
 
     def __init__(self, config: Config, models: Models, reward: BaseReward, world: World, plan: BatchPlan):
         self.config, self.models, self.world = config, models, world
+        self.precision = precision_of(config, world.device)
         self.settings: EngineSettings | None = None
         document: dict[str, Any] = {}
         if config.use_deepspeed:
@@ -76,6 +104,7 @@ class Placement:
             check_token_count(config, self.settings)
             document = engine_document(config, self.settings, plan, world.size)
             self._prepare(self.settings)
+        self._report_float32()
         self.engines: dict[str, Engine] = {}
         for name, module, lr in (("policy", models.policy, config.lr), ("critic", models.critic, config.critic_lr)):
             if module is not None:
@@ -84,6 +113,9 @@ class Placement:
         self.waiting: list[nn.Module] = []  # frozen models that are kept on the CPU between uses
         self._place_frozen(reward)
         self.gathers = self._decide()
+        if not self.gathers:
+            trunks = [module.lm for _, module in self._shared_out if isinstance(module, Policy)]
+            refuse_experts(config, max((num_experts(lm.config) for lm in trunks), default=0))
         self.reported = False
 
     def _engine(self, module: nn.Module, optimizer: torch.optim.Optimizer, document: dict[str, Any]) -> Engine:
@@ -105,14 +137,33 @@ class Placement:
         if settings.half:
             dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
             self.models.ref_policy.to(dtype)
-            for module in (self.models.policy, self.models.critic, self.models.ref_policy):
-                if module is not None:
-                    module.use_amp = False
+            self.precision = settings.precision
+        elif autocasts(self.config, settings):
+            return
+        else:
+            self.precision = "fp32"
+        for module in (self.models.policy, self.models.critic, self.models.ref_policy):
+            if module is not None:
+                module.use_amp = False
+
+    def _report_float32(self) -> None:
+        """Warn of a GPU that multiplies float32, which takes several times longer than 16 bits."""
+        device = self.world.device
+        if self.precision != "fp32" or device.type != "cuda":
+            return
+        if self.config.asked_precision == "fp32":
+            key = "precision: fp32" if self.config.use_amp is None else "use_amp: false"
+            why, remedy = f"{key} asks for it", "leave that key out"
+        elif self.settings is not None and gpu_has_bf16():
+            why, remedy = f"{self.settings.source} has no bf16 block", 'add "bf16": {"enabled": true} to it'
+        else:
+            why, remedy = "it has no bf16", "set precision: fp16"
+        logger.warning("%s computes in float32, because %s; for several times the speed, %s", device, why, remedy)
 
     @property
     def reduced_precision(self) -> bool:
-        """Whether log-probabilities are computed in less than float32."""
-        return self.config.use_amp or (self.settings is not None and self.settings.half)
+        """Whether log-probabilities are computed in less than float32, TF32 included."""
+        return self.precision != "fp32" or uses_tf32(self.config, self.world.device)
 
     # -- frozen models
 
@@ -132,6 +183,8 @@ class Placement:
         if wanted.stage == 3:
             if isinstance(module, Policy):
                 _ = module.has_plain_head
+            else:
+                module.float()  # DeepSpeed partitions weights of one type
             self.frozen.append(FrozenEngine(module, self.world, wanted.document["zero_optimization"]))
             logger.info("the %s is partitioned over %d processes (ZeRO stage 3)", name, self.world.size)
         elif wanted.offload and self.world.device.type != "cpu":
@@ -180,11 +233,8 @@ class Placement:
         free = free_on_gpu(self.world.device) if setting.on_cuda else free_on_host()
         if sizes is None or free is None:
             return True
-        phases = ("rollout", "scoring")
-        whole, apart = (
-            forecast.forecast(*sizes, replace(setting, gather_for_generation=gather)) for gather in (True, False)
-        )
-        more = max(whole.of(phase) for phase in phases) - min(apart.of("loading"), whole.of("loading"))
+        whole = forecast.forecast(*sizes, replace(setting, gather_for_generation=True))
+        more = max(whole.of(phase) for phase in forecast.IN_ROLLOUT) - whole.always
         return more * (1 if setting.on_cuda else self.world.size) <= free
 
     @contextmanager
@@ -207,6 +257,15 @@ class Placement:
             yield
         self._report(waited, time.perf_counter() - start, steps)
         self._send_back()
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """Wraps what rank 0 scores while the others wait; every rank must leave the block, even one that fails."""
+        with ExitStack() as stack:
+            for engine, module in self._shared_out:
+                if not isinstance(module, Policy | Critic):
+                    stack.enter_context(deepspeed_engine.gathered(engine))
+            yield
 
     def _send_back(self) -> None:
         for module in self.waiting:
@@ -270,6 +329,14 @@ def _callable_modules(module: Policy | Critic, device: torch.device) -> Iterator
         yield values, lambda: values(torch.zeros(1, values.in_features, device=device))
 
 
+def autocasts(config: Config, settings: EngineSettings) -> bool:
+    """Whether models of a DeepSpeed run use autocast, if the run computes in 16 bits at all.
+
+    At stage 3 only where a key asks for it: autocast keeps copies of weights that the stage is there to take away.
+    """
+    return not settings.half and (settings.stage < 3 or config.asked_precision != "auto")
+
+
 def deepspeed_setting(config: Config, world: World) -> Setting:
     """The setting of the memory forecast, including what DeepSpeed partitions and offloads."""
     setting = setting_of(config, world.size, on_cuda=world.device.type == "cuda")
@@ -278,11 +345,11 @@ def deepspeed_setting(config: Config, world: World) -> Setting:
         setting = replace(
             setting,
             zero_stage=engine.stage,  # type: ignore[arg-type]
-            precision="half" if engine.half else setting.precision,
+            precision="half" if engine.half else setting.precision if autocasts(config, engine) else "fp32",
             offload_optimizer=engine.offload_optimizer,
             offload_param=engine.offload_param,
-            gather_for_generation=config.zero3_gather_for_generation == "true",
         )
+    setting = replace(setting, gather_for_generation=config.zero3_gather_for_generation == "true")
     wanted = frozen_settings(config, "ref_ds_config")
     if wanted:
         setting = replace(setting, frozen_stage=wanted.stage, frozen_offload=wanted.offload)  # type: ignore[arg-type]

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_dialog.distributed.world import World
 
 RandomStates = tuple[dict[str, Tensor], dict[str, Any]]  # torch and CUDA; python and numpy as JSON
+CUDA = "cuda.0"  # the name of the own device's generator, whichever device that is
 
 
 def seed_everything(seed: int, *path: int) -> None:
@@ -34,7 +34,7 @@ def seed_rank(seed: int, world: World, *path: int) -> None:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """After the block, restore the python, numpy, torch and CUDA generators to their states from before it."""
+    """After the block, restore the generators of python, numpy, torch and the own CUDA device to their states from before it."""
     states = random_states()
     try:
         yield
@@ -43,29 +43,29 @@ def random_states_kept() -> Iterator[None]:
 
 
 def random_states() -> RandomStates:
-    """The states of all random generators of this process."""
+    """The states of the random generators of this process: python, numpy, torch, and of its own CUDA device."""
     generators = {"torch": torch.get_rng_state()}
-    generators |= {f"cuda.{i}": torch.cuda.get_rng_state(device) for i, device in enumerate(_cuda_devices())}
+    if torch.cuda.is_available():
+        generators[CUDA] = torch.cuda.get_rng_state(torch.cuda.current_device())
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     numpy_state = [str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
     return generators, {"python": [version, list(internal), gauss], "numpy": numpy_state}
 
 
-def _cuda_devices() -> list[int]:
-    """The CUDA devices of this process: only its own when there are other processes, else all."""
-    if not torch.cuda.is_available():
-        return []
-    return [torch.cuda.current_device()] if dist.is_initialized() else list(range(torch.cuda.device_count()))
-
-
 def restore_random_states(generators: dict[str, Tensor], states: dict[str, Any]) -> None:
-    """Restore the generators of this process to what `random_states` returned."""
+    """Restore the generators of this process to what `random_states` returned.
+
+    Earlier versions also stored the generators of devices that the process did not use (`cuda.1` ...); these are not needed.
+    A device without a stored state (the checkpoint is from a machine without CUDA) is seeded from the state of torch.
+    """
     torch.set_rng_state(generators["torch"])
-    devices = _cuda_devices()
-    for name in generators if devices else ():
-        if name.startswith("cuda."):
-            torch.cuda.set_rng_state(generators[name], devices[int(name.removeprefix("cuda."))])
+    if torch.cuda.is_available():
+        if CUDA in generators:
+            torch.cuda.set_rng_state(generators[CUDA], torch.cuda.current_device())
+        else:
+            path = np.random.SeedSequence(generators["torch"].tolist())
+            torch.cuda.manual_seed(int(path.generate_state(1)[0]))
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = states["numpy"]

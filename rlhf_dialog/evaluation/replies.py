@@ -14,7 +14,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Speaker, num_positions
-from rlhf_dialog.models.generation import Sampling, teacher_forced
+from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
 
 T = TypeVar("T")
 CONSTANT_REPLY = "Yes , I am ."
@@ -44,13 +44,35 @@ def generate_replies(
     seed: int = 0,
     batch_size: int = 64,
     title: str = "replies",
+    only: range | None = None,
 ) -> Replies:
-    """Answer every prompt; the same seed, prompts and batch size give the same replies."""
+    """Answer every prompt, or only those of these numbers; the same seed, prompts and batch size give the same replies.
+
+    The random numbers of a prompt are those that it has among all prompts, whichever of them are answered.
+    """
     torch.manual_seed(seed)
-    speaker = Speaker(speaker.policy, speaker.encoder, sampling, speaker.stop)
-    found = [reply for batch in batches(prompts, batch_size, title) for reply in speaker.reply(batch)]
-    dialogues = [prompt.said(reply.text, reply.truncated) for prompt, reply in zip(prompts, found, strict=True)]
-    return Replies(dialogues, [len(reply.ids) for reply in found])
+    speaker, own = (
+        Speaker(speaker.policy, speaker.encoder, sampling, speaker.stop),
+        range(len(prompts)) if only is None else only,
+    )
+    dialogues, num_tokens = [], []
+    for start in progress(range(0, len(prompts), batch_size), title):
+        size = min(batch_size, len(prompts) - start)
+        uniform = random_numbers(size, sampling, speaker.policy.lm.device)
+        first, end = max(own.start, start), min(own.stop, start + size)
+        if first < end:
+            replies = speaker.reply(prompts[first:end], uniform[first - start : end - start])
+            dialogues += [
+                p.said(reply.text, reply.truncated) for p, reply in zip(prompts[first:end], replies, strict=True)
+            ]
+            num_tokens += [len(reply.ids) for reply in replies]
+    return Replies(dialogues, num_tokens)
+
+
+def joined(parts: Sequence[Replies]) -> Replies:
+    """The replies of all parts in their order, as `generate_replies` gives them."""
+    dialogues = [dialogue for part in parts for dialogue in part.dialogues]
+    return Replies(dialogues, [count for part in parts for count in part.num_tokens])
 
 
 @torch.no_grad()

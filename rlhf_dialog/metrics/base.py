@@ -1,5 +1,6 @@
 """The base class of vec-infos, which read a finished rollout and return numbers to log."""
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -14,4 +15,11 @@ class VecInfo:
 
     def __call__(self, rollout: Any) -> dict[str, float]:
         """Numbers by name for a `rlhf_dialog.training.rollout.Rollout`; a slash in the name makes a group."""
+        return {}
+
+    def of_all(self, responses: Sequence[str]) -> dict[str, float]:
+        """With several processes: numbers that a mean over episodes would not give, from the responses of all of them, in order.
+
+        They replace the means under these names; every other number is averaged over the episodes.
+        """
         return {}

@@ -1,5 +1,6 @@
 """The default vec-info of the dialogue task."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rlhf_dialog.config.registry import VecInfoFactory
@@ -18,3 +19,7 @@ class NLPVecInfo(VecInfo):
             "response/distinct_2": distinct_n(texts, 2),
             "objective/episode_reward": rollout.rewards.sum(dim=1).mean().item(),
         }
+
+    def of_all(self, responses: Sequence[str]) -> dict[str, float]:
+        """distinct-2: a word pair that two processes have is counted once."""
+        return {"response/distinct_2": distinct_n(responses, 2)}

@@ -4,6 +4,12 @@
   tokens of every position, keep the log-probabilities that it computes anyway, and stop row by row at a separator in
   plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
   cache.
+- **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
+  (`packing.pack`, `generation.microbatches`), and sent in one copy from pinned memory (`host.send_all`). So the host runs
+  ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
+- **Ends are looked at after each token on a CPU, after 8 on a GPU** (`sheet.Sheet`). Rows that have ended go on until
+  then; what they write is masked at the end, so no token depends on it. Whether all is finite is read at the same time.
+  How wide the supports are is known only then, so a filter's choice is kept as a mask until the look.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad
   is eos trains correctly. Padding on the right of a response needs no attention mask: nothing looks ahead.
 - **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
@@ -21,7 +27,7 @@
 - **`Policy.features` and `Policy.predict` are the seam**: hidden states where the logits are a matrix product of them
   (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used
   again.
-- **The outermost autocast of a rollout** converts trained weights once for all tokens.
+- **The outermost autocast of a rollout** converts weights once for all tokens, frozen ones too (`precision`).
 - **Each token's random number is drawn before the first token** (`respond`), so neither the rows side by side nor
   dropped rows change what is drawn. One number for a token, not one for each word, makes sampling cheap.
 - **oneDNN changes a layer's class** (`cpu_linear`), so that copying, saving, peft and sharding see a linear layer.

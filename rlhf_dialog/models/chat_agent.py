@@ -15,6 +15,7 @@ from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
+from rlhf_dialog.models.host import fetch, send
 from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
@@ -56,28 +57,31 @@ class Speaker:
     def batch(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
         """As `encode`, for prompts that are already ids."""
         prompt_ids, prompt_mask = collate(ids, self.encoder.pad_id)
-        return prompt_ids.to(self.policy.lm.device), prompt_mask.to(self.policy.lm.device)
+        device = self.policy.lm.device
+        return send(prompt_ids, device), send(prompt_mask, device)
 
-    def write(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Responses:
-        """One response to each prompt, sampled from torch's global random state."""
-        sizes = (self.rows_at_once, self.microbatch_size)
-        return respond(self.policy, prompt_ids, prompt_mask, self.sampling, self.stop, self.encoder.pad_id, *sizes)
+    def write(self, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None = None) -> Responses:
+        """One response to each prompt, sampled from torch's global random state, or with the `random_numbers` that are given."""
+        options = (self.sampling, self.stop, self.encoder.pad_id, self.rows_at_once, self.microbatch_size)
+        return respond(self.policy, prompt_ids, prompt_mask, *options, uniform=uniform)
 
-    def respond(self, turns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor, Responses]:
+    def respond(
+        self, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Responses]:
         """Answer the turns of each prompt: prompt ids and mask, each (B, P), and the responses."""
         prompt_ids, prompt_mask = self.encode(turns)
-        return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask)
+        return prompt_ids, prompt_mask, self.write(prompt_ids, prompt_mask, uniform)
 
     def read(self, responses: Responses) -> list[Reply]:
         """The responses as text, without masked tokens."""
-        found = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
-        ends = responses.truncated.tolist()
-        return [Reply(self.encoder.reply_text(ids), ids, end) for ids, end in zip(found, ends, strict=True)]
+        ids, mask, ends = fetch(responses.ids, responses.mask, responses.truncated)
+        found = [row[counts].tolist() for row, counts in zip(ids, mask, strict=True)]
+        return [Reply(self.encoder.reply_text(row), row, end) for row, end in zip(found, ends.tolist(), strict=True)]
 
-    def reply(self, dialogues: Sequence[Dialogue]) -> list[Reply]:
+    def reply(self, dialogues: Sequence[Dialogue], uniform: Tensor | None = None) -> list[Reply]:
         """Answer each dialogue after all that has been said in it."""
         turns = [[*d.prompt_turns, *(turn.text for turn in d.turns)] for d in dialogues]
-        return self.read(self.respond(turns)[2])
+        return self.read(self.respond(turns, uniform)[2])
 
 
 def num_positions(policy: Policy) -> int | None:

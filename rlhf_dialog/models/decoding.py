@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rlhf_dialog.models.host import fetch
 from rlhf_dialog.models.packing import KeyValues, pack_prompts
 from rlhf_dialog.models.policy import Policy, accepted, packs
 
@@ -29,11 +30,11 @@ class Decoder(Protocol):
         """Append one token (b,) to each row."""
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Drop the rows where `rows` (b,) is False."""
+        """Drop the rows where `rows` (b,), on the host, is False."""
 
 
 def new_decoder(policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that fits the policy's model, started from prompts (b, P) padded on the left."""
+    """The decoder that fits the policy's model, started from prompts (b, P) padded on the left; the mask may lie on the host."""
     if packs(policy.lm):
         return PackedDecoder(policy, prompt_ids, prompt_mask, num_new, prompts_at_once)
     return PaddedDecoder(policy, prompt_ids, prompt_mask)
@@ -45,7 +46,8 @@ class PackedDecoder:
     can_drop_rows = True
 
     def __init__(self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int):
-        self.policy, self.cache = policy, KeyValues(prompt_mask.sum(dim=1), num_new)
+        (prompt_mask,) = fetch(prompt_mask)
+        self.policy, self.cache = policy, KeyValues(prompt_mask.sum(dim=1), num_new, prompt_ids.device)
         found = []
         for start in range(0, len(prompt_ids), prompts_at_once):
             rows = slice(start, start + prompts_at_once)
@@ -66,7 +68,8 @@ class PaddedDecoder:
     can_drop_rows = False
 
     def __init__(self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor):
-        self.policy, self.mask, self.positions = policy, prompt_mask, position_ids_of(prompt_mask)
+        self.policy, self.mask = policy, prompt_mask.to(prompt_ids.device)
+        self.positions = position_ids_of(self.mask)
         self.cache: Any = None
         self._run(prompt_ids)
 

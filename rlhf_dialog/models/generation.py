@@ -4,8 +4,10 @@ B episodes, P prompt tokens (padded left), T response tokens (padded right), V v
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import torch
@@ -16,12 +18,17 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper, TopPL
 
 from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.data.dialogue import render_reply, render_target
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.decoding import Decoder, new_decoder
+from rlhf_dialog.models.host import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32, on_support
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, in_chunks
+from rlhf_dialog.models.precision import converted_once
+from rlhf_dialog.models.sheet import Sheet
+
+LOOK_EVERY = 8  # tokens, on a GPU
 
 
 @dataclass(frozen=True)
@@ -88,24 +95,30 @@ class StopRule:
         closing = closing_ids(tokenizer, separator)
         self.end_ids = sorted(i for i in ends | closing if i is not None)
         self.is_text = not closing
+        self._ends: dict[torch.device, Tensor] = {}  # the ids, on each device that asked
         self.tail = len(separator.encode()) + 4  # each token that is not special is at least one byte
         if self.is_text:
             self._check()
 
     def ended(self, ids: Tensor) -> Tensor:
-        """Whether the newest token of each row of `ids` (B, t) ends its response: bool (B,)."""
-        newest = torch.isin(ids[:, -1], torch.tensor(self.end_ids, device=ids.device, dtype=ids.dtype))
+        """Whether the newest token of each row of `ids` (B, t), on the host, ends its response: bool (B,)."""
+        newest = torch.isin(ids[:, -1], torch.tensor(self.end_ids, dtype=ids.dtype))
         if not self.is_text:
             return newest
-        return newest | torch.tensor(self._hold(ids[:, -self.tail :].tolist()), device=ids.device)
+        return newest | torch.tensor(self._hold(ids[:, -self.tail :].tolist()))
 
     def without_ends(self, logits: Tensor, ids: Tensor) -> Tensor:
         """`logits` (B, V), -inf for the tokens that would end responses which began with `ids` (B, t)."""
-        logits = logits.index_fill(1, torch.tensor(self.end_ids, device=logits.device), -torch.inf)
+        if logits.device not in self._ends:
+            self._ends[logits.device] = send(torch.tensor(self.end_ids, dtype=torch.long), logits.device)
+        logits = logits.index_fill(1, self._ends[logits.device], -torch.inf)
         if self.is_text:
-            for row, written in enumerate(ids[:, -self.tail :].tolist()):
-                held = self._hold([[*written, i] for i in self._candidates])
-                logits[row, [i for i, ends in zip(self._candidates, held, strict=True) if ends]] = -torch.inf
+            (tails,) = fetch(ids[:, -self.tail :])
+            held = [self._hold([[*row, i] for i in self._candidates]) for row in tails.tolist()]
+            places = [(row, i) for row, ends in enumerate(held) for i in compress(self._candidates, ends)]
+            found = torch.tensor(places, dtype=torch.long).view(-1, 2)
+            rows, tokens = send_all([found[:, 0], found[:, 1]], logits.device)
+            logits.index_put_((rows, tokens), logits.new_full((), -torch.inf))
         return logits
 
     @cached_property
@@ -141,6 +154,11 @@ class StopRule:
             )
 
 
+def random_numbers(rows: int, sampling: Sampling, device: torch.device) -> Tensor:
+    """What decides the tokens of `rows` responses (rows, T), in [0, 1), from torch's global random state."""
+    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device)
+
+
 @torch.no_grad()
 def respond(
     policy: Policy,
@@ -151,47 +169,55 @@ def respond(
     pad_id: int,
     rows_at_once: int = 128,
     prompts_at_once: int = 16,
+    look_every: int | None = None,
+    uniform: Tensor | None = None,
 ) -> Responses:
     """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
 
-    `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. Neither changes the sampled
-    tokens, because each token has its own random number.
+    `uniform` (B, T): the `random_numbers` of these responses, if they are not to be drawn now.
+
+    `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. After each `look_every` tokens
+    the host looks which responses have ended; by default after each on a CPU, and after 8 on a GPU, which it has to wait for.
+    None of them changes the sampled tokens, because each token has its own random number. The mask may lie on the host.
     """
-    uniform = torch.rand(len(prompt_ids), sampling.max_new_tokens, dtype=torch.float64, device=prompt_ids.device)
+    device = prompt_ids.device
+    uniform = random_numbers(len(prompt_ids), sampling, device) if uniform is None else uniform
+    look_every = look_every or (LOOK_EVERY if device.type == "cuda" else 1)
+    (prompt_mask,) = fetch(prompt_mask)
     written = []
     for start in range(0, len(prompt_ids), rows_at_once):
         rows = slice(start, start + rows_at_once)
-        with policy.autocast(prompt_ids):
+        with policy.autocast(prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
             decoder = new_decoder(policy, prompt_ids[rows], prompt_mask[rows], sampling.max_new_tokens, prompts_at_once)
-            written.append(_write(decoder, uniform[rows], sampling, stop, pad_id))
+            written.append(_write(decoder, uniform[rows], sampling, stop, pad_id, look_every))
     return _joined(written, pad_id)
 
 
-def _write(decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, pad_id: int) -> Responses:
+def _write(
+    decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, pad_id: int, look_every: int
+) -> Responses:
     """The responses of the decoder's rows; rows that have ended are dropped when they are at least half of all."""
-    batch, limit = uniform.shape
-    rows = torch.arange(batch, device=uniform.device)
-    alive = torch.ones_like(rows, dtype=torch.bool)
-    ids, mask = torch.full(uniform.shape, pad_id, device=rows.device), torch.zeros_like(uniform, dtype=torch.bool)
-    columns: dict[str, Tensor] = {}
+    limit, filters = uniform.shape[1], sampling.filters()
+    sheet = Sheet(uniform.shape, pad_id, uniform.device)
     for t in range(limit):
         logits = at_least_float32(decoder.policy.logits(decoder.features))
         if t < sampling.min_new_tokens:
-            logits = stop.without_ends(logits, ids[rows, :t])
-        scores = sampling.filters()(ids[rows, :t], logits / sampling.temperature)  # type: ignore[arg-type]
-        tokens = _draw(scores, None if sampling.greedy else uniform[rows, t])
-        ids[rows, t], mask[rows, t] = torch.where(alive, tokens, pad_id), alive
-        for name, x in _statistics(decoder, scores, tokens, sampling.filtered).items():
-            _put(columns, name, x[alive], (batch, limit), rows[alive], t)
-        alive = alive & ~stop.ended(ids[rows, : t + 1])
-        if not alive.any() or t + 1 == limit:
-            break
-        if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
-            decoder.keep_rows(alive)
-            rows, tokens, alive = rows[alive], tokens[alive], alive[alive]
+            logits = stop.without_ends(logits, sheet.ids[:, :t].index_select(0, sheet.rows))
+        scores = filters(sheet.ids, logits / sampling.temperature)  # type: ignore[arg-type]
+        tokens = _draw(scores, None if sampling.greedy else uniform[:, t])
+        sheet.put(t, {"ids": tokens} | _statistics(decoder, scores, tokens, sampling.filtered))
+        if sampling.filtered:
+            sheet.kept.append(scores.isfinite())
+        if (t + 1) % look_every == 0 or t + 1 == limit:
+            alive = sheet.look(stop.ended)
+            if t + 1 == limit or not alive.any():
+                break
+            if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
+                decoder.keep_rows(alive)
+                kept = sheet.keep_rows(alive)
+                tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
         decoder.step(tokens)
-    columns = {name: x[:, : t + 1] for name, x in (columns | {"ids": ids, "mask": mask}).items()}
-    return Responses(truncated=mask.new_zeros(batch).index_copy(0, rows, alive), **columns)
+    return Responses(**sheet.columns())
 
 
 def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool) -> dict[str, Tensor]:
@@ -204,50 +230,20 @@ def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool
     }
     if decoder.values is not None:
         found["values"] = decoder.values
-    if filtered:
-        found |= {"support": _kept(scores), "features": decoder.features}
-    return found
+    return found | ({"features": decoder.features} if filtered else {})
 
 
 def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:
     """One token id for each row of `scores` (b, V): (b,).
 
     It is the token at which the cumulative probability passes the random number `uniform` (b,) in [0, 1); with None, the most
-    likely token. Raises RunStopped when the maximum of a row is not finite.
+    likely token. Of a row that is not finite, any token.
     """
-    if not scores.amax(dim=-1).isfinite().all():  # a NaN is its row's maximum
-        raise RunStopped(
-            "the policy's predictions are not finite (NaN or inf), so no token can be sampled; its weights are not usable: "
-            "go back to an earlier checkpoint, with a lower learning rate"
-        )
     if uniform is None:
         return scores.argmax(dim=-1)
     cumulated = scores.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    return torch.searchsorted(cumulated, uniform.unsqueeze(1) * cumulated[:, -1:], right=True).squeeze(1)
-
-
-def _put(columns: dict[str, Tensor], name: str, x: Tensor, shape: tuple[int, int], rows: Tensor, t: int) -> None:
-    """Write `x` (n, ...) into column `t` of the rows; the column of supports is widened for a wider support."""
-    empty = -1 if name == "support" else 0
-    if name == "support":  # as wide as these rows need; those that have ended may keep more
-        x = x[:, : int((x >= 0).sum(dim=1).max())]
-    column = columns.get(name)
-    if column is None:
-        column = x.new_full((*shape, *x.shape[1:]), empty)
-    elif x.dim() > 1 and x.shape[1] > column.shape[2]:
-        column = pad(column, (0, x.shape[1] - column.shape[2]), value=empty)
-    columns[name] = column
-    if x.dim() == 1:
-        column[rows, t] = x
-    else:
-        column[rows, t, : x.shape[1]] = x
-
-
-def _kept(scores: Tensor) -> Tensor:
-    """Ids of the finite scores of each row, padded with -1: (b, K)."""
-    kept = scores.isfinite()
-    order = kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, : int(kept.sum(dim=-1).max())]
-    return torch.where(kept.gather(1, order), order, -1)
+    drawn = torch.searchsorted(cumulated, uniform.unsqueeze(1) * cumulated[:, -1:], right=True).squeeze(1)
+    return drawn.clamp_(max=scores.shape[1] - 1)
 
 
 def _joined(parts: list[Responses], pad_id: int) -> Responses:
@@ -278,11 +274,15 @@ def _padding(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Which episodes one forward pass sees, and which columns of their prompts and responses are not all padding."""
+    """Which episodes one forward pass sees, and which columns of their prompts and responses are not all padding.
+
+    `rows` are for tensors on the device, `host_rows` the same ones for tensors on the host.
+    """
 
     rows: Tensor
     prompt: slice
     response: slice
+    host_rows: Tensor
 
 
 @dataclass
@@ -311,20 +311,22 @@ def teacher_forced(
     `toward`: a reference and its features (B, T, .) on the same tokens; then `kl` is the exact KL divergence from it.
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
-    and position t of `values` is the value before that token. `policy` is a Policy, or a module that wraps one.
+    and position t of `values` is the value before that token. `policy` is a Policy, or a module that wraps one. The masks may
+    lie on the host; then the host does not wait for a GPU.
     """
     packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
-    reference = None if toward is None else (toward[0], toward[1][response_mask])
-    kept = None if support is None else support[response_mask]
+    reference = None if toward is None else (toward[0], packed.gather(toward[1]))
+    kept = None if support is None else packed.gather(support)
     found = policy(packed, temperature, kept, with_entropy, reference)
-    return TeacherForced(*(None if x is None else unpacked(x, response_mask) for x in found))  # type: ignore[arg-type]
+    return TeacherForced(*(None if x is None else packed.scatter(x) for x in found))  # type: ignore[arg-type]
 
 
 def teacher_forced_values(
     critic: Callable[..., Any], prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor
 ) -> Tensor:
-    """The values (B, T) of a separate critic, aligned as in `teacher_forced`."""
-    return unpacked(critic(pack(prompt_ids, prompt_mask, response_ids, response_mask)), response_mask)
+    """The values (B, T) of a separate critic, aligned as in `teacher_forced`; the masks may lie on the host."""
+    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
+    return packed.scatter(critic(packed))
 
 
 def unpacked(x: Tensor, response_mask: Tensor) -> Tensor:
@@ -348,10 +350,18 @@ def compare_unfiltered(
     return in_chunks(part, policy.positions_at_once, features, ref_features, support)
 
 
-def microbatches(prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int) -> Iterator[Microbatch]:
-    """Divide `rows` (N,) into microbatches of at most `size` episodes of similar length, without needless padding."""
+def microbatches(
+    prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int, device: torch.device | None = None
+) -> Iterator[Microbatch]:
+    """Divide `rows` (N,) into microbatches of at most `size` episodes of similar length, without needless padding.
+
+    Masks and rows may lie on the host; `Microbatch.rows` are put on `device`, by default that of the masks.
+    """
+    device = device or prompt_mask.device
+    prompt_mask, response_mask, rows = fetch(prompt_mask, response_mask, rows)
     lengths = prompt_mask[rows].sum(dim=1) + last_token(response_mask[rows]) + 1
-    for part in rows[lengths.argsort(stable=True)].split(size):
+    order = rows[lengths.argsort(stable=True)]
+    for part, sent in zip(order.split(size), send(order, device).split(size), strict=True):
         start = int(prompt_mask[part].any(dim=0).int().argmax())
         width = int(last_token(response_mask[part]).max()) + 1
-        yield Microbatch(part, slice(start, None), slice(0, width))
+        yield Microbatch(sent, slice(start, None), slice(0, width), part)

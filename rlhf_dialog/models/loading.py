@@ -7,7 +7,6 @@ import copy
 import logging
 import math
 import os
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.lora import add_adapters, check_peft, trained
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, packs
+from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
 
 logger = logging.getLogger(__name__)
@@ -247,6 +247,7 @@ def _load_critic(config: Config, tokenizer: PreTrainedTokenizerBase, options: di
 
 def load_models(config: Config, device: torch.device) -> Models:
     """Policy, critic, reference and tokenizer of a run on `device`. Raises UserError before anything is trained."""
+    set_float32_products(config, device)
     pickle, remote = config.allow_pickle_weights, config.trust_remote_code
     if config.use_lora:
         check_peft()  # before a large model is read
@@ -262,9 +263,13 @@ def load_models(config: Config, device: torch.device) -> Models:
     _compare_with_reference(tokenizer, config)
     ref_lm = _load_reference(config, lm, options)
     critic_lm = _load_critic(config, tokenizer, options)
-    amp: dict[str, Any] = {"use_amp": config.use_amp, "amp_dtype": amp_dtype(config, device)}
+    amp = autocast_of(config, device)
     policy, critic = build_trained(config, lm, amp, critic_lm)
     ref_policy: Policy = DisabledAdapter(lm, **amp) if ref_lm is None else Policy(ref_lm, **amp).requires_grad_(False)
+    if device.type == "cuda" and amp["use_amp"] and not (config.use_deepspeed or config.ref_ds_config):
+        narrow(lm, (amp["amp_dtype"],))  # LoRA's base, which each token is multiplied with
+        if ref_lm is not None:
+            narrow(ref_lm)
     return Models(
         policy.to(device).eval(), critic and critic.to(device).eval(), ref_policy.to(device).eval(), tokenizer
     )
@@ -306,21 +311,6 @@ def build_trained(
             recompute_layers(trunk)
     policy = Policy(lm, with_value_head=uses_critic and not separate, adapter=own[0], **amp)
     return policy, Critic(critic_lm, adapter=own[1], **amp) if separate else None
-
-
-def amp_dtype(config: Config, device: torch.device) -> torch.dtype:
-    """The dtype of `use_amp`. Raises UserError when this torch has no such autocast for the device."""
-    dtype = torch.float16 if config.amp_dtype == "fp16" else torch.bfloat16
-    if config.use_amp:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with torch.autocast(device.type, dtype):
-                works = torch.is_autocast_enabled(device.type)
-        if not works:
-            raise UserError(
-                f"amp_dtype: this torch does not support {config.amp_dtype} on {device.type}; use bf16, or use_amp: false"
-            )
-    return dtype
 
 
 def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -> None:

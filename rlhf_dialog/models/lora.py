@@ -19,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import FASTER, use_onednn
+from rlhf_dialog.models.logprobs import at_least_float32
 
 OF_ADAPTER = re.compile(r"\.lora_[A-Za-z_]+\.(\w+)(\.|$)")  # in the name of a parameter: the adapter that it belongs to
 
@@ -42,7 +43,7 @@ def add_adapters(
     lm.requires_grad_(False)
     onednn = any(type(module) in FASTER.values() for module in lm.modules())
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would leave its seed on every GPU
         for adapter in adapters:
             for transposed, some in by_layout.items():
                 config = LoraConfig(r=r, lora_alpha=alpha, target_modules=some, fan_in_fan_out=transposed)  # type: ignore[arg-type]
@@ -151,8 +152,12 @@ def _plain(name: str) -> str:
 
 @torch.no_grad()
 def merged_state(lm: nn.Module, adapter: str) -> dict[str, Tensor]:
-    """The weights of the model with W + B A * alpha / r in place of each W that has an adapter; the model is not changed."""
-    state = {_plain(name): x for name, x in lm.state_dict().items() if not OF_ADAPTER.search(name)}
+    """The weights of the model with W + B A * alpha / r in place of each W that has an adapter; the model is not changed.
+
+    Those that the base holds in 16 bits are float32 here.
+    """
+    base = {_plain(name): x for name, x in lm.state_dict().items() if not OF_ADAPTER.search(name)}
+    state = {name: at_least_float32(x) if x.is_floating_point() else x for name, x in base.items()}
     for name, layer in lm.named_modules():
         if hasattr(layer, "lora_A"):
             state[f"{name}.weight"] = (layer.base_layer.weight + layer.get_delta_weight(adapter)).cpu()

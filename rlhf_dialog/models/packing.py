@@ -3,10 +3,13 @@
 All linear layers, norms and embeddings see (1, N); only the attention, which we register with transformers, sees rows. This
 works for any transformers model that takes its attention from the library's registry.
 
+Which token lies where is decided on the host: the masks given to `pack` may lie there, while the ids are on a GPU. Then the host
+never waits for the GPU; masks on the GPU are fetched.
+
 B rows, N tokens of all rows, L tokens of the longest row, W columns of a cache, H heads, D width of a head.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from rlhf_dialog.models.host import fetch, send, send_all
 from rlhf_dialog.models.masks import last_token
 
 ROUND_TO = 64
@@ -29,8 +33,9 @@ class Packed:
     """Prompts and responses in one sequence; only tokens that a prediction needs.
 
     `ids`, `positions` (N,); `place` (N,) = row * width + position: where a token lies when the rows are padded to `width`;
-    `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row; `groups`: the rows whose
-    attention is computed together.
+    `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row; `at` (K,) their places
+    in the responses (B, T), whose shape is `shape`, as if those were one row; `groups`: the rows whose attention is computed
+    together.
     """
 
     ids: Tensor
@@ -40,7 +45,17 @@ class Packed:
     width: int
     keep: Tensor
     targets: Tensor
+    at: Tensor
+    shape: torch.Size
     groups: list["Rows"]
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The elements (K, ...) of `x` (B, T, ...) that belong to the targets."""
+        return x.flatten(0, 1).index_select(0, self.at)
+
+    def scatter(self, x: Tensor) -> Tensor:
+        """(B, T, ...): the elements of `x` (K, ...) where the targets are, 0 elsewhere."""
+        return x.new_zeros(self.shape.numel(), *x.shape[1:]).index_copy(0, self.at, x).unflatten(0, self.shape)
 
 
 @dataclass(frozen=True)
@@ -56,30 +71,40 @@ class Rows:
 
 def pack(prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor) -> Packed:
     """Prompts (B, P) and responses (B, T) without their padding; the last response token of a row predicts nothing."""
-    columns = torch.arange(response_ids.shape[1], device=response_ids.device)
+    prompt_mask, response_mask = fetch(prompt_mask, response_mask)
+    columns = torch.arange(response_mask.shape[1])
     fed = torch.cat([prompt_mask, columns < last_token(response_mask).unsqueeze(1)], dim=1)
     newest = fed.flatten().cumsum(0).view_as(fed) - 1  # of each column: the index of the last token fed so far
     before = newest[:, prompt_ids.shape[1] - 1 : -1]
-    ids = torch.cat([prompt_ids, response_ids], dim=1)
-    return _packed(ids, fed, before[response_mask], response_ids[response_mask])
+    at = response_mask.flatten().nonzero()[:, 0]
+    return _packed(torch.cat([prompt_ids, response_ids], dim=1), fed, before[response_mask], response_ids, at)
 
 
 def pack_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Packed:
     """Prompts (B, P) alone; `keep` is the last token of each, `targets` is empty."""
-    return _packed(prompt_ids, prompt_mask, prompt_mask.sum(dim=1).cumsum(dim=0) - 1, prompt_ids.new_empty(0))
+    (prompt_mask,) = fetch(prompt_mask)
+    nothing = torch.empty(0, dtype=torch.long)
+    return _packed(prompt_ids, prompt_mask, prompt_mask.sum(dim=1).cumsum(dim=0) - 1, prompt_ids[:, :0], nothing)
 
 
-def _packed(ids: Tensor, fed: Tensor, keep: Tensor, targets: Tensor) -> Packed:
-    positions, lengths = (fed.cumsum(dim=1) - 1)[fed], fed.sum(dim=1).tolist()
-    width, rows = max(lengths), fed.nonzero()[:, 0]
+def _packed(ids: Tensor, fed: Tensor, keep: Tensor, response_ids: Tensor, at: Tensor) -> Packed:
+    """From the ids on their device, and from what the host knows: the tokens to compute (B, L), `keep` and `at` (K,)."""
+    tokens, positions, lengths = fed.flatten().nonzero()[:, 0], (fed.cumsum(dim=1) - 1)[fed], fed.sum(dim=1).tolist()
+    width, rows = max(lengths), tokens // fed.shape[1]
     together = ROWS_TOGETHER if ids.device.type == "cpu" else len(lengths)
-    groups, start = [], 0
+    groups, places, start = [], [], 0
     for first in range(0, len(lengths), together):
         some = lengths[first : first + together]
-        tokens = slice(start, start + sum(some))
-        groups.append(Rows(first, len(some), max(some), tokens, (rows[tokens] - first) * max(some) + positions[tokens]))
-        start = tokens.stop
-    return Packed(ids[fed], positions, rows * width + positions, len(ids), width, keep, targets, groups)
+        part = slice(start, start + sum(some))
+        places.append((rows[part] - first) * max(some) + positions[part])
+        groups.append((first, len(some), max(some), part))
+        start = part.stop
+    plan = send_all([tokens, positions, rows * width + positions, keep, at, *places], ids.device)
+    tokens, positions, place, keep, at, *places = plan
+    targets = response_ids.flatten().index_select(0, at)
+    rows_of = [Rows(*group, where) for group, where in zip(groups, places, strict=True)]
+    shape, ids = response_ids.shape, ids.flatten().index_select(0, tokens)
+    return Packed(ids, positions, place, len(lengths), width, keep, targets, at, shape, rows_of)
 
 
 class KeyValues:
@@ -88,9 +113,20 @@ class KeyValues:
     `lengths` (B,) is the number of columns of each row that hold a token.
     """
 
-    def __init__(self, lengths: Tensor, num_new: int):
-        self.lengths, self.width = lengths, int(lengths.max()) + num_new
+    def __init__(self, lengths: Tensor, num_new: int, device: torch.device | None = None):
+        """`lengths` lies on the host; keys and values will be on `device`, by default there too."""
+        self.device = device or lengths.device
+        self._know(lengths)
+        self.width = self.longest + num_new
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def _know(self, lengths: Tensor) -> None:
+        self.on_host, self.longest = lengths, int(lengths.max())
+        self.lengths, self.rows = send(lengths, self.device), torch.arange(len(lengths), device=self.device)
+
+    def grow(self) -> None:
+        """A token was appended to each row."""
+        self.on_host, self.longest, self.lengths = self.on_host + 1, self.longest + 1, self.lengths + 1
 
     def begin(self, layer: int, first_row: int, keys: Tensor, values: Tensor) -> None:
         """Store keys and values (b, H, L, D) of the prompts of rows `first_row` to `first_row + b`."""
@@ -102,18 +138,18 @@ class KeyValues:
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write one token's keys and values (B, H, D) for each row; returns those of all columns up to the longest row's."""
-        rows = torch.arange(len(self.lengths), device=keys.device)
         for stored, new in zip(self.layers[layer], (keys, values), strict=True):
-            stored[rows, :, self.lengths] = new.to(stored.dtype)
-        end = int(self.lengths.max()) + 1
+            stored[self.rows, :, self.lengths] = new.to(stored.dtype)
+        end = self.longest + 1
         stored_keys, stored_values = self.layers[layer]
         return stored_keys[:, :, :end], stored_values[:, :, :end]
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
-        self.lengths = self.lengths[rows]
+        """Drop the rows where `rows` (B,), on the host, is False."""
+        self._know(self.on_host[rows])
+        kept = send(rows.nonzero()[:, 0], self.device)
         for layer, (keys, values) in self.layers.items():  # one at a time: never two whole caches
-            self.layers[layer] = keys[rows], values[rows]
+            self.layers[layer] = keys.index_select(0, kept), values.index_select(0, kept)
 
 
 @dataclass
@@ -146,22 +182,31 @@ def padded(x: Tensor, rows: Rows) -> Tensor:
 
 @dataclass
 class Decoding:
-    """Attention of one new token of each row to all tokens of its row."""
+    """Attention of one new token of each row to all tokens of its row; made for one step, for all layers."""
 
     cache: KeyValues
+    masks: dict[int | None, Tensor] = field(default_factory=dict)  # by window; they differ by layer in some models
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """query (1, H, B, D), keys and values with as many heads or fewer -> (1, B, H, D)."""
         keys, values = self.cache.append(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
-        columns = torch.arange(keys.shape[2], device=keys.device)
-        newest = self.cache.lengths.unsqueeze(1)
-        seen = columns <= newest if window is None else (columns <= newest) & (columns > newest - window)
         heads, rows, width = query.shape[1:]
         grouped = query[0].transpose(0, 1).reshape(rows, keys.shape[1], -1, width)  # heads that share keys side by side
         out = scaled_dot_product_attention(
-            grouped, keys.to(query.dtype), values.to(query.dtype), attn_mask=seen[:, None, None], scale=scale
+            grouped, keys.to(query.dtype), values.to(query.dtype), attn_mask=self._seen(window), scale=scale
         )
         return out.reshape(1, rows, heads, width)
+
+    def _seen(self, window: int | None) -> Tensor:
+        """Which columns each row sees: (B, 1, 1, L)."""
+        if window not in self.masks:
+            columns, newest = (
+                torch.arange(self.cache.longest + 1, device=self.cache.device),
+                self.cache.lengths.unsqueeze(1),
+            )
+            seen = columns <= newest if window is None else (columns <= newest) & (columns > newest - window)
+            self.masks[window] = seen[:, None, None]
+        return self.masks[window]
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:

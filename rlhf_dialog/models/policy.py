@@ -92,12 +92,16 @@ class Policy(nn.Module):
         return in_chunks(part, self.positions_at_once, features, targets, support, ref_features)
 
     def features(
-        self, packed: Packed, cache: KeyValues | None = None, first_row: int = 0
+        self, packed: Packed, cache: KeyValues | None = None, first_row: int = 0, padded: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The input of `logits` (K, .), and the values (K,); packed rows can store keys and values in a cache."""
-        index = packed.keep if packs(self.lm) else packed.place[packed.keep]
+        """The input of `logits` (K, .), and the values (K,); packed rows can store keys and values in a cache.
+
+        `padded`: compute rows with padding and the library's own attention, also where the model packs.
+        """
+        together = packs(self.lm) and not padded
+        index = packed.keep if together else packed.place[packed.keep]
         with self.autocast(packed.ids):
-            features, hidden = self._compute(lambda module: run_rows(module, packed, packs(self.lm), cache, first_row))
+            features, hidden = self._compute(lambda module: run_rows(module, packed, together, cache, first_row))
         return features.flatten(0, 1)[index], self.values(hidden.flatten(0, 1)[index])
 
     def next_features(self, tokens: Tensor, cache: KeyValues) -> tuple[Tensor, Tensor | None]:
@@ -106,7 +110,7 @@ class Policy(nn.Module):
             features, hidden = self._compute(
                 lambda module: run_packed(module, tokens, cache.lengths, Decoding(cache))[0]
             )
-        cache.lengths = cache.lengths + 1
+        cache.grow()
         return features[0], self.values(hidden[0])
 
     def _compute(self, output: Callable[[nn.Module], Tensor]) -> tuple[Tensor, Tensor]:
@@ -143,7 +147,7 @@ class Policy(nn.Module):
             return False
         ids = torch.arange(3, device=self.lm.device).unsqueeze(0)
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-        with torch.no_grad():
+        with torch.no_grad(), self.autocast(ids):
             hidden = self.lm.base_model(**inputs)[0]
             return torch.equal(self.lm.get_output_embeddings()(hidden), self.lm(**inputs).logits)
 

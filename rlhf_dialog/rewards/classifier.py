@@ -23,7 +23,7 @@ def class_logits(
     import torch
 
     batch_size = batch_size or (8 if model.device.type == "cpu" else 64)
-    bf16 = precision == "bf16" or (precision == "auto" and bf16_is_faster(model.device.type))
+    bf16 = uses_bf16(precision, model.device.type)
     logits = torch.zeros(len(inputs), model.config.num_labels)
     order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
     for start in range(0, len(order), batch_size):
@@ -32,6 +32,11 @@ def class_logits(
         with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             logits[rows] = model(**batch.to(model.device)).logits.float().cpu()
     return logits
+
+
+def uses_bf16(precision: str, device: str) -> bool:
+    """Whether a classifier of this `precision` computes in bfloat16 on a device of the type `device`."""
+    return precision == "bf16" or (precision == "auto" and bf16_is_faster(device))
 
 
 def _rounded(longest: dict[str, Any], tokenizer: Any) -> dict[str, int]:

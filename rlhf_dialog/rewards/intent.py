@@ -1,17 +1,18 @@
 """Intent: does a frozen classifier find the same act in the response as in the reference?"""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward, walk
-from rlhf_dialog.rewards.classifier import check_precision, class_logits
+from rlhf_dialog.rewards.classifier import check_precision, class_logits, uses_bf16
 from rlhf_dialog.rewards.needs import ACTS, acts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Own = TypeVar("Own", bound="Intent")
 INPUTS = ("pair", "concat")
 KEY = "reward_class.args.intent_model"
 CLASSIFIER = "act classifier"  # its name among the frozen models of a reward
@@ -127,6 +128,14 @@ class Intent(BaseReward):
             last_turn = ""
             cut = "only_second" if pair else "only_first"
         return self._join([last_turn], [response], truncation=cut, max_length=self.max_length)[0]
+
+    def to(self: Own, device: str) -> Own:
+        """Move the classifier; on a GPU that runs it in bf16, its linear layers keep the 16 bits that its checkpoint has."""
+        from rlhf_dialog.models.precision import narrow
+
+        if device.startswith("cuda") and uses_bf16(self.precision, "cuda"):
+            narrow(self.model)
+        return super().to(device)
 
     def frozen_models(self) -> dict[str, Any]:
         """The classifier."""

@@ -22,6 +22,7 @@ class Meteor(BaseReward):
     """
 
     needs = ("reference",)
+    divisible = True
 
     @classmethod
     def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
@@ -38,6 +39,23 @@ class Meteor(BaseReward):
     def name(self) -> str:
         """`meteor` with WordNet, `meteor_exact_stem` without."""
         return meteor_variant(self.wordnet)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The places where nltk found WordNet, instead of its reader, whose open files no other process can use."""
+        import nltk.data
+        from nltk.corpus import wordnet
+
+        own = {"wordnet": None, "places": list(nltk.data.path)} if self.wordnet is wordnet else {}
+        return vars(self) | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import nltk.data
+
+        places = state.pop("places", None)
+        vars(self).update(state)
+        if places is not None:
+            nltk.data.path[:] = places
+            self.wordnet = load_wordnet("require")
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number in [0, 1] for each dialogue. Raises UserError when one has no reference."""

@@ -13,6 +13,7 @@ from typing import Any
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
+from rlhf_dialog.rewards.processes import RewardProcesses, is_divisible
 from rlhf_dialog.rewards.timeout import Aside, stop_after
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class ScoringRules:
 
     skip_unscored: bool = False  # True: None, NaN and inf become NaN in Scores
     timeout_s: float | None = None  # for all parts together
+    processes: RewardProcesses | None = None  # that share the work of divisible rewards
 
 
 STOPPING = ScoringRules()
@@ -104,6 +106,13 @@ class Scorer:
     def score(self, dialogues: list[Dialogue]) -> Scores:
         """The scores of the dialogues, see `scored`."""
         return scored(self.reward, dialogues, self.rules)
+
+    def watch(self, scores: Scores, seconds: float) -> None:
+        """Give divisible rewards processes, if they need them: `scores` are of an iteration that took `seconds`."""
+        if self.rules.processes is not None:
+            parts = _parts_of(self.reward)
+            divisible = [name for name, part in parts.items() if any(map(is_divisible, walk(part.reward)))]
+            self.rules.processes.consider(sum(scores.parts[name].seconds for name in divisible), seconds)
 
     def less_penalty(self, totals: Any, truncated: Any) -> Any:
         """`totals` (N,) less the penalty where `truncated` (N,), as arrays or tensors: the score of rollouts and evaluations."""
@@ -191,11 +200,10 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
     """One number for each dialogue; NaN for a missing score if the rules allow it."""
     if reward.weighted_parts():
         return scored(reward, dialogues, rules).total
-    call = reward.score_available if rules.skip_unscored else reward
     with ExitStack() as stack, named(name, type(reward)):
         for one in walk(reward):
             stack.enter_context(one.at_work())
-        values = stop_after(rules.timeout_s, name, lambda: _as_list(call(dialogues)))
+        values = stop_after(rules.timeout_s, name, lambda: _called(reward, dialogues, rules))
     if not isinstance(values, (list, tuple)):
         raise RewardError(
             f"reward '{name}' returned {type(values).__name__}; it must return a list of one number per dialogue"
@@ -211,6 +219,15 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
                 f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
             )
     return [float(value) for value in values]
+
+
+def _called(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
+    if rules.processes is not None:
+        method = "score_available" if rules.skip_unscored else "__call__"
+        values = rules.processes.values(reward, method, dialogues, rules.timeout_s)
+        if values is not None:
+            return values
+    return _as_list((reward.score_available if rules.skip_unscored else reward)(dialogues))
 
 
 def _as_list(returned: Any) -> Any:

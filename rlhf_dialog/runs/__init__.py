@@ -27,6 +27,8 @@
   host (a container or a spot machine comes back under a new name) a thread renews a heartbeat in the file every 30 s;
   after ten silent minutes the folder is free, if the kernel's lock is free too. The heartbeat is a number in the file,
   because copying a folder changes the file's date.
+- **Every rank writes and reads the run folder at the start** (`shared_disk`), under the lock: without a shared disk the
+  first checkpoint would fail, after hours.
 - **A checkpoint is plain files**: a pointer that does not name an `iter_NNNNNN`, and links in place of files, are
   refused. `trainer.json` has size and SHA-256 of every other file, and a hash of itself (`verification`), because a
   flipped bit in a weight would otherwise go unnoticed. It is not a signature: who may write the file may write the hash.

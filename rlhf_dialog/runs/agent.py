@@ -20,7 +20,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed import launch, launchers
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
 from rlhf_dialog.distributed.random_states import seed_rank
@@ -41,7 +41,8 @@ from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.rescue import Rescue
-from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.runs.run import RunState, keep_precision
+from rlhf_dialog.runs.shared_disk import check_shared
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
 from rlhf_dialog.runs.wandb_tracker import WandbTracker, open_wandb, wants_wandb
@@ -105,11 +106,9 @@ class PPOAgent:
         """
         given = {"total_time_steps": total_time_steps, "use_wandb": use_wandb, "use_tensorboard": use_tensorboard}
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
-        self.world = launch.start(self.config)
-        self._find_out_whether_to_resume()
-        self.world.on_main(self._check_folder)
+        self._start()
         with self._failures_recorded(), contextlib.ExitStack() as stack:
-            trainer = self._load_and_lock(stack)
+            trainer = self.build(stack)
             with run_folder.disk_errors_told(self.run_folder):
                 state = self._begin(trainer)
                 metrics = self._loop(state)
@@ -123,9 +122,7 @@ class PPOAgent:
         Raises what `train` would raise.
         """
         start = time.perf_counter()
-        self.world = launch.start(self.config)
-        self._find_out_whether_to_resume()
-        self.world.on_main(self._check_folder)
+        self._start()
         check_placement(self.config, self.world.device)  # with the numbers of the run itself
         with contextlib.ExitStack() as stack:
             folder = self.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(self.run_folder)))
@@ -139,6 +136,14 @@ class PPOAgent:
                 small._seconds[stage] += metrics[f"time/{name}"]
         return {stage: small._seconds[stage] for stage in STAGES if stage in small._seconds}
 
+    def _start(self) -> None:
+        """Meet the other processes, and check what can be known of the run folder before anything is loaded."""
+        self.world = launch.start(self.config)
+        launchers.report(self.config.grace_seconds, self.world.is_main and not self._is_trial)
+        self._find_out_whether_to_resume()
+        self.world.on_main(self._check_folder)
+        check_shared(self.run_folder, self.world)
+
     @contextlib.contextmanager
     def _failures_recorded(self) -> Iterator[None]:
         """What a user's reward or another rank raises in the block leaves its traceback in `error.log`."""
@@ -149,17 +154,6 @@ class PPOAgent:
             if is_foreign and not self._is_trial:
                 self._leave_traceback(error)
             raise
-
-    def _load_and_lock(self, stack: contextlib.ExitStack) -> PPOTrainer:
-        """The trainer; the lock is in `stack`. wandb opens before the models are loaded, since its key may be wrong, and
-        writes to the folder, so the lock comes first then; else the models do, since they may be refused."""
-        prepared, early = self._prepare(), wants_wandb(self.config)
-        if early:
-            stack.enter_context(self._locked_folder())
-        trainer = self._load(*prepared)
-        if not early:
-            stack.enter_context(self._locked_folder())
-        return trainer
 
     @contextlib.contextmanager
     def _locked_folder(self) -> Iterator[None]:
@@ -329,9 +323,22 @@ class PPOAgent:
             )
         run_folder.check_source(self.weights_from, self.run_folder)
 
-    def build(self) -> PPOTrainer:
-        """The trainer with everything that a run needs, cheap checks first. Raises UserError as `train` does."""
-        return self._load(*self._prepare())
+    def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
+        """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
+
+        `train` passes `locks`, in which the lock of the run folder is: wandb opens before the models are loaded, since its key
+        may be wrong, and writes to the folder, so the lock comes first then; else the models do, since they may be refused.
+        """
+        self.world = launch.start(self.config)
+        if self.resume:
+            keep_precision(self.config, self.world, self.run_folder / "checkpoints", self.resume_from)
+        prepared, early = self._prepare(), wants_wandb(self.config)
+        if locks and early:
+            locks.enter_context(self._locked_folder())
+        trainer = self._load(*prepared)
+        if locks and not early:
+            locks.enter_context(self._locked_folder())
+        return trainer
 
     def _prepare(self) -> tuple[BaseReward, VecInfo, list[Dialogue]]:
         """The parts that are checked before any model is loaded."""
@@ -339,9 +346,7 @@ class PPOAgent:
         seed_rank(config.seed, self.world)
         batch_plan(config, self.world.size)
         check_placement(config, device)
-        forecast.report_forecast(
-            config, device, deepspeed_setting(config, self.world)
-        )  # before the reward loads its classifier
+        forecast.report_forecast(config, device, deepspeed_setting(config, self.world))  # before anything is loaded
         with self.world.fail_together():
             with self._timed("reward"):
                 reward = build_reward(config.reward_class.id, config.reward_class.args)

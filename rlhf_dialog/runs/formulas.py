@@ -65,6 +65,7 @@ CHANGES = (
 )
 REVISION = max(change.revision for change in CHANGES)
 OLD_MEANINGS: dict[str, Any] = {"kl_hold": False, "kl_coef_max": None, "kl_in": "reward"}
+PRECISION_OF_TODAY: dict[str, Any] = {"precision": "auto", "use_amp": None, "amp_dtype": "auto"}
 
 
 def changes_since(revision: int, config: Config) -> list[str]:
@@ -80,3 +81,16 @@ def old_meanings(config: Config, settings: Any) -> dict[str, Any]:
     then = OLD_MEANINGS | (settings if isinstance(settings, dict) else {})
     unset = [key for key in OLD_MEANINGS if key not in config.model_fields_set]
     return {key: then[key] for key in unset if getattr(config, key) != then[key]}
+
+
+def old_precision(config: Config, settings: Any) -> dict[str, Any]:
+    """The keys of the precision that a checkpoint's run has computed in, if the configuration asks for none: a run keeps it.
+
+    Before `precision` existed, a run without `use_amp` computed in strict float32 everywhere, as with `use_amp: false`.
+    """
+    if config.use_amp is not None or config.precision != "auto":
+        return {}
+    then = settings if isinstance(settings, dict) else {}
+    if "precision" not in then:
+        then = {"use_amp": False} | then
+    return {key: then[key] for key in PRECISION_OF_TODAY if key in then and then[key] != getattr(config, key)}

@@ -18,7 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
 from rlhf_dialog.rewards.base import BaseReward, models_inside
-from rlhf_dialog.runs.formulas import REVISION
+from rlhf_dialog.runs.formulas import PRECISION_OF_TODAY, REVISION
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
@@ -66,7 +66,7 @@ def essential(args: Any) -> Any:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings that change the numbers of a run, but may be changed at `--resume`."""
-    names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, "use_amp", "amp_dtype"]
+    names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, *PRECISION_OF_TODAY]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
         kept += ["total_time_steps", "max_iterations"]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.random_states import RandomStates, random_states, seed_rank
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.distributed.zero_checkpoint import (
     describe,
     forget_staging,
@@ -42,6 +44,23 @@ from rlhf_dialog.runs.verification import changed_versions, verify
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
+
+
+def keep_precision(config: Config, world: World, checkpoints: Path, resume_from: str | None) -> None:
+    """Let a run that is resumed compute in the precision in which it began, before its models are loaded.
+
+    What is wrong with the checkpoint is reported when it is loaded.
+    """
+
+    def settings_before() -> Any:
+        with suppress(UserError):
+            source = chosen_checkpoint(checkpoints, resume_from)
+            if source is not None:
+                return read_state(checkpoints, source)[1].get("settings", {})
+        return formulas.PRECISION_OF_TODAY
+
+    for key, value in formulas.old_precision(config, world.on_main(settings_before)).items():
+        setattr(config, key, value)
 
 
 class RunState:

@@ -13,7 +13,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.measure import judges_of, measure
-from rlhf_dialog.evaluation.replies import Replies, generate_replies
+from rlhf_dialog.evaluation.replies import Replies, generate_replies, joined
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.runs.tracking import Trackers
@@ -62,33 +62,47 @@ class Validation:
         return done or iteration % self.config.eval_interval == 0
 
     def run(self, trainer: PPOTrainer, trackers: Trackers | None) -> Metrics:
-        """Rank 0 measures while the others wait, so that the numbers are those of one process; all know the best iteration.
+        """The ranks share the prompts out; rank 0 measures all replies, so that the numbers are those of one process, and a paid
+        reward is asked once. All know the best iteration.
 
-        Every rank calls it; `trackers` are those of rank 0. Returns what `measure` returns, and raises as it does.
+        Every rank calls it; `trackers` are those of rank 0. Returns what `measure` returns, and `time/eval`. Raises RewardError
+        when the reward fails.
         """
+        start, world = time.perf_counter(), trainer.world
         paused = trackers.paused() if trackers else nullcontext()
-        with trainer.world.fail_together(), trainer.placement.rollout(), paused:
-            measured = self.measure(trainer) if trainer.world.is_main else {}
-        metrics, best = trainer.world.broadcast((measured, self.state_dict()))
+        with random_states_kept(), paused:
+            seed_everything(self.config.seed)
+            with world.fail_together(), trainer.placement.rollout():
+                own = self._own_replies(trainer)
+            replies = joined(world.gather(own))
+            with world.fail_together(), trainer.placement.judging():
+                measured = self.measure(replies, trainer.iteration) if world.is_main else {}
+        measured["time/eval"] = time.perf_counter() - start
+        metrics, best = world.broadcast((measured, self.state_dict()))
         self.load_state_dict(best)
         return metrics
 
-    def measure(self, trainer: PPOTrainer) -> Metrics:
-        """`eval/<metric>` of the current policy, and `time/eval`. Raises RewardError when the reward fails."""
-        start = time.perf_counter()
-        with random_states_kept():
-            seed_everything(self.config.seed)
-            replies = generate_replies(
-                trainer.speaker,
-                self.prompts,
-                trainer.speaker.sampling,
-                self.config.seed,
-                min(BATCH_SIZE, trainer.plan.num_responses),
-                f"evaluation of iteration {trainer.iteration}",
-            )
-            found = measure(replies, replace(self.judges, iteration=trainer.iteration)).points()
-        self._compare(found.get(self.config.eval_metric, math.nan), trainer.iteration)
-        return {f"eval/{name}": value for name, value in found.items()} | {"time/eval": time.perf_counter() - start}
+    def _own_replies(self, trainer: PPOTrainer) -> Replies:
+        """This rank's part of the replies; the random numbers of a prompt do not depend on the number of ranks."""
+        mine = trainer.world.share(range(len(self.prompts)))
+        return generate_replies(
+            trainer.speaker,
+            self.prompts,
+            trainer.speaker.sampling,
+            self.config.seed,
+            min(BATCH_SIZE, trainer.plan.num_responses),
+            f"evaluation of iteration {trainer.iteration}",
+            range(mine[0], mine[-1] + 1) if mine else range(0),
+        )
+
+    def measure(self, replies: Replies, iteration: int) -> Metrics:
+        """`eval/<metric>` of the replies of the policy after `iteration`, which is the best so far if its value is the highest.
+
+        Raises RewardError when the reward fails.
+        """
+        found = measure(replies, replace(self.judges, iteration=iteration)).points()
+        self._compare(found.get(self.config.eval_metric, math.nan), iteration)
+        return {f"eval/{name}": value for name, value in found.items()}
 
     def _compare(self, value: float, iteration: int) -> None:
         if not math.isnan(value) and (self.best is None or value > self.best.value):

@@ -12,6 +12,8 @@
 - **Every run checks itself** (`checks`): the ratio is 1 on the first minibatch of every iteration, and the KL of a
   fresh run that starts from its reference is 0. Otherwise the run stops with exit code 3. The ratio check found a bug
   of ours the first time it ran. It uses the first minibatch whose log-probabilities are finite.
+- **In 16 bits the yardstick is measured** (`noise`): in each process of a run once, on its first rollout, because it
+  depends on model and device. It is not part of a checkpoint and changes no number.
 - **An optimizer step without finite numbers is not made** (`PPOUpdate.optimizer_step`): no optimizer moves, the log
   names the prompts, the means leave the step out. `max_skipped_steps` in a row, also across iterations and a resume,
   stop the run. NaN in the weights stops it at once: when no token can be drawn, or before the update.
@@ -25,6 +27,9 @@
 - **Nothing is computed twice**: old log-probabilities, entropies and values are those of the sampling. The reference,
   and a separate critic, read each response once. What top-k hides (`objective/kl_full`) comes from stored hidden
   states.
+- **The host waits for a GPU once a minibatch**, when it reads the statistics of all microbatches and the gradient norms
+  together (`iteration_metrics.read`), and about twenty times in the rest of an iteration. Microbatches are planned from copies
+  of the masks (`Rollout.masks_on_host`), and the clock reads its events at the end. A pretended GPU in the tests counts.
 - **Every rank makes the same microbatches** (`minibatches`). The responses are dealt out to the minibatches one by
   one over all ranks. A rank with fewer rows adds a `blank` episode, whose loss and gradient are 0. Each rank permutes
   its own rows.

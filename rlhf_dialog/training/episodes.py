@@ -14,6 +14,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, answer, opened
 from rlhf_dialog.models.chat_agent import Speaker, num_positions
 from rlhf_dialog.models.generation import Responses, as_wide
+from rlhf_dialog.models.host import fetch, send, send_all
 
 
 @dataclass
@@ -48,8 +49,8 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
     """
     opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
     dialogues = [opened(environment, seed) for environment, seed in opening]
-    prompt_ids, prompt_mask = inputs = speaker.encode([d.prompt_turns for d in dialogues])
-    prompts = [ids[mask].tolist() for ids, mask in zip(prompt_ids, prompt_mask, strict=True)]
+    prompts = [speaker.encoder.encode_prompt(d.prompt_turns) for d in dialogues]
+    prompt_ids, prompt_mask = inputs = speaker.batch(prompts)
     behind: list[list[int]] = [[] for _ in dialogues]
     rounds, paid, live = [], [], list(range(len(dialogues)))
     while live:
@@ -69,7 +70,7 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
                 live.append(row)
         inputs = speaker.batch([prompts[row] + behind[row] for row in live])
     responses = _joined(rounds, behind, speaker.encoder.pad_id)
-    responses.truncated = torch.tensor([d.truncated for d in dialogues], device=prompt_ids.device)
+    responses.truncated = send(torch.tensor([d.truncated for d in dialogues]), prompt_ids.device)
     return Episodes(dialogues, prompt_ids, prompt_mask, responses, _on_tokens(paid, responses))
 
 
@@ -85,17 +86,19 @@ def _on_tokens(paid: list[tuple[int, int, float]], responses: Responses) -> Tens
         return None
     rows, columns, rewards = zip(*paid, strict=True)
     found = responses.logprobs.new_zeros(responses.mask.shape)
-    found[list(rows), list(columns)] = found.new_tensor(rewards)
-    return found
+    at = send_all([torch.tensor(rows), torch.tensor(columns)], found.device)
+    return found.index_put_(tuple(at), send(torch.tensor(rewards, dtype=found.dtype), found.device))
 
 
 def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Responses:
     """The replies of each episode in one row, with the user's turns between them."""
     if len(rounds) == 1:
         return rounds[0].responses
-    masks = [one.responses.mask for one in rounds]
-    device, shape = masks[0].device, (len(behind), max(map(len, behind)))
-    rows, columns = (torch.cat(x) for x in zip(*(_places(one) for one in rounds), strict=True))
+    device, shape = rounds[0].responses.ids.device, (len(behind), max(map(len, behind)))
+    masks = fetch(*(one.responses.mask for one in rounds))
+    places = [_places(one, mask) for one, mask in zip(rounds, masks, strict=True)]
+    rows, columns = send_all([torch.cat(x) for x in zip(*places, strict=True)], device)
+    written = [send(mask.flatten().nonzero()[:, 0], device) for mask in masks]
     found: dict[str, Tensor | None] = {}
     for name in (field.name for field in fields(Responses) if field.name not in ("ids", "mask", "truncated")):
         of_rounds = [getattr(one.responses, name) for one in rounds]
@@ -103,15 +106,15 @@ def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Respo
             found[name] = None
             continue
         empty = -1 if name == "support" else 0
-        x = torch.cat(as_wide([x[mask] for x, mask in zip(of_rounds, masks, strict=True)], empty))
+        tokens = [x.flatten(0, 1).index_select(0, at) for x, at in zip(of_rounds, written, strict=True)]
+        x = torch.cat(as_wide(tokens, empty))
         found[name] = x.new_full((*shape, *x.shape[1:]), empty).index_put_((rows, columns), x)
-    ids = torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in behind], device=device)
+    ids = send(torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in behind]), device)
     mask = torch.zeros(shape, dtype=torch.bool, device=device).index_put_((rows, columns), torch.ones_like(rows).bool())
     return Responses(ids, mask, mask.new_zeros(shape[0]), **found)  # type: ignore[arg-type]
 
 
-def _places(one: _Round) -> tuple[Tensor, Tensor]:
-    """Rows and columns, each (n,), of the n tokens of a round within the joined responses."""
-    mask = one.responses.mask
-    rows, starts = (torch.tensor(x, device=mask.device).unsqueeze(1) for x in (one.rows, one.starts))
+def _places(one: _Round, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns, each (n,), of the n tokens of a round, whose mask is on the host, within the joined responses."""
+    rows, starts = (torch.tensor(x).unsqueeze(1) for x in (one.rows, one.starts))
     return rows.expand_as(mask)[mask], (starts + mask.cumsum(dim=1) - 1)[mask]

@@ -2,6 +2,11 @@
 
 import math
 import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
@@ -14,18 +19,31 @@ from rlhf_dialog.training.rollout import Rollout
 Metrics = dict[str, float]
 
 
+def read(*records: dict[str, Tensor]) -> list[Metrics]:
+    """The numbers of records of scalars, for which the host waits once; they are as exact as those of `item`."""
+    stacked = [torch.stack([x.detach() for x in record.values()]) for record in records if record]
+    numbers = iter(torch.cat(stacked).tolist() if stacked else [])
+    return [{name: next(numbers) for name in record} for record in records]
+
+
 def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     """Scores, entropy, lengths, and the parts of the reward: means over all episodes or all tokens. Times are this rank's own."""
     total = world.sum
     parts = rollout.reward_scores.parts
     paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
     dropped, tokens, episodes, *paid = world.sum_of([rollout.num_dropped, rollout.num_tokens, len(rollout), *paid])
+    means = {
+        "score": mean(rollout.scores, total),
+        "entropy": masked_mean(rollout.entropy, rollout.response_mask, total),
+        "truncated": mean(rollout.truncated.float(), total),
+    }
+    (found,) = read(means)
     metrics: Metrics = {
-        "objective/score": mean(rollout.scores, total).item(),
-        "objective/entropy": masked_mean(rollout.entropy, rollout.response_mask, total).item(),
+        "objective/score": found["score"],
+        "objective/entropy": found["entropy"],
         "response/unscored": int(dropped),
         "response/length": tokens / episodes,
-        "response/truncated": mean(rollout.truncated.float(), total).item(),
+        "response/truncated": found["truncated"],
         **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
     for (name, part), raw, weighted in zip(parts.items(), paid[::2], paid[1::2], strict=True):
@@ -40,17 +58,24 @@ def filter_metrics(rollout: Rollout, world: World) -> Metrics:
     if rollout.kl_full is None or rollout.ref_support_mass is None:
         return {}
     found = {"objective/kl_full": rollout.kl_full, "objective/ref_support_mass": rollout.ref_support_mass}
-    return {name: masked_mean(x, rollout.response_mask, world.sum).item() for name, x in found.items()}
+    return read({name: masked_mean(x, rollout.response_mask, world.sum) for name, x in found.items()})[0]
 
 
 def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metrics:
-    """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank.
+    """The numbers that the vec-info class returns; with several ranks their mean, weighted by the episodes of each rank, but for
+    those of `VecInfo.of_all`.
 
     Raises UserError with the line that failed when the class raises on any rank.
     """
     with world.fail_together():
-        found = _asked(vec_info, rollout) if len(rollout) else {}
-    return _mean_over_ranks(found, len(rollout), world)
+        found = _asked(vec_info, vec_info, rollout) if len(rollout) else {}
+    found = _mean_over_ranks(found, len(rollout), world)
+    of_all = getattr(vec_info, "of_all", None)
+    if world.size == 1 or of_all is None:
+        return found
+    responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
+    with world.fail_together():
+        return found | {name: value for name, value in _asked(vec_info, of_all, responses).items() if name in found}
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:
@@ -73,9 +98,9 @@ def _mean_over_ranks(found: Metrics, episodes: int, world: World) -> Metrics:
     return {name: sum(value * n for value, n in some) / sum(n for _, n in some) for name, some in pairs.items()}
 
 
-def _asked(vec_info: VecInfo, rollout: Rollout) -> Metrics:
+def _asked(vec_info: VecInfo, method: Callable[[Any], Metrics], what: Any) -> Metrics:
     try:
-        return vec_info(rollout)
+        return method(what)
     except SignalExit:
         raise
     except USER_CODE_RAISES as error:

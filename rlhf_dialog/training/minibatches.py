@@ -31,7 +31,8 @@ def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[
 
 
 def microbatches_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[tuple[Rollout, Microbatch]]:
-    """The microbatches of the rows, filled up with blank ones to the number on the rank with the most rows (`num_rows`)."""
+    """The microbatches of the rows, which are on the host, filled up with blank ones to the number of the rank with the most
+    rows (`num_rows`)."""
     microbatches = [(rollout, own) for own in _microbatches(rollout, rows, size)]
     missing = math.ceil(num_rows / size) - len(microbatches)
     if missing > 0:
@@ -40,15 +41,14 @@ def microbatches_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) ->
 
 
 def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
-    return list(microbatches(rollout.prompt_mask, rollout.response_mask, rows, size)) if len(rows) else []
+    return list(microbatches(*rollout.masks_on_host, rows, size, rollout.response_ids.device)) if len(rows) else []
 
 
 def blank_microbatch(rollout: Rollout) -> tuple[Rollout, Microbatch]:
     """A microbatch of one blank episode, which adds nothing to any loss or statistic."""
-    episode = blank(rollout)
-    return episode, Microbatch(
-        torch.zeros(1, dtype=torch.long, device=episode.response_ids.device), slice(0, 1), slice(0, 1)
-    )
+    episode, row = blank(rollout), torch.zeros(1, dtype=torch.long)
+    episode.masks_on_host = torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.bool)
+    return episode, Microbatch(torch.zeros_like(row, device=rollout.response_ids.device), slice(0, 1), slice(0, 1), row)
 
 
 def blank(rollout: Rollout) -> Rollout:

@@ -313,8 +313,9 @@ class ValueNormalizer:
     def update(self, returns: Tensor, mask: Tensor, total: Total = alone) -> None:
         """Take in the returns (B, T) of one rollout."""
         step, returns = 1 - self.beta, returns.double()
-        self.mean_sum = self.beta * self.mean_sum + step * masked_mean(returns, mask, total).item()
-        self.square_sum = self.beta * self.square_sum + step * masked_mean(returns**2, mask, total).item()
+        mean, square = torch.stack([masked_mean(x, mask, total) for x in (returns, returns**2)]).tolist()
+        self.mean_sum = self.beta * self.mean_sum + step * mean
+        self.square_sum = self.beta * self.square_sum + step * square
         self.weight = self.beta * self.weight + step
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.generation import compare_unfiltered, microbatches, unpacked
+from rlhf_dialog.models.generation import compare_unfiltered, microbatches
+from rlhf_dialog.models.host import fetch, send
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
@@ -56,7 +58,12 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        return int(self.response_mask.sum())
+        return int(self.masks_on_host[1].sum())
+
+    @cached_property
+    def masks_on_host(self) -> tuple[Tensor, Tensor]:
+        """Prompt mask (B, P) and response mask (B, T) on the CPU, where microbatches are planned; copied once."""
+        return on_host(self.prompt_mask, self.response_mask)
 
     def of(self, rows: list[int]) -> "Rollout":
         """The rollout reduced to these episodes; only `num_generated` and `num_dropped` still count the others."""
@@ -72,6 +79,12 @@ class Rollout:
             num_dropped=self.num_dropped + len(self) - len(rows),
             **tensors,
         )
+
+
+def on_host(prompt_mask: Tensor, response_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The masks on the CPU, after one wait for the device."""
+    first, second = fetch(prompt_mask, response_mask)
+    return first, second
 
 
 def without_unscored(rollout: Rollout, group_size: int) -> Rollout:
@@ -112,15 +125,15 @@ def collect(
         responses = episodes.responses
         scoring = scorer.begin(episodes.dialogues)
         with clock.measured("reference"):
-            tensors = _teacher_forced(
-                models, episodes, speaker.sampling.temperature, speaker.microbatch_size, keep_features
-            )
+            masks = on_host(episodes.prompt_mask, responses.mask)
+            sizes = (speaker.sampling.temperature, speaker.microbatch_size)
+            tensors = _teacher_forced(models, episodes, masks, *sizes, keep_features)
     with clock.measured("reward"):
         reward_scores = scoring()
-        totals = torch.tensor(reward_scores.total, device=responses.ids.device)
-        scores = scorer.less_penalty(totals, responses.truncated)
-    _check_scores(scores, reward_scores, scorer)
-    return Rollout(
+        is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
+        scores = scorer.less_penalty(torch.tensor(reward_scores.total), is_truncated)
+        _check_scores(scores, reward_scores, scorer)
+    rollout = Rollout(
         dialogues=episodes.dialogues,
         prompt_ids=episodes.prompt_ids,
         prompt_mask=episodes.prompt_mask,
@@ -129,14 +142,16 @@ def collect(
         support=responses.support,
         truncated=responses.truncated,
         reward_scores=reward_scores,
-        scores=scores,
+        scores=send(scores, responses.ids.device),
         turn_rewards=episodes.turn_rewards,
         logprobs=responses.logprobs,
         entropy=responses.entropy,
         seconds=dict(clock.seconds),
-        num_generated=int(responses.mask.sum()),
+        num_generated=int(masks[1].sum()),
         **tensors,
     )
+    rollout.masks_on_host = masks
+    return rollout
 
 
 def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None:
@@ -150,16 +165,25 @@ def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None
 
 @torch.no_grad()
 def _teacher_forced(
-    models: Models, episodes: Episodes, temperature: float, size: int, keep_features: bool = False
+    models: Models,
+    episodes: Episodes,
+    masks: tuple[Tensor, Tensor],
+    temperature: float,
+    size: int,
+    keep_features: bool = False,
 ) -> dict[str, Any]:
-    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T), and `ref_features` (B, T, .); the last 3 may be None."""
-    prompt_ids, prompt_mask, responses = episodes.prompt_ids, episodes.prompt_mask, episodes.responses
+    """`values, ref_logprobs, kl_full, ref_support_mass`, each (B, T), and `ref_features` (B, T, .); the last 3 may be None.
+
+    `masks` are the masks of prompts and responses on the host, as in `Rollout.masks_on_host`.
+    """
+    prompt_ids, responses, (prompt_mask, response_mask) = episodes.prompt_ids, episodes.responses, masks
     columns: dict[str, Tensor] = {}
-    everyone = torch.arange(len(prompt_ids), device=prompt_ids.device)
-    for part in microbatches(prompt_mask, responses.mask, everyone, size):
-        at, mask = (part.rows, part.response), responses.mask[part.rows, part.response]
-        packed = pack(prompt_ids[part.rows, part.prompt], prompt_mask[part.rows, part.prompt], responses.ids[at], mask)
-        support = None if responses.support is None else responses.support[at][mask]
+    device = prompt_ids.device
+    for part in microbatches(prompt_mask, response_mask, torch.arange(len(prompt_ids)), size, device):
+        at, prompt_at = (part.rows, part.response), (part.rows, part.prompt)
+        masks_at = prompt_mask[part.host_rows, part.prompt], response_mask[part.host_rows, part.response]
+        packed = pack(prompt_ids[prompt_at], masks_at[0], responses.ids[at], masks_at[1])
+        support = None if responses.support is None else packed.gather(responses.support[at])
         features, _ = models.ref_policy.features(packed)
         found = {"ref_logprobs": models.ref_policy.predict(features, packed.targets, temperature, support, False)[0]}
         if keep_features:
@@ -167,9 +191,9 @@ def _teacher_forced(
         if models.critic is not None:
             found["values"] = models.critic(packed)
         if support is not None and responses.features is not None:
-            inputs = (models.policy, responses.features[at][mask], models.ref_policy, features)
+            inputs = (models.policy, packed.gather(responses.features[at]), models.ref_policy, features)
             found["kl_full"], found["ref_support_mass"] = compare_unfiltered(*inputs, temperature, support)
         for name, x in found.items():
-            columns.setdefault(name, x.new_zeros(*responses.mask.shape, *x.shape[1:]))[at] = unpacked(x, mask)
+            columns.setdefault(name, x.new_zeros(*response_mask.shape, *x.shape[1:]))[at] = packed.scatter(x)
     columns.setdefault("values", torch.zeros_like(responses.logprobs) if responses.values is None else responses.values)
     return {"kl_full": None, "ref_support_mass": None, "ref_features": None} | columns

@@ -23,11 +23,12 @@ from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.masks import masked_mean
+from rlhf_dialog.models.masks import masked, masked_mean
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start
+from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start, check_start_in_16_bit
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
@@ -36,6 +37,7 @@ from rlhf_dialog.training.iteration_metrics import (
     rollout_metrics,
     vec_info_metrics,
 )
+from rlhf_dialog.training.noise import differences, noise_of
 from rlhf_dialog.training.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.training.update import PPOUpdate
 
@@ -71,7 +73,8 @@ class PPOTrainer:
             config.per_device_rollout_size,
             config.per_device_microbatch_size,
         )
-        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
+        processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
+        rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.sampler = PromptSampler(len(prompts), config.seed)
         self.kl = self._new_kl_controller()
@@ -89,6 +92,11 @@ class PPOTrainer:
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return whole_optimizers(self.engines)
 
+    @property
+    def _busy_threads(self) -> int:
+        """The threads of this process that compute during a rollout; for a GPU, the one that gives it work."""
+        return torch.get_num_threads() if self.models.policy.lm.device.type == "cpu" else 1
+
     def step(self) -> Metrics:
         """One iteration: collect a rollout, turn scores into advantages, update, adapt the KL coefficient.
 
@@ -100,7 +108,7 @@ class PPOTrainer:
         rollout = self.rollout = self._collect(self._next_prompts())
         kl = masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
-            check_start(kl, self.placement.reduced_precision, self.config.temperature)
+            self._check_start(rollout, kl)
         kl_coef = self.kl.kl_coef
         of_advantages = self._set_advantages(rollout, kl_coef)
         self._set_targets(rollout)
@@ -111,9 +119,13 @@ class PPOTrainer:
         self.iteration += 1
         self.time_steps += generated
         self.episodes += episodes
+        losses |= {
+            f"time/{name}": seconds for name, seconds in self.clock.seconds.items()
+        }  # which waits for the device
         seconds = time.perf_counter() - start
         losses["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
         losses["FPS"] = generated / seconds
+        self.scorer.watch(rollout.reward_scores, seconds)
         self._watch_kl(kl)
         return self._metrics(rollout, losses, kl, kl_coef)
 
@@ -152,7 +164,11 @@ class PPOTrainer:
         with self.world.fail_together(), self.placement.rollout():
             rollout = self._collect_own(prompts)
             rollout = without_unscored(rollout, self.config.num_responses_per_prompt if in_groups else 1)
+            is_measured = self.update.noise is not None or not self.placement.reduced_precision
+            rounding = None if is_measured else differences(self.models.ref_policy, rollout, self.config.temperature)
             collected = time.perf_counter()
+        if rounding is not None:
+            self.update.noise = noise_of(rounding, self.world, self.config.temperature)
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected
         left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
@@ -162,6 +178,17 @@ class PPOTrainer:
                 f"'{self.scorer.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {KEPT_CHECKPOINT}"
             )
         return rollout
+
+    def _check_start(self, rollout: Rollout, kl: float) -> None:
+        """Raise RunStopped unless the policy computes as its reference does, from which it starts."""
+        noise = self.update.noise
+        if noise is None:
+            check_start(kl, self.config.temperature)
+            return
+        size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
+        largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
+        mean = masked_mean(size, rollout.response_mask, self.world.sum).item()
+        check_start_in_16_bit(largest, mean, noise)
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
         environments = [SingleTurn(prompt) for prompt in prompts]
@@ -264,7 +291,6 @@ class PPOTrainer:
             "objective/kl_coef": kl_coef,
             **losses,
             **rollout_metrics(rollout, self.world),
-            **{f"time/{name}": seconds for name, seconds in self.clock.seconds.items()},
         }
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl
@@ -296,6 +322,7 @@ class PPOTrainer:
             "iteration": self.iteration,
             "time_steps": self.time_steps,
             "episodes": self.episodes,
+            "precision": self.placement.precision,
             "skipped_in_a_row": self.update.skipped_in_a_row,
             "first_support_mass": self.first_support_mass,
             "sampler": self.sampler.state_dict(),
@@ -310,6 +337,11 @@ class PPOTrainer:
         if (state["value_normalizer"] is None) != (self.value_norm is None):
             raise UserError(
                 "use_valuenorm: the checkpoint was saved with the other setting; resume with the setting of the checkpoint"
+            )
+        if (before := state.get("precision", self.placement.precision)) != self.placement.precision:
+            logger.warning(
+                "the run has computed in %s and goes on in %s: its numbers differ from here on; to keep them, set precision: %s",
+                *(before, self.placement.precision, before),
             )
         self.iteration, self.time_steps, self.episodes = state["iteration"], state["time_steps"], state["episodes"]
         self.first_support_mass = state["first_support_mass"]

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,13 +15,15 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import all_finite, check_ratio, report_skipped
+from rlhf_dialog.training.checks import all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.iteration_metrics import Metrics
+from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes
+from rlhf_dialog.training.noise import Noise
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
+NORMS = {"policy": "ppo/grad_norm", "critic": "ppo/critic_grad_norm"}
 
 
 class PPOUpdate:
@@ -35,6 +38,7 @@ class PPOUpdate:
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
+        self.noise: Noise | None = None  # of 16-bit arithmetic, once it is measured
 
     def __call__(self, rollout: Rollout, iteration: int, lr_scale: float, kl_coef: float, clock: Clock) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
@@ -55,8 +59,7 @@ class PPOUpdate:
         steps: list[Metrics] = []
         good: list[Metrics] = []
         for _ in range(self.config.ppo_epoch):
-            order = torch.randperm(len(rollout)).to(rollout.response_ids.device)
-            for rows in order.split(sizes):
+            for rows in torch.randperm(len(rollout)).split(sizes):
                 step = self.optimizer_step(rollout, rows, is_first=not good, num_tokens=num_tokens)
                 steps.append(step)
                 if all_finite(step):
@@ -87,25 +90,25 @@ class PPOUpdate:
     ) -> Metrics:
         """Make the step of one minibatch; the gradient does not depend on the sizes of the microbatches or on their ranks.
 
-        `num_tokens`, a scalar, divides the sums over tokens; by default the number of tokens in the minibatch.
+        `rows` (N,) is on the host. `num_tokens`, a scalar, divides the sums over tokens; by default the number of tokens in the
+        minibatch. The host waits for the device once, for the statistics of all microbatches and the norms together.
 
         The step is skipped when one of the returned statistics is not finite. A skipped step counts for `max_skipped_steps`,
         unless only the scale of fp16's losses was too large, as it is at the start. Raises RunStopped when `max_skipped_steps`
         were skipped in a row, and, on the first minibatch of a rollout, when the ratio is not 1.
         """
         if num_tokens is None:
-            num_tokens = self.world.sum(rollout.response_mask[rows].sum())
-        totals, suspects = self._add_gradients(rollout, rows, num_tokens, is_first)
-        losses_are_finite = all_finite(totals)
+            num_tokens = self.world.sum(rollout.response_mask[rows.to(rollout.response_mask.device)].sum())
+        parts, statistics = self._add_gradients(rollout, rows, num_tokens, is_first)
         with self.clock.measured("optimizer"):
-            totals |= {f"ppo/{name}": norm for name, norm in self._clip_gradients().items()}
+            *found, norms = read(*statistics, self._gradient_norms())
+            if is_first:
+                self._check_ratios(found)
+            totals = self._totals(found)
+            losses_are_finite = all_finite(totals)
+            totals |= norms
             is_made = all_finite(totals)
-            for engine in self.engines.values():
-                if is_made:
-                    engine.step()
-                else:
-                    engine.lower_scale()
-            self._drop_gradients()
+            self._move(is_made, norms)
         lowered = [engine.lowered for engine in self.engines.values() if engine.lowered and losses_are_finite]
         self.overflows += bool(lowered)
         if is_made:
@@ -113,28 +116,47 @@ class PPOUpdate:
         if lowered:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
+            bad = [part for part, numbers in zip(parts, found, strict=True) if not all_finite(numbers)]
+            suspects = [row for episodes, part in bad if episodes is rollout for row in part.host_rows.tolist()]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals
 
     def _add_gradients(
         self, rollout: Rollout, rows: Tensor, num_tokens: Tensor, is_first: bool
-    ) -> tuple[Metrics, list[int]]:
-        """Forward and backward of all microbatches; returns statistics over all ranks, and this rank's rows with a bad number."""
-        totals: Metrics = {}
-        suspects: list[int] = []
-        microbatches = microbatches_of(
-            rollout, rows, self.config.per_device_microbatch_size, max(self.world.gather(len(rows)))
-        )
-        for number, (episodes, microbatch) in enumerate(microbatches, 1):
-            statistics = self.forward_backward(
-                episodes, microbatch, num_tokens, is_first, is_last=number == len(microbatches)
-            )
-            found = {name: value.item() for name, value in statistics.items()}
-            if episodes is rollout and not all_finite(found):
-                suspects += microbatch.rows.tolist()
-            for name, value in found.items():
-                totals[name] = totals.get(name, 0.0) + value
-        return dict(zip(totals, self.world.sum_of(list(totals.values())), strict=True)), suspects
+    ) -> tuple[list[tuple[Rollout, Microbatch]], list[dict[str, Tensor]]]:
+        """Forward and backward of all microbatches; returns them and the statistics of each, which stay on the device."""
+        size = self.config.per_device_microbatch_size
+        parts = microbatches_of(rollout, rows, size, max(self.world.gather(len(rows))))
+        statistics = [
+            self.forward_backward(episodes, part, num_tokens, is_first, is_last=number == len(parts))
+            for number, (episodes, part) in enumerate(parts, 1)
+        ]
+        return parts, statistics
+
+    def _check_ratios(self, found: Sequence[Metrics]) -> None:
+        """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
+        limits = (self.iteration, self.noise, self.config.temperature)
+        with self.world.fail_together():
+            for numbers in found:
+                check_ratio(numbers.pop("largest"), numbers.pop("mean"), *limits)
+
+    def _totals(self, found: Sequence[Metrics]) -> Metrics:
+        """The sum of each statistic over the microbatches of all ranks."""
+        own = dict.fromkeys(found[0], 0.0)
+        for numbers in found:
+            own = {name: total + numbers[name] for name, total in own.items()}
+        return dict(zip(own, self.world.sum_of(list(own.values())), strict=True))
+
+    def _move(self, is_made: bool, norms: Metrics) -> None:
+        """Make the step of each engine with its clipped gradient, or discard the gradients."""
+        limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
+        for name, engine in self.engines.items():
+            if is_made:
+                engine.clip(limit, norms[NORMS[name]])
+                engine.step()
+            else:
+                engine.lower_scale()
+        self._drop_gradients()
 
     def forward_backward(
         self, rollout: Rollout, microbatch: Microbatch, num_tokens: Tensor, is_first: bool, is_last: bool
@@ -167,11 +189,6 @@ class PPOUpdate:
         mask, old_logprobs = rollout.response_mask[at], rollout.logprobs[at]
         new, values = self._teacher_forced(rollout, microbatch)
         log_ratio = masked(new.logprobs - old_logprobs, mask)
-        if is_first:
-            with self.world.fail_together():
-                check_ratio(
-                    log_ratio.detach(), mask, self.iteration, self.placement.reduced_precision, config.temperature
-                )
         dual_clip = config.dual_clip_coeff if config.dual_clip_ppo else None
         policy_loss, clip_fraction = ppo.policy_loss(
             new.logprobs, old_logprobs, rollout.advantages[at], mask, config.clip_param, dual_clip, num_tokens
@@ -196,14 +213,17 @@ class PPOUpdate:
             weighted = config.value_loss_coef * value_loss
             losses[learner] = losses[learner] + weighted if learner in losses else weighted
         statistics["ppo/loss"] = sum(losses.values(), torch.zeros_like(policy_loss))
+        if is_first:
+            statistics |= difference_statistics(log_ratio.detach(), mask)
         return losses, statistics
 
     def _teacher_forced(self, rollout: Rollout, microbatch: Microbatch) -> tuple[TeacherForced, Tensor | None]:
+        prompt_mask, response_mask = rollout.masks_on_host
         inputs = (
             rollout.prompt_ids[microbatch.rows, microbatch.prompt],
-            rollout.prompt_mask[microbatch.rows, microbatch.prompt],
+            prompt_mask[microbatch.host_rows, microbatch.prompt],
             rollout.response_ids[microbatch.rows, microbatch.response],
-            rollout.response_mask[microbatch.rows, microbatch.response],
+            response_mask[microbatch.host_rows, microbatch.response],
         )
         support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
@@ -215,8 +235,6 @@ class PPOUpdate:
         values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values
         return new, values
 
-    def _clip_gradients(self) -> Metrics:
-        """Gradient norms before clipping, of the policy and of a separate critic."""
-        limit = self.config.max_grad_norm if self.config.use_max_grad_norm else math.inf
-        names = {"policy": "grad_norm", "critic": "critic_grad_norm"}
-        return {names[name]: engine.clip(limit) for name, engine in self.engines.items()}
+    def _gradient_norms(self) -> dict[str, Tensor]:
+        """The norms of the gradients, before they are clipped, of the policy and of a separate critic; scalars."""
+        return {NORMS[name]: engine.grad_norm() for name, engine in self.engines.items()}

@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import tiny
 import torch
 from benchmark_inputs import RATES, error_of
 from processes import ROOT, output_of
+from trainers import make_trainer
 
 from rlhf_dialog.commands import benchmark
 from rlhf_dialog.commands import benchmark_machine as machine
@@ -122,17 +121,13 @@ def test_speed_is_all_tokens_over_all_seconds_after_the_first_iteration():
     assert [name for name, _ in benchmark.in_order(found["phases"])] == shown
 
 
-def test_the_least_work_of_an_update():
-    lm = tiny.gpt2()  # 2 layers of width 32, 259 tokens
-    config = SimpleNamespace(ppo_epoch=5)
-    trainer = SimpleNamespace(models=SimpleNamespace(policy=SimpleNamespace(lm=lm), critic=None), config=config)
-    laps = [benchmark.Lap(0.0, 0, [3, 4], [2, 1], 0.0), benchmark.Lap(0.0, 0, [3, 4], [2, 1], 0.0)]
-    trunk, attention, head = 2 * (12 * 32 * 32 * 2) * 10, 2 * 2 * 32 * (25 + 25), 2 * 259 * 32 * 3
-    assert benchmark.num_weights(lm.base_model) == 12 * 32 * 32 * 2
-    assert benchmark.update_gflop(trainer, laps) == pytest.approx(15 * (trunk + attention + head) / 1e9)
-    trainer.models.critic = lm
-    assert benchmark.update_gflop(trainer, laps) == pytest.approx(15 * (2 * (trunk + attention) + head) / 1e9)
-    assert benchmark.update_speed(60.0, 2.0, 120.0) == {"least_gflop": 60.0, "gflops": 30.0, "share_of_matmul": 0.25}
-
-
 # a peer
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_benchmark_refuses_to_measure_another_device_than_it_names(monkeypatch, share):
+    trainer = make_trainer(use_share_model=share)
+    benchmark.check_device(trainer)
+    monkeypatch.setattr("rlhf_dialog.distributed.launch.pick_device", lambda config: torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="the policy is on cpu, but the benchmark measures cuda"):
+        benchmark.check_device(trainer)

@@ -109,6 +109,6 @@ def test_the_configuration_is_w_s(tmp_path):
     numbers = (config.rollout_batch_size, config.num_mini_batch, config.ppo_epoch, config.max_new_tokens)
     assert numbers == (64, 4, 5, 20)
     assert (config.lr, config.kl_coef, config.entropy_coef, config.temperature) == (1e-6, 0.05, 0, 1)
-    assert (config.use_share_model, config.use_amp, config.clip_param) == (False, True, 0.3)
+    assert (config.use_share_model, config.precision, config.clip_param) == (False, "bf16", 0.3)
     parts = config.reward_class.args["parts"]
     assert [(part["id"], part["weight"]) for part in parts] == [("BenchmarkClassifier", 0.5), ("Meteor", 0.5)]

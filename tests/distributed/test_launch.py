@@ -1,11 +1,13 @@
 """Device, seeds and processes of a run."""
 
 import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import runs_in_ranks
+from ranks import free_port, in_ranks, runs_in_ranks
 
 from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.config.schema import Config
@@ -75,6 +77,84 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
     assert launch.rank() == 2
     with pytest.raises(UserError, match=r"3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
         launch.start(config())
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """`gpus("a", "b")`: the devices that this process sees, by their identities; returns the numbers that it chooses."""
+
+    def see(*identities: str) -> list[int]:
+        chosen = []
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(identities))
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        properties = [SimpleNamespace(uuid=one) for one in identities]
+        monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
+        return chosen
+
+    return see
+
+
+def test_a_process_that_sees_one_device_takes_it_whatever_its_rank(gpus):
+    """srun --gpus-per-task=1: LOCAL_RANK is 3, and the only device has the number 0."""
+    chosen = gpus("GPU-3")
+    assert launch._own_device(3) == torch.device("cuda", 0)
+    gpus(*"abcdefgh")
+    assert launch._own_device(3) == torch.device("cuda", 3)
+    assert chosen == [0]
+
+
+class Gathered(World):
+    """A world whose other ranks have said what they have."""
+
+    def gather(self, value):
+        return [*self.others, value]
+
+
+@pytest.mark.parametrize(
+    ("others", "refused"),
+    [
+        ([("here", "GPU-0", False, 1), ("here", "GPU-1", True, 1)], None),
+        ([("there", "GPU-3", False, 1), ("there", "GPU-2", False, 1)], None),  # another host may have equal names
+        (
+            [("here", "GPU-0", False, 1), ("here", "GPU-3", True, 1)],
+            "processes 1 and 2 have the same CUDA device of here",
+        ),
+    ],
+)
+def test_two_processes_with_one_device_are_refused(gpus, monkeypatch, caplog, others, refused):
+    gpus("GPU-3")
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    world = Gathered(2, 3, local_rank=2, device=torch.device("cuda", 0))
+    object.__setattr__(world, "others", others)
+    if refused:
+        with pytest.raises(UserError, match=refused):
+            launch._refuse_shared_devices(world)
+    else:
+        with caplog.at_level("INFO"):
+            launch._refuse_shared_devices(world)
+        assert "each process takes one of the CUDA devices that it sees (1), not that of its LOCAL_RANK" in caplog.text
+
+
+def test_processes_that_cannot_connect_are_told_of_the_interface(monkeypatch):
+    port = str(free_port())
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "EXCHANGE_WAIT", timedelta(seconds=0.1))
+    with pytest.raises(UserError, match=rf"rank 1 on .* which meet at 127\.0\.0\.1:{port} ") as caught:
+        launch.start(config(device="cpu"))
+    assert "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network interface" in str(caught.value)
+
+
+def waits(world: World) -> tuple:
+    gloo = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))
+    return gloo.options._timeout, torch.distributed.distributed_c10d._get_default_store().timeout
+
+
+@pytest.mark.multiprocess
+def test_ranks_meet_within_minutes_and_then_wait_for_each_other_for_an_hour():
+    found = in_ranks(2, waits)
+    assert [gloo for gloo, _ in found] == [timedelta(hours=1)] * 2
+    assert [store for _, store in found] == [timedelta(minutes=10)] * 2
 
 
 def test_threads(monkeypatch):

@@ -1,5 +1,6 @@
 """Where models are: what a run refuses before it loads any, and frozen models of rewards that come for each scoring."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -7,18 +8,88 @@ import torch
 from judges import DEPTHS, DIALOGUES, Halved, Judge, inside, summed
 from ranks import CONFIG
 from torch import nn
+from transformers import MixtralConfig
 from zero_files import config
 
-from rlhf_dialog.distributed.deepspeed_config import FrozenSettings
-from rlhf_dialog.distributed.placement import Placement, check_placement
+from rlhf_dialog.distributed import placement
+from rlhf_dialog.distributed.deepspeed_config import EngineSettings, FrozenSettings
+from rlhf_dialog.distributed.placement import Placement, check_placement, refuse_experts
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import precision
 from rlhf_dialog.rewards import scored
 
 
 def test_fp16_weights_need_a_gpu():
     with pytest.raises(UserError, match="fp16 weights need a GPU"):
         check_placement(config(use_fp16=True), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "stage", "has_bf16", "words"),
+    [
+        ({}, None, True, None),
+        ({"precision": "fp16"}, None, False, None),
+        ({}, 2, True, None),
+        ({}, None, False, "because it has no bf16; for several times the speed, set precision: fp16"),
+        ({"precision": "fp32"}, None, True, "because precision: fp32 asks for it; .* leave that key out"),
+        ({"use_amp": False}, 3, True, "because use_amp: false asks for it"),
+        ({}, 3, True, r"zero.json has no bf16 block; .* add .bf16.: ..enabled.: true. to it"),
+        ({"precision": "bf16"}, 3, True, None),
+    ],
+)
+def test_a_gpu_that_computes_in_float32_is_reported(keys, stage, has_bf16, words, monkeypatch, caplog):
+    for module in (placement, precision):
+        monkeypatch.setattr(module, "gpu_has_bf16", lambda: has_bf16)
+    place = Placement.__new__(Placement)
+    place.config, place.settings, place.world = CONFIG.model_copy(update=keys), None, World(device=torch.device("cuda"))
+    place.precision = precision.precision_of(place.config, place.world.device)
+    policy, reference = (SimpleNamespace(has_plain_head=True, use_amp=place.precision != "fp32") for _ in range(2))
+    place.models = SimpleNamespace(policy=policy, critic=None, ref_policy=reference)
+    if stage is not None:
+        place.settings = EngineSettings("zero.json", {}, stage, "fp32", False, False, {}, ())
+        place._prepare(place.settings)
+        assert policy.use_amp == reference.use_amp == (words is None)
+    place._report_float32()
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert bool(warnings) == (words is not None)
+    assert words is None or re.search(words, caplog.text)
+
+
+def test_a_key_for_a_reference_that_is_the_policy_is_noticed(caplog):
+    keys = {"use_deepspeed": False, "use_lora": True, "reward_class": {"id": "LengthMatch"}}
+    check_placement(config(**keys, ref_ds_config="default"), torch.device("cpu"))
+    assert "ref_ds_config: has no effect, because with use_lora the reference is the policy" in caplog.text
+    caplog.clear()
+    check_placement(config(**keys), torch.device("cpu"))
+    assert caplog.text == ""
+
+
+@pytest.fixture
+def mixture(tmp_path):
+    """The config.json of a small Mixtral; no weights."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    MixtralConfig(vocab_size=300, num_key_value_heads=2, num_local_experts=4, **sizes).save_pretrained(tmp_path)
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
+    return config(tmp_path, model_path=str(tmp_path), deepspeed_config="zero3.json", reward_class={"id": "LengthMatch"})
+
+
+def test_a_mixture_of_experts_layer_by_layer_is_refused_before_it_is_loaded(mixture, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.distributed.deepspeed_engine.load_deepspeed", lambda _: None)
+    check_placement(mixture, torch.device("cpu"))  # auto
+    asked = mixture.model_copy(update={"zero3_gather_for_generation": "false"})
+    with pytest.raises(UserError, match=r"model_path: '.*' is a mixture of 4 experts, .* layer by layer .* use true$"):
+        check_placement(asked, torch.device("cpu"))
+    dense = asked.model_copy(update={"model_path": "no such folder"})
+    check_placement(dense, torch.device("cpu"))  # what loads it says so
+
+
+def test_a_mixture_whose_whole_weights_do_not_fit_is_refused(mixture):
+    with pytest.raises(
+        UserError, match=r"mixture of 8 experts, .* auto would gather, do not fit in memory; use true if"
+    ):
+        refuse_experts(mixture, 8)
+    refuse_experts(mixture, 0)
 
 
 class Carried(nn.Linear):

@@ -1,14 +1,18 @@
 """Random generators: one seed for all of them, numbers of its own for each rank, and states that are kept."""
 
+import ast
 import random
 
 import numpy as np
 import pytest
 import torch
+from processes import ROOT
+from tiny import gpt2
 
 from rlhf_dialog.distributed import random_states
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.models.lora import add_adapters
 
 
 def draws() -> tuple:
@@ -70,3 +74,82 @@ def test_random_states_of_one_process_keep_their_names():
     generators, python = random_states.random_states()
     assert "torch" in generators
     assert set(python) == {"python", "numpy"}
+
+
+def test_a_process_keeps_the_generator_of_its_own_device_only(cuda_generators):
+    """Rank 3 of a machine with eight GPUs: in the checkpoint its device is number 0, wherever the run goes on."""
+    there = cuda_generators(8, own=3)
+    generators, python = random_states.random_states()
+    assert [name for name in generators if name != "torch"] == ["cuda.0"]
+    assert torch.equal(generators["cuda.0"], there.states[3])
+    here = cuda_generators(1)
+    random_states.restore_random_states(generators, python)
+    assert torch.equal(here.states[0], there.states[3])
+
+
+def test_a_checkpoint_with_the_generators_of_eight_devices_is_read_on_a_machine_with_one(cuda_generators):
+    """Earlier versions stored all devices of a single process, which computed on the first of them."""
+    _, python = random_states.random_states()
+    old = {"torch": torch.get_rng_state()} | {f"cuda.{i}": torch.full((16,), 40 + i).byte() for i in range(8)}
+    for count in (0, 1, 2):
+        here = cuda_generators(count)
+        before = [state.clone() for state in here.states]
+        random_states.restore_random_states(old, python)
+        assert [state.tolist() for state in here.states[:1]] == [[40] * 16] * min(count, 1)
+        assert all(map(torch.equal, here.states[1:], before[1:]))
+
+
+def test_a_gpu_that_the_checkpoint_does_not_know_gets_numbers_of_its_own(cuda_generators):
+    """The checkpoint of a CPU goes on on a GPU: not with the numbers of the run's first iteration."""
+    found = []
+    for draws_before in (0, 1, 1):
+        here = cuda_generators(0)
+        random_states.seed_everything(0)
+        torch.rand(draws_before)
+        states = random_states.random_states()
+        here = cuda_generators(1)
+        random_states.restore_random_states(*states)
+        assert len(here.seeds) == 1
+        found += here.seeds
+    assert found[0] != found[1] == found[2]
+    assert 0 not in found
+
+
+def test_random_states_are_kept_with_that_of_the_device(cuda_generators):
+    here = cuda_generators(2, own=1)
+    before = here.states[1].clone()
+    with random_states_kept():
+        random_states.seed_everything(5)
+        assert here.states[1][0] == 5
+    assert torch.equal(here.states[1], before)
+
+
+def test_adapters_leave_no_seed_on_a_gpu(cuda_generators):
+    """All ranks begin with the same adapters; with the seed on their GPUs they would also draw the same tokens."""
+    model, here = gpt2(), cuda_generators(2)
+    before = [state.tolist() for state in here.states]
+    add_adapters(model, ["policy", "critic"], 4, 8.0, None, seed=3)
+    assert here.seeds == []
+    assert [state.tolist() for state in here.states] == before
+
+
+SEEDS = {  # where the random numbers of the whole process are seeded, and why that is meant there
+    "commands/benchmark_workload.py": "a benchmark's own process",
+    "commands/chat.py": "--seed of a chat",
+    "distributed/random_states.py": "a run, at its start and at its resume",
+    "commands/benchmark_trl.py": "a benchmark's own process",
+    "evaluation/replies.py": "an evaluation's own process; a validation keeps the states (Validation.run)",
+}
+
+
+def test_nothing_else_seeds_the_process():
+    """`torch.manual_seed` seeds every GPU too, and `fork_rng(devices=[])` does not take that back."""
+    found = set()
+    for path in (ROOT / "rlhf_dialog").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if name in ("torch.manual_seed", "torch.seed", "torch.random.manual_seed") or name.startswith(
+                ("torch.cuda.manual_seed", "torch.cuda.seed", "transformers.set_seed")
+            ):
+                found.add(path.relative_to(ROOT / "rlhf_dialog").as_posix())
+    assert found == set(SEEDS)

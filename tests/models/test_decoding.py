@@ -114,7 +114,8 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     found.mask &= torch.rand(found.mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
     case, models = as_case(case, found), Models(policy, critic, reference, None)
     episodes = Episodes([], case.prompt_ids, case.prompt_mask, found, None)
-    tensors = _teacher_forced(models, episodes, 0.8, 2)
+    masks = case.prompt_mask.cpu(), found.mask.cpu()
+    tensors = _teacher_forced(models, episodes, masks, 0.8, 2)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
     expected["values"] = (

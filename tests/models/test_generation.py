@@ -14,6 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.decoding import PackedDecoder
 from rlhf_dialog.models.generation import (
     Sampling,
     StopRule,
@@ -82,11 +83,12 @@ def script(*rows, eos=None):
     return Scripted(nn.functional.one_hot(wanted, 262).float() * 50, eos)
 
 
-def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD):
+def ask(lm, sampling, tokenizer=None, separator="<EOU>", batch=None, pad_id=PAD, **options):
     """Responses of a Scripted model to prompts of lengths 2, 3, 4 ... (padded left)."""
     ids, mask = left_padded(*range(2, 2 + (batch or lm.logits.shape[1])))
     policy = Policy(lm)
-    return respond(policy, ids, mask, sampling, StopRule(policy, tokenizer or byte_tokenizer(), separator), pad_id)
+    stop = StopRule(policy, tokenizer or byte_tokenizer(), separator)
+    return respond(policy, ids, mask, sampling, stop, pad_id, **options)
 
 
 # -- respond
@@ -147,6 +149,43 @@ def test_separator_as_text_ends_with_the_token_that_completes_it():
     assert found.truncated.tolist() == [False, True, False]
     ended = ask(script([5, EOS, 6], [7, 6, 5]), Sampling(max_new_tokens=3, greedy=True), tokenizer)
     assert ended.mask.int().tolist() == [[1, 1, 0], [1, 1, 1]]  # the end-of-text token ends a response too
+
+
+@pytest.mark.parametrize("look_every", [2, 5, 9, 30])
+def test_a_look_finds_the_separators_of_text_that_were_written_before(look_every):
+    tokenizer = byte_tokenizer(separator_token=False)
+    rows = [
+        [LETTERS[letter] for letter in text] for text in ("Ġhi<EOU>x<EOU", "<EOU<EOUxabcd", "<<EOU>abcdefg", "a" * 13)
+    ]
+    rows[3][2] = EOS
+    asked = {"sampling": Sampling(max_new_tokens=13, greedy=True), "tokenizer": tokenizer}
+    found = ask(script(*rows), **asked, look_every=look_every)
+    assert found.mask.sum(dim=1).tolist() == [8, 13, 6, 3]
+    assert found.ids[2].tolist() == rows[2][:6] + [PAD] * 7
+    assert found.truncated.tolist() == [False, True, False, False]
+    for name, x in vars(ask(script(*rows), **asked)).items():  # looked at after each token
+        y = getattr(found, name)
+        assert x is y is None or torch.equal(x, y), name
+
+
+@make_lm
+@pytest.mark.parametrize("look_every", [3, 8, 100])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 6}, {"top_p": 0.8, "temperature": 1.5}])
+def test_when_the_host_looks_changes_no_bit(make, filters, look_every, monkeypatch):
+    """Rows are not dropped here: how many are computed together may change the last bit of a number."""
+    monkeypatch.setattr(PackedDecoder, "can_drop_rows", False)
+    policy, found = sharp(make, with_value_head=True), []
+    policy.lm.generation_config.eos_token_id = list(range(0, 250, 12))
+    stop = StopRule(policy, byte_tokenizer(), "<EOU>")
+    for every in (None, look_every):
+        torch.manual_seed(0)
+        found.append(
+            respond(policy, *left_padded(3, 12, 7, 1, 5), Sampling(20, **filters), stop, PAD, look_every=every)
+        )
+    assert len(set(found[0].mask.sum(dim=1).tolist())) > 2
+    for name, x in vars(found[0]).items():
+        y = getattr(found[1], name)
+        assert x is y is None or torch.equal(x, y), name
 
 
 def test_separator_of_a_special_token_and_a_letter():

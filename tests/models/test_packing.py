@@ -59,7 +59,11 @@ def test_pack_by_hand():
         "width": 4,
         "keep": [1, 2, 4, 6],
         "targets": [31, 32, 41, 43],
+        "at": [0, 1, 3, 5],
+        "shape": (2, 3),
     }
+    assert packed.gather(responses).tolist() == [31, 32, 41, 43]
+    assert packed.scatter(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))[:, :, 0].tolist() == [[1, 2, 0], [3, 0, 4]]
 
 
 def test_pack_prompts_by_hand():
@@ -72,6 +76,8 @@ def test_pack_prompts_by_hand():
         "width": 2,
         "keep": [1, 3, 4],
         "targets": [],
+        "at": [],
+        "shape": (3, 0),
     }
 
 
@@ -186,7 +192,7 @@ def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, mo
             cache.keep_rows(torch.tensor([False, True, True]))
         new = [torch.stack([whole[b][i][0, :, lengths[b] + step] for b in rows], dim=1).unsqueeze(0) for i in range(3)]
         out = Decoding(cache).attend(5, *new, 0.5, window)
-        cache.lengths = cache.lengths + 1
+        cache.grow()
         wanted = torch.stack([expected[b][lengths[b] + step] for b in rows])
         torch.testing.assert_close(out[0], wanted, rtol=0, atol=1e-12)
 
@@ -226,7 +232,7 @@ def test_key_values_by_hand():
     keys, values = cache.append(7, torch.tensor([100.0, 200, 300]).view(3, 1, 1), torch.zeros(3, 1, 1))
     assert keys[:, 0, :, 0].tolist() == [[1, 2, 100, 0], [4, 200, 6, 0], [21, 22, 23, 300]]
     assert values[:, 0, :, 0].tolist() == [[-1, -2, 0, 0], [-4, 0, -6, 0], [-21, -22, -23, 0]]
-    cache.lengths = cache.lengths + 1
+    cache.grow()
     cache.keep_rows(torch.tensor([True, False, True]))
     assert cache.lengths.tolist() == [3, 4]
     keys, _ = cache.append(7, torch.tensor([101.0, 301]).view(2, 1, 1), torch.zeros(2, 1, 1))

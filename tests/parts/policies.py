@@ -80,11 +80,12 @@ def fast_gradients(
     trainer = PPOTrainer(config, models, [Dialogue(["a"])], BaseReward(), VecInfo())
     for engine in trainer.engines.values():
         engine.zero_grad()
-        engine.step = engine.zero_grad = lambda: None
-    trainer.update._clip_gradients = dict
+    trainer.update._gradient_norms = dict
+    trainer.update._move = lambda *_: None
     trainer.update.kl_coef = config.kl_coef
     ref_features = None if reference is None else features_of(reference, case)
-    rollout = SimpleNamespace(**vars(case), **old, ref_features=ref_features)
+    masks = (case.prompt_mask.cpu(), case.response_mask.cpu())
+    rollout = SimpleNamespace(**vars(case), **old, ref_features=ref_features, masks_on_host=masks)
     totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
 

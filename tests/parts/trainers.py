@@ -43,20 +43,33 @@ def settings(**keys):
     return Config(**{**base, **small, "critic_lr": 1e-3, "use_share_model": True, **keys})
 
 
-def make_trainer(reward=None, ref_seed=0, vec_info=None, use_amp=False, world=None, double=False, **keys):
-    """A trainer on the tiny GPT-2, built as `load_models` would, on the world's device; a third of the tokens end a response."""
+def make_trainer(
+    reward=None,
+    ref_seed=0,
+    vec_info=None,
+    use_amp=False,
+    world=None,
+    double=False,
+    new_lm=gpt2,
+    prompts=PROMPTS,
+    **keys,
+):
+    """A trainer on the tiny GPT-2, or on `new_lm(seed)`, built as `load_models` would, on the world's device.
+
+    A third of the tokens end a response.
+    """
     config = settings(**keys, use_amp=use_amp)
     gae = config.advantage_estimator == "gae"
-    lm = gpt2()
+    lm = new_lm(0)
     lm.generation_config.eos_token_id = list(range(160, 240))
     policy = Policy(lm, gae and config.use_share_model, use_amp).eval()
-    critic = Critic(gpt2(), use_amp).eval() if gae and not config.use_share_model else None
-    ref_policy = Policy(gpt2(ref_seed), use_amp=use_amp).eval().requires_grad_(False)
+    critic = Critic(new_lm(0), use_amp).eval() if gae and not config.use_share_model else None
+    ref_policy = Policy(new_lm(ref_seed), use_amp=use_amp).eval().requires_grad_(False)
     for model in filter(None, (policy, critic, ref_policy)):
         model.to(world.device if world else "cpu", torch.float64 if double else torch.float32)
     torch.manual_seed(config.seed)
     models = Models(policy, critic, ref_policy, byte_tokenizer())
-    return PPOTrainer(config, models, PROMPTS, reward or Places(), vec_info or VecInfo(), world)
+    return PPOTrainer(config, models, prompts, reward or Places(), vec_info or VecInfo(), world)
 
 
 def numbers_of(metrics):

@@ -149,6 +149,21 @@ def test_frozen_eval_fp32(tmp_path):
     assert {weight.dtype for weight in intent.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("precision", "wanted"), [("auto", torch.float16), ("bf16", torch.float16), ("fp32", torch.float32)]
+)
+def test_on_a_gpu_the_linear_layers_keep_the_type_of_their_checkpoint(tmp_path, precision, wanted, monkeypatch):
+    sizes = {"vocab_size": 24, "hidden_size": 16, "num_attention_heads": 2, "num_labels": 4}
+    BertForSequenceClassification(BertConfig(**sizes)).half().save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    intent = Intent(str(tmp_path), precision=precision)
+    monkeypatch.setattr("rlhf_dialog.rewards.classifier.bf16_is_faster", lambda device: device == "cuda")
+    monkeypatch.setattr(intent.model, "to", lambda device: None)
+    intent.to("cuda")
+    assert intent.model.classifier.weight.dtype == wanted
+    assert intent.model.bert.embeddings.word_embeddings.weight.dtype == torch.float32
+
+
 @pytest.mark.parametrize("act", [None, 0, 5])
 def test_act_that_is_missing_or_unknown(pair_folder, act):
     with pytest.raises(UserError, match=r"reward 'intent'.*act"):

@@ -10,6 +10,7 @@ from ppo_runs import rows, same, weights, without_clocks
 from trainers import settings
 
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs import agent as agent_module
 from rlhf_dialog.runs.agent import _two_prompts
 
@@ -50,6 +51,14 @@ def test_a_tokenizer_of_another_model_is_refused(refused, tmp_path):
     words.add_tokens(["more"])
     words.save_pretrained(tmp_path / "words")
     assert "260 tokens" in refused("--env.args.tokenizer_path", "./words")
+
+
+def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
+    """`build` alone, as the benchmark calls it, asks for device and processes as a run does."""
+    world = World(local_rank=3)
+    monkeypatch.setattr("rlhf_dialog.distributed.launch.start", lambda config: world)
+    trainer = PPOAgent.from_config("ppo.yaml").build()
+    assert trainer.world is world
 
 
 @pytest.mark.whole_run

@@ -32,6 +32,32 @@ def test_a_run_hears_of_the_formulas_that_it_uses(keys, word, is_named):
     assert any(text.startswith(word) for text in formulas.changes_since(1, settings(**keys))) is is_named
 
 
+@pytest.mark.parametrize(
+    ("keys", "settings_then", "kept"),
+    [
+        ({}, {"use_amp": False, "amp_dtype": "auto"}, {"use_amp": False}),  # strict float32, on a GPU too
+        ({}, {"use_amp": True, "amp_dtype": "fp16"}, {"use_amp": True, "amp_dtype": "fp16"}),
+        ({}, {}, {"use_amp": False}),
+        ({}, None, {"use_amp": False}),
+        ({"precision": "bf16"}, {"use_amp": False}, {}),
+        ({"use_amp": True}, {"use_amp": False}, {}),
+        ({}, {"precision": "auto", "use_amp": None, "amp_dtype": "auto"}, {}),
+        ({}, {"precision": "bf16", "use_amp": None, "amp_dtype": "auto"}, {"precision": "bf16"}),
+        (
+            {},
+            {"precision": "auto", "use_amp": False, "amp_dtype": "auto"},
+            {"use_amp": False},
+        ),  # resumed for a second time
+    ],
+)
+def test_a_run_goes_on_in_its_precision_unless_the_user_asks_for_one(keys, settings_then, kept):
+    config = settings(**keys)
+    assert formulas.old_precision(config, settings_then) == kept
+    for key, value in kept.items():
+        setattr(config, key, value)  # each of them is valid beside the others
+    assert formulas.old_precision(settings(), identity.settings_of(settings())) == {}
+
+
 def test_a_run_of_today_hears_nothing():
     config = settings()
     assert identity.record(config, {})["formulas"] == formulas.REVISION

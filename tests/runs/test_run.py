@@ -7,11 +7,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from trainers import make_trainer, parameters
+from trainers import make_trainer, parameters, settings
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import identity, verification
-from rlhf_dialog.runs.run import RunState
+from rlhf_dialog.runs.run import RunState, keep_precision
 
 
 def state_in(folder, **keys) -> RunState:
@@ -47,6 +48,26 @@ def test_a_saved_run_goes_on_with_its_weights_and_counters(tmp_path):
     assert all(torch.equal(p, weights[name]) for name, p in parameters(other.trainer.models.policy).items())
     assert [json.loads(line)["iteration"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1, 2]
     assert not other.trainer.starts_from_reference
+
+
+def test_a_run_that_is_resumed_keeps_the_precision_in_which_it_began(tmp_path):
+    trained_in(tmp_path, 1)  # with `use_amp: false`
+    config = settings()
+    keep_precision(config, World(), tmp_path / "checkpoints", None)
+    assert (config.use_amp, config.precision) == (False, "auto")
+    for folder, name in ((tmp_path / "nowhere", None), (tmp_path / "checkpoints", "iter_000009")):
+        config = settings()
+        keep_precision(config, World(), folder, name)
+        assert config == settings()
+
+
+def test_another_precision_is_reported(tmp_path, caplog):
+    state = make_trainer().state_dict()
+    make_trainer().load_state_dict(state)
+    make_trainer().load_state_dict({key: value for key, value in state.items() if key != "precision"})  # an older one
+    assert not caplog.records
+    make_trainer(use_amp=True).load_state_dict(state)
+    assert "has computed in fp32 and goes on in bf16" in caplog.text
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path, caplog):

@@ -1,14 +1,18 @@
 """Evaluation during training: prompts, the best iteration, and what is refused before training."""
 
 import time
-from types import SimpleNamespace
+from dataclasses import asdict, replace
 
 import pytest
+import torch
+from ranks import in_ranks
+from trainers import PROMPTS, make_trainer, settings
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs.validation import Validation, load_validation_prompts
@@ -46,7 +50,7 @@ def test_an_unknown_eval_metric_is_told_before_any_model_is_loaded(refused, monk
     assert "length_match" in message
 
 
-def test_the_score_of_an_evaluation_is_less_the_truncation_penalty(monkeypatch):
+def test_the_score_of_an_evaluation_is_less_the_truncation_penalty():
     """The best agent is thus chosen by what training maximises."""
 
     class Seven(BaseReward):
@@ -55,15 +59,53 @@ def test_the_score_of_an_evaluation_is_less_the_truncation_penalty(monkeypatch):
         def __call__(self, dialogues):
             return [7.0] * len(dialogues)
 
-    def replies(speaker, prompts, *_):
-        return Replies([prompt.said("Ho .", truncated=i == 0) for i, prompt in enumerate(prompts)], [2] * len(prompts))
-
-    monkeypatch.setattr("rlhf_dialog.runs.validation.generate_replies", replies)
-    speaker = SimpleNamespace(sampling=Sampling())
-    trainer = SimpleNamespace(speaker=speaker, plan=SimpleNamespace(num_responses=4), iteration=3)
+    replies = Replies([Dialogue(["Hi ."]).said("Ho .", truncated=i == 0) for i in range(4)], [2] * 4)
     keys = {"model_path": "m", "env": {"args": {"data_path": "d"}}, "reward_class": {"id": "x"}}
     for penalty, score in ((0.0, 7.0), (2.0, 6.5)):
         validation = Validation(Config(**keys, truncation_penalty=penalty), [Dialogue(["Hi ."])] * 4, Seven())
-        found = validation.measure(trainer)
+        found = validation.measure(replies, 3)
         assert (found["eval/score"], found["eval/seven"]) == (score, 7.0)
         assert validation.best.value == score
+
+
+class Drawn(BaseReward):
+    """Draws a number for each reply; notes how often it is asked."""
+
+    name = "drawn"
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, dialogues):
+        self.asked.append(len(dialogues))
+        return [len(d.response) + torch.rand(()).item() for d in dialogues]
+
+
+def validated(world, monkeypatch, prompts):
+    """Metrics and best of a validation; the replies that this rank wrote, and the scores that it asked for."""
+    reply, written, reward = Speaker.reply, [], Drawn()
+    monkeypatch.setattr(
+        Speaker, "reply", lambda self, some, *rest: written.append(len(some)) or reply(self, some, *rest)
+    )
+    trainer = make_trainer(world=world)
+    validation = Validation(settings(eval_interval=1), prompts, reward)
+    before = torch.get_rng_state()
+    metrics = validation.run(trainer, None)
+    assert torch.equal(torch.get_rng_state(), before)
+    metrics.pop("time/eval")
+    monkeypatch.undo()
+    return metrics, asdict(validation.best), sum(written), reward.asked
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("count", [16, 2])
+def test_ranks_share_the_prompts_out_and_measure_what_one_process_would(monkeypatch, count):
+    """Bit for bit, with sampling and with a reward that draws; the batches of 6 are those of one process."""
+    prompts = [replace(prompt, reference="a b c") for prompt in PROMPTS[:count]]
+    metrics, best, written, asked = validated(World(), monkeypatch, prompts)
+    assert (written, asked) == (count, [count])
+    assert len({metrics["eval/drawn"], metrics["eval/mean_words"], metrics["eval/distinct_2"]}) == 3
+    found = in_ranks(3, validated, monkeypatch, prompts)
+    assert [one[:2] for one in found] == [(metrics, best)] * 3
+    assert [one[2] for one in found] == {16: [5, 5, 6], 2: [0, 1, 1]}[count]
+    assert [one[3] for one in found] == [[count], [], []]

@@ -9,7 +9,8 @@ from trainers import Places, make_trainer, parameters
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.training import update as update_module
-from rlhf_dialog.training.checks import check_ratio, check_start
+from rlhf_dialog.training.checks import check_ratio, check_start, check_start_in_16_bit, difference_statistics
+from rlhf_dialog.training.noise import Noise
 
 
 def noisy(size):
@@ -168,22 +169,47 @@ def test_the_ratio_is_checked_on_the_first_minibatch_that_counts(monkeypatch):
     assert len(calls) == 2
 
 
-def test_autocast_has_its_own_tolerances():
+def test_a_fresh_run_in_16_bit_starts_from_its_reference():
     metrics = make_trainer(use_amp=True).step()
     assert 0 <= abs(metrics["objective/kl"]) < 1e-3
-    with pytest.raises(RunStopped, match="reference"):
+    with pytest.raises(RunStopped, match="starts as its own reference, but their log-probabilities differ by"):
         make_trainer(use_amp=True, ref_seed=1).step()
 
 
-def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies(monkeypatch):
+def test_the_checks_in_16_bit_are_multiples_of_the_measured_noise(caplog):
+    """Warned above 4 times, once; stopped above 20 times, by the mean or by the largest difference."""
+    noise = Noise(mean=0.01, largest=0.1)
+    check_ratio(0.39, 0.039, 1, noise)
+    check_start_in_16_bit(0.39, 0.039, noise)
+    assert not caplog.records
+    for largest, mean in ((0.1, 0.041), (0.41, 0.01), (1.99, 0.199)):
+        check_ratio(largest, mean, 1, noise)
+        check_start_in_16_bit(largest, mean, noise)
+    (warned,) = caplog.messages
+    assert "by 0.041 nats in the mean and 0.1 at most, 4.1 times the rounding noise" in warned
+    assert "(0.01 and 0.1); the run goes on, and stops above 20 times. Run it once with precision: fp32" in warned
+    for largest, mean in ((0.1, 0.201), (2.01, 0.01)):
+        with pytest.raises(RunStopped, match=r"iteration 3: the ratio .* 20\.1 times .*; up to 20 times are allowed"):
+            check_ratio(largest, mean, 3, noise)
+        with pytest.raises(RunStopped, match=r"starts as its own reference.* 20\.1 times"):
+            check_start_in_16_bit(largest, mean, noise)
+    check_ratio(math.nan, math.nan, 3, noise)  # the step is skipped
+
+
+def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies():
     """At T = .01 a rounding error of 1e-6 in a logit is 1e-4 in a log-probability: a healthy run goes on."""
     metrics = make_trainer(temperature=0.01).step()
     assert abs(metrics["objective/kl"]) < 1e-3
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    check_ratio(torch.full((2, 3), 5e-3), mask, 1, use_amp=False, temperature=0.01)
-    check_start(9e-4, use_amp=False, temperature=0.01)
+    check_ratio(5e-3, 5e-3, 1, None, temperature=0.01)
+    check_start(9e-4, temperature=0.01)
     for temperature, wrong in ((0.01, 2e-2), (1.0, 2e-4), (5.0, 2e-4)):
         with pytest.raises(RunStopped, match="ratio"):
-            check_ratio(torch.full((2, 3), wrong), mask, 1, use_amp=False, temperature=temperature)
+            check_ratio(wrong, wrong, 1, None, temperature=temperature)
     with pytest.raises(RunStopped, match=r"allowed: 1e-05\)"):
-        check_start(2e-5, use_amp=False, temperature=5.0)
+        check_start(2e-5, temperature=5.0)
+
+
+def test_the_statistics_of_differences_leave_out_what_is_masked():
+    mask = torch.tensor([[True, True], [True, False]])
+    found = difference_statistics(torch.tensor([[1.0, -4.0], [1.0, 0.0]]), mask)
+    assert {name: x.item() for name, x in found.items()} == {"largest": 4.0, "mean": 2.0}

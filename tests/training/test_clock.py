@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pretended_gpu import pretended_gpu
 
 from rlhf_dialog.training import clock
 from rlhf_dialog.training.clock import Clock
@@ -17,9 +18,15 @@ def test_seconds_of_one_name_add_up(monkeypatch):
     assert watch.seconds == {"rollout": pytest.approx(2.0 + 4.0), "reward": pytest.approx(0.5)}
 
 
-def test_what_a_gpu_was_given_counts_where_it_was_given(monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    with Clock(torch.device("cuda", 0)).measured("update"):
-        pass
-    assert waited == [torch.device("cuda", 0)] * 2  # before and after
+def test_a_gpu_is_waited_for_once_when_the_seconds_are_read(monkeypatch):
+    ticks = iter([10.0, 12.0, 20.0, 20.5])
+    with pretended_gpu() as gpu:
+        monkeypatch.setattr(torch.cuda.Event, "record", lambda self: setattr(self, "seconds", next(ticks)))
+        watch = Clock(torch.device("cuda", 0))
+        for _ in range(2):
+            with watch.measured("update"):
+                pass
+        assert gpu.num_waits == 0
+        assert watch.seconds == {"update": pytest.approx(2.0 + 0.5)}
+        assert watch.seconds == {"update": pytest.approx(2.0 + 0.5)}  # nothing counts twice
+        assert gpu.num_waits == 1

@@ -6,10 +6,12 @@ from prices import priced
 from ranks import in_ranks
 from trainers import Places, make_trainer
 
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.rewards import RewardError
-from rlhf_dialog.training.iteration_metrics import reward_metrics
+from rlhf_dialog.training.iteration_metrics import reward_metrics, vec_info_metrics
 
 
 def test_statistics_of_a_single_step_by_hand():
@@ -92,3 +94,45 @@ def test_a_broken_number_on_one_rank_ends_all():
             reward_metrics(reward, [0], world)
 
     in_ranks(2, asked)
+
+
+class Words(VecInfo):
+    """A mean, and what is none: the number of different responses. It also offers a number that nobody asked for."""
+
+    def __call__(self, rollout):
+        return {
+            "mine/words": float(len(rollout.dialogues)),
+            "mine/different": len({d.response for d in rollout.dialogues}),
+        }
+
+    def of_all(self, responses):
+        return {"mine/different": len(set(responses)), "mine/unknown": 1.0}
+
+
+class Said:
+    """What a vec-info sees of a rollout."""
+
+    def __init__(self, dialogues):
+        self.dialogues, self.rewards = dialogues, torch.zeros(len(dialogues), 1)
+
+    def __len__(self):
+        return len(self.dialogues)
+
+
+def of_ranks(world, made):
+    """Rank 0 has the first of four responses, rank 1 two more, rank 2 the last."""
+    texts = (
+        [["a b c"], ["a b", "d e f"], ["a b c"]][world.rank] if world.size > 1 else ["a b c", "a b", "d e f", "a b c"]
+    )
+    return vec_info_metrics(made, Said([Dialogue([], text) for text in texts]), world)
+
+
+@pytest.mark.multiprocess
+def test_distinct_n_of_several_ranks_is_that_of_all_replies():
+    """ab bc | ab, de ef | ab bc: 4 pairs of 7. The mean of the ranks' own would be 1."""
+    alone = of_ranks(World(), NLPVecInfo())
+    assert alone["response/distinct_2"] == 4 / 7
+    assert in_ranks(3, of_ranks, NLPVecInfo()) == [pytest.approx(alone)] * 3
+    found = in_ranks(3, of_ranks, Words())
+    assert found == [{"mine/words": (1 + 2 * 2 + 1) / 4, "mine/different": 3}] * 3
+    assert of_ranks(World(), Words()) == {"mine/words": 4.0, "mine/different": 3}

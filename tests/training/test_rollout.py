@@ -219,9 +219,9 @@ def test_rows_at_once_bound_the_cache(monkeypatch, size):
     sizes = []
 
     class Counting(KeyValues):
-        def __init__(self, lengths, num_new):
+        def __init__(self, lengths, num_new, device):
             sizes.append(len(lengths))
-            super().__init__(lengths, num_new)
+            super().__init__(lengths, num_new, device)
 
     monkeypatch.setattr("rlhf_dialog.models.decoding.KeyValues", Counting)
     models, encoder = world()

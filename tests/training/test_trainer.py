@@ -6,15 +6,20 @@ import time
 
 import pytest
 import torch
+from divided import Digits
 from tiny import byte_tokenizer
-from trainers import PROMPTS, Holes, Places, Share, make_trainer, parameters
+from trainers import PROMPTS, Holes, Places, Share, make_trainer, numbers_of, parameters
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.generation import Responses, StopRule, respond
+from rlhf_dialog.rewards import processes
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.processes import RewardProcesses
+from rlhf_dialog.rewards.scoring import ScoringRules
 from rlhf_dialog.training import ppo
+from rlhf_dialog.training import trainer as trainer_module
 
 # -- prompts
 
@@ -206,8 +211,8 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
     keys = {"opti_eps": 1.0, "lr": 0.1, "num_mini_batch": 2, "ppo_epoch": 2, **filters}
     written = []
 
-    def recording(*args):
-        written.append(respond(*args))
+    def recording(*args, **options):
+        written.append(respond(*args, **options))
         torch.manual_seed(5)
         return written[-1]
 
@@ -217,7 +222,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
     stay = [i for i in range(6) if i not in places]
     responses = written[0]
 
-    def again(*args):
+    def again(*args, **options):
         torch.manual_seed(5)
         return Responses(**{name: x if x is None else x[torch.tensor(stay)] for name, x in vars(responses).items()})
 
@@ -540,3 +545,19 @@ def test_what_a_metric_of_the_user_takes_is_in_no_other_time(monkeypatch):
     assert metrics["time/vec_info"] == 1000
     assert metrics["time/update"] == 10
     assert metrics["FPS"] == pytest.approx(trainer.rollout.num_tokens / 10)
+
+
+def test_a_slow_reward_in_python_moves_to_other_processes_and_changes_nothing(monkeypatch):
+    monkeypatch.setattr(trainer_module, "free_cores", lambda busy, ranks: 2 if (busy, ranks) == (1, 1) else 0)
+    monkeypatch.setattr(processes, "SHARE", 0.0)
+    divided, original = [], RewardProcesses._divided
+    monkeypatch.setattr(RewardProcesses, "_divided", lambda *args: divided.append(args[1]) or original(*args))
+    alone = make_trainer(Digits(), rollout_batch_size=8)
+    alone.scorer.rules = ScoringRules()
+    expected = [numbers_of(alone.step()) for _ in range(2)]
+    trainer = make_trainer(Digits(), rollout_batch_size=8)
+    for number in range(2):
+        assert numbers_of(trainer.step()) == expected[number]
+        assert divided == [2] * number
+        trainer.scorer.rules.processes._greeting.result()
+    trainer.scorer.rules.processes.close()

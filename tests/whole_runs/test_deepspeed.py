@@ -191,6 +191,37 @@ def test_smoke(ppo, tmp_path):
     assert not (tmp_path / "run_results").exists()
 
 
+def test_the_reference_of_a_partitioned_policy_is_partitioned(ppo, tmp_path):
+    """Three ranks, gathered and layer by layer; the same numbers as with a whole reference on each of them."""
+    Path("whole.json").write_text('{"zero_optimization": {"stage": 0}}')
+    found = []
+    for name, more in (
+        ("whole", ["--ref_ds_config", "whole.json"]),
+        ("follows", []),
+        ("layers", ["--zero3_gather_for_generation", "false", "--eval_interval", "1", "--eval_episodes", "2"]),
+    ):
+        ended = ppo(3, *deepspeed_keys(tmp_path, 3), *more, "--max_iterations", "2", "--experiment_name", name)
+        assert codes(ended) == [0] * 3, ended[0][2]
+        assert ended[0][2].count("the reference is partitioned over 3 processes") == (name != "whole")
+        found.append(numbers(lines(Path("run_results") / name)))
+    for other in found[1:]:
+        shared = {key: value for key, value in other[1].items() if key in found[0][1]}
+        assert found[0][1] == pytest.approx(shared, rel=1e-4, abs=1e-6)
+
+
+def test_lora_with_a_reference_that_was_to_be_partitioned_saves_its_policy(ppo):
+    """The reference is the policy without its adapter: partitioned, its weights would be empty in the checkpoint."""
+    Path("frozen.json").write_text(json.dumps({"zero_optimization": ZERO3}))
+    found = []
+    for name, more in (("plain", []), ("asked", ["--ref_ds_config", "frozen.json"])):
+        ended = ppo(2, "--use_lora", "true", *more, "--max_iterations", "2", "--experiment_name", name)
+        assert codes(ended) == [0, 0], ended[0][2]
+        assert ("ref_ds_config: has no effect, because with use_lora" in ended[0][2]) == bool(more)
+        found.append(weights(Path("run_results") / name / "agent"))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+
+
 def test_frozen_models(ppo, tmp_path):
     """The reference in an engine of stage 3, gathered and layer by layer; the same numbers as without."""
     settings = yaml.safe_load(Path("ppo.yaml").read_text())
@@ -270,7 +301,7 @@ DOCUMENT = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun", "deepspeed alone", "python"])
+@pytest.mark.parametrize("launcher", ["deepspeed", "deepspeed of three", "torchrun", "deepspeed alone", "python"])
 def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_path, launcher):
     """The users' YAML and JSON, with a small model in place of those of the Hub."""
     for name, blocks in DOCUMENT.items():
@@ -300,10 +331,12 @@ def test_the_documents_engine_configuration_with_each_launcher(ppo, world, tmp_p
         )
     )
     scripts = Path(sys.executable).parent
+    program = [str(scripts / "deepspeed")]
     command = {
-        "deepspeed": [str(scripts / "deepspeed"), "--num_accelerators", "2", "--master_port", str(free_port())],
+        "deepspeed": [*program, "--num_accelerators", "2", "--master_port", str(free_port())],
+        "deepspeed of three": [*program, "--num_accelerators", "3", "--master_port", str(free_port())],
         "torchrun": [str(scripts / "torchrun"), "--nproc_per_node", "2", "--master_port", str(free_port())],
-        "deepspeed alone": [str(scripts / "deepspeed"), "--master_port", str(free_port())],
+        "deepspeed alone": [*program, "--master_port", str(free_port())],
         "python": [sys.executable],
     }[launcher]
     ran = launched(tmp_path, command)

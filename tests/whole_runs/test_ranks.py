@@ -28,7 +28,7 @@ from rank_runs import Moody
 from rlhf_dialog import RewardFactory, main
 RewardFactory.register("Moody", Moody)
 if __name__ == "__main__":
-    assert os.environ["WORLD_SIZE"] == "2"
+    assert os.environ["WORLD_SIZE"] == "{size}"
     sys.exit(main())
 """
 
@@ -243,9 +243,9 @@ def test_ranks_with_other_data_are_refused(ppo, tmp_path, world):
 # the launchers
 
 
-def launched(tmp_path: Path, command: list[str], **changes: str) -> subprocess.CompletedProcess:
+def launched(tmp_path: Path, command: list[str], size: int = 2, **changes: str) -> subprocess.CompletedProcess:
     script = tmp_path / "train_ppo.py"
-    script.write_text(SCRIPT.format(parts=str(PARTS)))
+    script.write_text(SCRIPT.format(parts=str(PARTS), size=size))
     words = [*command, str(script), "--config", "ppo.yaml", "--max_iterations", "2"]
     return run_command(*words, env=environment(**changes))
 
@@ -256,15 +256,20 @@ def test_torchrun(ppo, tmp_path):
         "-m",
         "torch.distributed.run",
         "--nproc_per_node",
-        "2",
+        "3",
         "--master_port",
         str(free_port()),
     ]
-    ran = launched(tmp_path, command)
+    more = {"eval_interval": 1, "eval_episodes": 5, "grace_seconds": 40}
+    Path("ppo.yaml").write_text(yaml.safe_dump(yaml.safe_load(Path("ppo.yaml").read_text()) | more))
+    ran = launched(tmp_path, command, 3)
     assert ran.returncode == 0, ran.stderr
     assert [line["episodes"] for line in lines()] == [7, 14]
+    assert all("eval/score" in line for line in lines())
     assert ran.stderr.count("agent saved") == 1
-    ran = launched(tmp_path, command)
+    assert ran.stderr.count("but torchrun kills its processes 30 s after SIGTERM") == 1
+    ran = launched(tmp_path, [*command, "--shutdown_timeout", "60"], 3)
+    assert "torchrun kills" not in ran.stderr
     assert ran.returncode != 0
     assert ran.stderr.count("error: run_results/ppo: already contains a run") == 1
 

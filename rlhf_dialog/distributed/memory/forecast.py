@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 LOGITS_BUFFERS = 4  # the logits, their exponentials, the product of both for the entropy, a gradient
 MAX_LIVE_PARAMETERS = 10**9  # DeepSpeed's default of stage3_max_live_parameters
 PHASES = ("loading", "rollout", "scoring", "reward", "update", "optimizer step")
+TRAINING = PHASES[1:]
+IN_ROLLOUT = ("rollout", "scoring", "reward")  # weights that are gathered for a rollout stay whole until it is scored
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class Forecast:
         return sum(item.bytes for item in self.items_in(phase, on_host))
 
     @property
+    def always(self) -> int:
+        """Bytes on the device that are there in every phase."""
+        return sum(item.bytes for item in self.items if not (item.phases or item.on_host))
+
+    @property
     def peak(self) -> str:
         """The phase that needs the most memory on the device."""
         return max(PHASES, key=self.of)
@@ -80,12 +87,13 @@ class Forecast:
         return max(self.items_in(self.peak), key=lambda item: item.bytes)
 
     def table(self) -> str:
-        """One line for the total, one for the permanent items, and one for the items that each phase adds."""
+        """One line for the total, two for the permanent items, and one for the items that each phase adds."""
         host = f", and {human(self.host_total)} of host memory" if self.host_total else ""
         lines = [f"memory forecast per process, without libraries: {human(self.total)} (in the {self.peak}){host}"]
         groups = {"always": [item for item in self.items if not item.phases]}
+        groups["after loading"] = [item for item in self.items if item.phases == TRAINING]
         for phase in PHASES:
-            groups[phase] = [item for item in self.items if phase in item.phases]
+            groups[phase] = [item for item in self.items if phase in item.phases and item.phases != TRAINING]
         for title, items in groups.items():
             if items:
                 on_device = sum(item.bytes for item in items if not item.on_host)
@@ -116,12 +124,24 @@ def forecast(policy: Sizes, reference: Sizes | None, judges: Mapping[str, Sizes]
         length = min(setting.prompt + setting.response, judge.positions or 2**31)
         live = live_bytes(judge, setting.classifier_batch * length, length)
         items.append(Item(f"activations of the {name}", live, ("reward",)))
-    if setting.on_cuda:
-        second = max(policy.parameters, reference.parameters) if setting.holds_reference else 0
-        both = 4 * (policy.parameters + second)
-        items.append(Item("models on their way to the device", both, ("loading",), on_host=True))
+    items += _loading(policy, reference, judges or {}, Forecast(tuple(items)).always, setting)
     items += _rollout(policy, setting) + _scoring(policy, reference, setting) + _update(policy, setting)
     return Forecast(tuple(item for item in items if item.bytes))
+
+
+def _loading(policy: Sizes, reference: Sizes, judges: Mapping[str, Sizes], held: int, setting: Setting) -> list[Item]:
+    """Every process reads whole models in fp32 to its device, and only then shares them out, offloads them or halves them.
+
+    `held`: bytes of weights that stay on the device.
+    """
+    critic = policy.trunk if setting.critic == "separate" and not setting.lora_rank else 0
+    second = reference.parameters if setting.holds_reference else 0
+    whole = 4 * (policy.parameters + critic + second + sum(judge.parameters for judge in judges.values()))
+    items = [Item("weights before they are shared out", max(whole - held, 0), ("loading",))]
+    if setting.on_cuda:
+        both = 4 * (policy.parameters + (max(policy.parameters, second) if second else 0))
+        items.append(Item("models on their way to the device", both, ("loading",), on_host=True))
+    return items
 
 
 def trained_count(sizes: Sizes, weights: int, setting: Setting) -> int:
@@ -151,25 +171,28 @@ def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[It
             (),
             setting.offload_param and stage == 3,
         ),
-        Item(f"Adam's state of the {name}", state, (), setting.offload_optimizer and stage > 0),
+        Item(f"Adam's state of the {name}", state, TRAINING, setting.offload_optimizer and stage > 0),
         Item(f"gradients of the {name}", gradients, ("update", "optimizer step"), away),
     ]
     if stage == 3:
         live = min(held, MAX_LIVE_PARAMETERS) * width
-        items.append(Item(f"gathered parameters of the {name}", live, ("scoring", "update")))
-        if name == "policy":
-            whole = held * width if setting.gather_for_generation else live
-            items.append(Item("parameters gathered for the rollout", whole, ("rollout",)))
+        gathers = setting.gather_for_generation
+        in_passes = ("update",) if gathers else ("scoring", "update")
+        items.append(Item(f"gathered parameters of the {name}", live, in_passes))
+        if name == "policy" or gathers:
+            title = "parameters gathered for the rollout" + ("" if name == "policy" else f", of the {name}")
+            items.append(Item(title, held * width, IN_ROLLOUT) if gathers else Item(title, live, ("rollout",)))
     return items
 
 
 def _frozen(name: str, sizes: Sizes, width: int, phase: str, setting: Setting) -> list[Item]:
-    """Weights without gradients, `width` bytes each."""
+    """Weights without gradients, `width` bytes each. A model of the reward is always gathered for a rollout."""
     whole = width * sizes.parameters
     if setting.frozen_stage == 3:
-        live = width * min(sizes.parameters, MAX_LIVE_PARAMETERS)
+        gathered = setting.gather_for_generation or phase == "reward"
+        live = whole if gathered else width * min(sizes.parameters, MAX_LIVE_PARAMETERS)
         partition = Item(f"weights of the {name}", whole // setting.world_size, (), setting.frozen_offload)
-        return [partition, Item(f"gathered parameters of the {name}", live, (phase,))]
+        return [partition, Item(f"gathered parameters of the {name}", live, IN_ROLLOUT if gathered else (phase,))]
     weights = Item(f"weights of the {name}", whole, (), setting.frozen_offload)
     return [weights, Item(f"{name} on the device", whole, (phase,))] if setting.frozen_offload else [weights]
 
@@ -245,6 +268,11 @@ def _bf16_copies(sizes: Sizes, setting: Setting) -> int:
     return 2 * linears if setting.precision == "amp" else 0
 
 
+def processes_here() -> int:
+    """The processes that the launcher started on this machine; DeepSpeed's launcher has a name of its own for their number."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+
+
 def report_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
     """Log the forecast of this process, with a warning where it exceeds the free memory; None when no forecast is possible.
 
@@ -257,7 +285,7 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
         return None
     found = forecast(*sizes, setting)
     logger.info("%s", found.table())
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = processes_here()
     on_host = found.host_total if setting.on_cuda else found.total + found.host_total
     for needed, free, where in (
         (found.total, free_on_gpu(device) if setting.on_cuda else None, str(device)),
@@ -286,7 +314,7 @@ def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], sett
     """Each change of a single key that lowers the forecast, the best one first: `use_share_model: true (to 1.20 GiB)`."""
     variants = {
         "use_share_model: true": replace(setting, critic="shared" if setting.critic == "separate" else setting.critic),
-        "use_amp: true": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
+        "precision: bf16": replace(setting, precision="amp" if setting.precision == "fp32" else setting.precision),
         "use_lora: true": replace(setting, lora_rank=setting.lora_rank or 16),
         "activation_checkpointing: true": replace(setting, activation_checkpointing=True),
         "per_device_microbatch_size: 1": replace(setting, microbatch=1),

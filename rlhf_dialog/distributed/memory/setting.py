@@ -4,9 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.model_sizes import last_name
+from rlhf_dialog.models.precision import precision_of
 
 LOGITS_CHUNK = 64 * 2**20  # bytes of one buffer of fp32 logits
 CriticKind = Literal["none", "shared", "separate"]
@@ -63,6 +66,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
     """The setting of a configuration; the responses of an iteration are divided among the processes."""
     batch = _find(config.reward_class.args, "batch_size")
     critic: CriticKind = "shared" if config.use_share_model else "separate"
+    device = torch.device("cuda" if on_cuda else "cpu")
     return Setting(
         rows=math.ceil(batch_plan(config).num_responses / world_size),
         microbatch=config.per_device_microbatch_size,
@@ -72,7 +76,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
         response=config.max_new_tokens,
         critic=critic if config.estimator.needs_critic else "none",
         own_reference=config.ref_model not in (None, config.model_path),
-        precision="amp" if config.use_amp else "fp32",
+        precision="fp32" if precision_of(config, device) == "fp32" else "amp",
         lora_rank=config.lora_r if config.use_lora else 0,
         lora_targets=tuple(last_name(target) for target in config.lora_target_modules or ()),
         activation_checkpointing=config.activation_checkpointing,

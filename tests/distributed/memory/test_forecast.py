@@ -123,6 +123,39 @@ def test_stage_3_gathers_at_most_its_limit_but_all_for_the_rollout():
     assert gathered["gathered parameters of the policy"] == 4e9
 
 
+def test_what_is_gathered_for_a_rollout_stays_whole_until_it_is_scored():
+    big = replace(BILLION, parameters=8 * 10**9, trunk=7 * 10**9)
+    setting = replace(PLAIN, zero_stage=3, frozen_stage=3, judge_stage=3, world_size=8, critic="separate")
+    apart, gathered = (
+        forecast(big, None, {"judge": big}, replace(setting, gather_for_generation=gather)) for gather in (False, True)
+    )
+    for phase in ("rollout", "scoring", "reward"):
+        found = {item.name: item.bytes for item in gathered.items_in(phase) if "gathered" in item.name}
+        assert sorted(found.values()) == [28e9, 32e9, 32e9, 32e9], phase  # critic, policy, reference, judge
+        found = [item.bytes for item in apart.items_in(phase) if "gathered" in item.name]
+        layers = {"rollout": 1, "scoring": 3, "reward": 0}[phase]  # policy; all three models of the run; none of them
+        assert sorted(found) == [4e9] * layers + [32e9], phase
+
+
+@pytest.mark.parametrize(
+    ("keys", "more"),
+    [
+        ({}, 0),  # 8e9 bytes of policy and reference are read, and stay
+        ({"zero_stage": 3, "frozen_stage": 3}, 7e9),  # an eighth of both stays
+        ({"zero_stage": 3}, 3.5e9),  # the reference stays
+        ({"zero_stage": 3, "frozen_stage": 3, "offload_param": True, "frozen_offload": True}, 8e9),
+        ({"zero_stage": 1, "precision": "half"}, 4e9),  # 2 of 4 bytes stay
+        ({"zero_stage": 3, "frozen_stage": 3, "critic": "separate"}, 11.6e9 * 7 / 8),  # the critic: 3.6e9
+        ({"lora_rank": 8, "own_reference": True, "frozen_stage": 3}, 3.5e9 - 4 * 8 * 3200),  # the adapter is there too
+    ],
+)
+def test_every_process_holds_whole_models_while_it_loads_them(keys, more):
+    found = forecast(BILLION, None, None, replace(PLAIN, world_size=8, **keys))
+    at_loading = {item.name: item.bytes for item in found.items_in("loading")}
+    assert at_loading.get("weights before they are shared out", 0) == more
+    assert not any("Adam" in name for name in at_loading)
+
+
 def test_lora_trains_little_and_needs_no_reference():
     count = 8 * (2000 + 1200)
     found = parts(forecast(BILLION, None, None, replace(PLAIN, lora_rank=8, critic="separate")))
@@ -202,13 +235,11 @@ def test_total_is_what_stands_always_and_the_largest_phase():
 
 def test_table():
     text = forecast(BILLION, None, None, replace(PLAIN, zero_stage=1, offload_optimizer=True)).table()
-    first, always, *phases = text.splitlines()
+    first, always, after, *phases = text.splitlines()
     assert first.startswith("memory forecast per process, without libraries: 11.")
     assert first.endswith("GiB (in the update), and 11.18 GiB of host memory")
-    assert always == (
-        "  always 7.45 GiB: weights of the policy 3.73 GiB, Adam's state of the policy 11.18 GiB of host memory, "
-        "weights of the reference 3.73 GiB"
-    )
+    assert always == "  always 7.45 GiB: weights of the policy 3.73 GiB, weights of the reference 3.73 GiB"
+    assert after == "  after loading 0.0 MiB: Adam's state of the policy 11.18 GiB of host memory"
     assert [line.split()[0] for line in phases] == ["rollout", "scoring", "update", "optimizer"]
     assert "cache of keys and values 12.2 MiB" in phases[0]
     assert (human(1.5 * GIB), human(12 * MIB)) == ("1.50 GiB", "12.0 MiB")
@@ -297,6 +328,16 @@ def test_a_run_that_does_not_fit_is_warned(folders, monkeypatch, caplog):
     found, warnings = told(folders, monkeypatch, caplog, 2 * found.total)
     assert human(3 * found.total) in warnings[0]
     assert "this machine for 3 processes" in warnings[0]
+
+
+@pytest.mark.parametrize("name", ["LOCAL_WORLD_SIZE", "LOCAL_SIZE"])
+def test_the_processes_of_this_machine_are_counted_with_each_launcher(monkeypatch, name):
+    """torchrun and accelerate set the first name, DeepSpeed's launcher the second."""
+    for other in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"):
+        monkeypatch.delenv(other, raising=False)
+    assert forecast_module.processes_here() == 1
+    monkeypatch.setenv(name, "8")
+    assert forecast_module.processes_here() == 8
 
 
 def test_a_gpu_is_asked_for_its_own_memory(folders, monkeypatch, caplog):
@@ -388,7 +429,8 @@ def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_wei
     few = {"rollout_batch_size": 8, "num_mini_batch": 1, "ppo_epoch": 2, "max_new_tokens": 12}
     configs = [settings(model_path=str(tmp_path / name), **few, **keys) for name in ("warm", "real")]
     told = forecast(*read_sizes(configs[1]), setting_of(configs[1]))
-    always = sum(part.bytes for part in told.items if not part.phases or "gradients" in part.name)
+    kept = ("gradients", "Adam's state")
+    always = sum(part.bytes for part in told.items if not part.phases or part.name.startswith(kept))
     assert abs(always / told.total - of_weights) < 0.1  # the run is what its name says
     measured = int(output_of("-c", RUN, json.dumps([config.model_dump() for config in configs])))
     print(f"forecast {human(told.total)}, measured {human(measured)}: {told.total / measured:.2f}")

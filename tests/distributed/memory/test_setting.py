@@ -20,6 +20,8 @@ def test_setting_of_a_configuration():
     assert (found.critic, found.precision, found.top_k, found.filtered) == ("separate", "amp", 7, True)
     assert (found.classifier_batch, found.own_reference, found.exact_kl) == (4, False, False)
     assert setting_of(settings(kl_in="loss")).exact_kl
+    assert setting_of(settings(), on_cuda=True).precision == "amp"  # auto
+    assert setting_of(settings(precision="fp32"), on_cuda=True).precision == "fp32"
     other = setting_of(settings(use_share_model=True, ref_model="other", top_p=0.5))
     assert (other.critic, other.precision, other.own_reference, other.filtered) == ("shared", "fp32", True, True)
     assert setting_of(settings(advantage_estimator="grpo")).critic == "none"

@@ -1,0 +1,104 @@
+"""The precision that a run computes in, and the types of the weights that it does not train.
+
+`precision: auto` is bf16 (autocast) on a GPU that has it, else fp32. Trained weights are float32 in any case.
+
+- **Frozen linear layers keep the checkpoint's 16-bit type on a GPU** (`narrow`): those of the reference, of LoRA's base and of
+  a classifier. Autocast would round the same numbers to the same type for every product, so not a bit of a result changes, and
+  the first KL is 0 but for rounding. Embeddings and norms stay in float32: autocast leaves them alone in the trained policy,
+  and the reference must compute as that does. A checkpoint in float32 stays float32.
+- **fp32 asked by name is strict**: frozen weights are float32 even if the checkpoint is not, and products are not rounded
+  to TF32. `use_amp: true` or `false` mean what they did before `precision` existed, so they have no TF32 either.
+- **TF32** multiplies what stays float32 on a GPU in all other cases.
+- **Frozen float32 weights are converted once a rollout** (`converted_once`), not once a token.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import UserError
+
+Precision = Literal["fp32", "bf16", "fp16"]
+HALF = (torch.bfloat16, torch.float16)
+
+
+def precision_of(config: Config, device: torch.device) -> Precision:
+    """The precision that a run computes in on `device`."""
+    asked = config.asked_precision
+    if asked != "auto":
+        return asked
+    return "bf16" if device.type == "cuda" and gpu_has_bf16() else "fp32"
+
+
+def gpu_has_bf16() -> bool:
+    """Whether the GPU multiplies in bf16; true where there is no GPU, as in a memory forecast for one."""
+    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def autocast_of(config: Config, device: torch.device) -> dict[str, Any]:
+    """`use_amp` and `amp_dtype` of the models of a run. Raises UserError when this torch has no such autocast for the device."""
+    precision = precision_of(config, device)
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    if precision != "fp32":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.autocast(device.type, dtype):
+                works = torch.is_autocast_enabled(device.type)
+        if not works:
+            key = "precision" if config.use_amp is None else "amp_dtype"
+            raise UserError(f"{key}: this torch does not support {precision} on {device.type}; use precision: fp32")
+    return {"use_amp": precision != "fp32", "amp_dtype": dtype}
+
+
+def uses_tf32(config: Config, device: torch.device) -> bool:
+    """Whether float32 products may be rounded to TF32: on a GPU, unless a key asks for what was there before, or for fp32."""
+    return device.type == "cuda" and config.use_amp is None and config.precision != "fp32"
+
+
+def set_float32_products(config: Config, device: torch.device) -> None:
+    """Let a GPU multiply float32 in TF32, or strictly, in this process; on a CPU nothing is set."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if uses_tf32(config, device) else "highest")
+
+
+def narrow(model: nn.Module, types: tuple[torch.dtype, ...] = HALF) -> None:
+    """Hold the frozen weights of linear layers in the first of `types` that has all their numbers; others stay as they are.
+
+    Weights that an embedding shares stay too. The results under autocast to that type do not change.
+    """
+    embedded = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
+    for module in model.modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            for parameter in module.parameters(recurse=False):
+                if not parameter.requires_grad and parameter.dtype == torch.float32 and id(parameter) not in embedded:
+                    _narrow(parameter, types)
+
+
+def _narrow(parameter: nn.Parameter, types: tuple[torch.dtype, ...]) -> None:
+    for dtype in types:
+        small = parameter.data.to(dtype)
+        if torch.equal(small.float(), parameter.data):
+            parameter.data = small
+            return
+
+
+@contextmanager
+def converted_once(model: nn.Module) -> Iterator[None]:
+    """Inside the block, which has autocast and no gradients, frozen float32 weights are converted at their first use only.
+
+    Autocast keeps a conversion until its outermost block ends, but only of weights that require a gradient.
+    """
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.dtype == torch.float32]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)

@@ -1,0 +1,85 @@
+"""Whether every rank of a run writes and reads the same run folder, found out before anything is loaded."""
+
+import secrets
+import socket
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.lock import locked
+
+PROBE = ".shared_disk."  # the beginning of a file's name; the number of a rank is its end
+PATIENCE = 10.0  # seconds; a network disk shows another host's new file late
+REMEDY = "the run folder must be on a disk that all hosts see and may write to: set run_dir to a folder there"
+
+
+def check_shared(folder: Path, world: World) -> None:
+    """Rank 0 writes a word into the run folder, every rank reads it and writes it back; nothing is left.
+
+    With one process it does nothing. Rank 0 has the lock of the folder meanwhile. Raises UserError on all ranks when one of them
+    cannot read or write the folder, or has another folder of that name.
+    """
+    if world.size == 1:
+        return
+    with ExitStack() as stack:
+        world.on_main(lambda: stack.enter_context(locked(folder)))
+        if world.is_main:
+            stack.callback(_remove_probes, folder)
+        host, word = world.on_main(lambda: _begin(folder))
+        with world.fail_together():
+            if not world.is_main:
+                _answer(folder, word, host, world.rank)
+        hosts = world.gather(socket.gethostname())
+        world.on_main(lambda: _check_answers(folder, word, hosts))
+
+
+def _begin(folder: Path) -> tuple[str, str]:
+    _remove_probes(folder)  # those of a run that was killed
+    word = secrets.token_hex(16)
+    _write(folder, 0, word)
+    return socket.gethostname(), word
+
+
+def _answer(folder: Path, word: str, host: str, rank: int) -> None:
+    if not _shows(folder, 0, word):
+        raise UserError(
+            f"run_dir: {folder} on {socket.gethostname()} does not show what rank 0 has written there on {host}; {REMEDY}"
+        )
+    _write(folder, rank, word)
+
+
+def _check_answers(folder: Path, word: str, hosts: list[str]) -> None:
+    for rank, host in enumerate(hosts):
+        if not _shows(folder, rank, word):
+            raise UserError(
+                f"run_dir: {folder} on {hosts[0]} does not show what rank {rank} has written there on {host}; {REMEDY}"
+            )
+
+
+def _write(folder: Path, rank: int, word: str) -> None:
+    try:
+        (folder / f"{PROBE}{rank}").write_text(word, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"run_dir: {folder} cannot be written on {socket.gethostname()}: {error.strerror}; {REMEDY}"
+        ) from error
+
+
+def _shows(folder: Path, rank: int, word: str) -> bool:
+    """Whether the file of a rank holds the word, at the latest after `PATIENCE`."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        with suppress(OSError, UnicodeDecodeError):
+            if (folder / f"{PROBE}{rank}").read_text(encoding="utf-8") == word:
+                return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.1)
+
+
+def _remove_probes(folder: Path) -> None:
+    for path in folder.glob(f"{PROBE}*"):
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,165 @@
+"""`respond` on the pretended GPU: the tokens of the CPU, no tensor on the wrong device, and one wait at each look."""
+
+import math
+
+import pytest
+import torch
+from pretended_gpu import pretended_gpu
+from tiny import byte_tokenizer, gpt2, llama, packed
+from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.models.chat_agent import Speaker, collate
+from rlhf_dialog.models.generation import Sampling, StopRule, microbatches, respond, teacher_forced
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Policy
+
+PAD, ENDS = 256, [257, *range(0, 250, 12)]
+STEPS = 12
+IDS = {"vocab_size": 259, "pad_token_id": PAD, "eos_token_id": 257, "bos_token_id": None, "initializer_range": 0.3}
+WIDE = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def grouped(model, config, **keys):
+    torch.manual_seed(0)
+    return packed(model(config(**IDS, **WIDE, **keys)))
+
+
+SHAPES = {
+    "gpt2": lambda: gpt2(n_layer=3, initializer_range=0.3),
+    "llama": lambda: llama(num_hidden_layers=1, initializer_range=0.3),
+    "qwen2": lambda: grouped(Qwen2ForCausalLM, Qwen2Config, num_hidden_layers=2),
+    "mistral": lambda: grouped(MistralForCausalLM, MistralConfig, num_hidden_layers=4, sliding_window=6),
+}
+SAMPLINGS = {
+    "plain": Sampling(STEPS),
+    "greedy": Sampling(STEPS, greedy=True),
+    "filtered": Sampling(STEPS, 0.7, top_k=9, top_p=0.8),
+}
+
+
+def new_policy(shape):
+    policy = Policy(SHAPES[shape](), with_value_head=True).eval()
+    policy.lm.generation_config.eos_token_id = ENDS
+    return policy
+
+
+def on_gpu(shape):
+    policy = new_policy(shape).to("cuda")
+    assert policy.has_plain_head  # tried once, which waits
+    return policy
+
+
+def prompts():
+    generator = torch.Generator().manual_seed(3)
+    return collate([torch.randint(0, 250, (n,), generator=generator).tolist() for n in (5, 17, 9, 12, 3)], PAD)
+
+
+def answer(policy, sampling, separator_token=True, **options):
+    """Responses on the device of the policy, with the same random numbers each time."""
+    stop = StopRule(policy, byte_tokenizer(separator_token), "<EOU>")
+    ids, mask = (x.to(policy.lm.device) for x in prompts())
+    torch.manual_seed(1)
+    return respond(policy, ids, mask, sampling, stop, PAD, **options)
+
+
+def same(found, expected):
+    for name, x in vars(expected).items():
+        y = getattr(found, name)
+        if x is None or not x.is_floating_point():
+            assert x is y is None or torch.equal(x, y.cpu()), name
+        else:
+            torch.testing.assert_close(x, y.cpu(), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("separator_token", [True, False])
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_response_waits_once_a_look_for_any_number_of_layers(shape, sampling, separator_token):
+    expected = answer(new_policy(shape), sampling, separator_token)
+    with pretended_gpu() as gpu:
+        policy = on_gpu(shape)
+        gpu.reset()
+        found = answer(policy, sampling, separator_token)
+        waits, report = gpu.num_waits, gpu.report()
+        same(found, expected)
+    sent = 2  # the prompts, by `answer`
+    assert waits == sent + 1 + math.ceil(found.ids.shape[1] / 8), report
+    assert waits <= 2 * found.ids.shape[1]
+    assert len(set(found.mask.sum(dim=1).tolist())) > 1
+
+
+@pytest.mark.parametrize("options", [{"rows_at_once": 2}, {"prompts_at_once": 2}, {"look_every": 1}, {"look_every": 5}])
+def test_neither_rows_nor_prompts_at_once_nor_looks_change_the_response(options):
+    sampling = Sampling(STEPS, top_p=0.8)
+    expected = answer(new_policy("llama"), sampling)
+    with pretended_gpu():
+        same(answer(on_gpu("llama"), sampling, **options), expected)
+
+
+def test_a_model_that_does_not_pack_waits_once_a_token():
+    """The library looks at its mask at each step, and makes its cache, once in each layer."""
+
+    def padded():
+        policy = new_policy("gpt2")
+        policy.lm.set_attn_implementation("sdpa")
+        return policy
+
+    expected = answer(padded(), SAMPLINGS["filtered"])
+    with pretended_gpu() as gpu:
+        policy = padded().to("cuda")
+        gpu.reset()
+        found = answer(policy, SAMPLINGS["filtered"])
+        prompt = 2 * len(policy.lm.transformer.h) + 5  # the cache, once a layer; prompts, their masks
+        assert gpu.num_waits <= prompt + STEPS + math.ceil(STEPS / 8), gpu.report()
+        same(found, expected)
+
+
+@pytest.mark.parametrize("separator_token", [True, False])
+def test_while_ends_are_forbidden_only_a_separator_of_text_waits_for_each_token(separator_token):
+    sampling = Sampling(STEPS, min_new_tokens=6)
+    expected = answer(new_policy("gpt2"), sampling, separator_token)
+    with pretended_gpu() as gpu:
+        policy = on_gpu("gpt2")
+        gpu.reset()
+        found = answer(policy, sampling, separator_token)
+        assert gpu.num_waits == 3 + math.ceil(found.ids.shape[1] / 8) + (0 if separator_token else 6), gpu.report()
+        same(found, expected)
+
+
+def test_a_speaker_sends_and_reads_with_few_waits():
+    replies = []
+    with pretended_gpu() as gpu:
+        for policy, most in ((new_policy("gpt2"), 0), (on_gpu("gpt2"), 3)):  # the mask, a look, the replies
+            tokenizer = byte_tokenizer()
+            stop = StopRule(policy, tokenizer, "<EOU>")
+            speaker = Speaker(policy, PromptEncoder(tokenizer, "<EOU>", 40), Sampling(8, greedy=True), stop)
+            gpu.reset()
+            replies.append(speaker.read(speaker.respond([["Where is it ?"], ["Hi .", "Who is there ?"]])[2]))
+            assert gpu.num_waits == most, gpu.report()
+    assert replies[0] == replies[1]
+
+
+def test_a_plan_that_the_host_makes_needs_no_wait():
+    ids, mask = prompts()
+    responses = answer(new_policy("qwen2"), Sampling(8, top_k=5))
+    expected = teacher_forced(
+        new_policy("qwen2"), ids, mask, responses.ids, responses.mask, 1.0, support=responses.support
+    )
+    with pretended_gpu() as gpu:
+        policy, rows, device = on_gpu("qwen2"), torch.arange(len(ids)), torch.device("cuda", 0)
+        there = [x.to("cuda") for x in (ids, responses.ids, responses.support)]
+        gpu.reset()
+        for part in microbatches(mask, responses.mask, rows, 2, device):
+            assert part.rows.is_cuda
+            assert part.rows.inner.tolist() == part.host_rows.tolist()
+            masks = mask[part.host_rows, part.prompt], responses.mask[part.host_rows, part.response]
+            prompt, response = there[0][part.rows, part.prompt], there[1][part.rows, part.response]
+            support = there[2][part.rows, part.response]
+            packed_rows = pack(prompt, masks[0], response, masks[1])
+            assert packed_rows.at.is_cuda
+            found = teacher_forced(policy, prompt, masks[0], response, masks[1], 1.0, support=support)
+            assert gpu.num_waits == 0, gpu.report()
+            for name in ("logprobs", "entropy", "values"):
+                theirs = getattr(expected, name)[part.host_rows, part.response]
+                torch.testing.assert_close(getattr(found, name).inner, theirs, rtol=0, atol=1e-4)

@@ -1,0 +1,26 @@
+import torch
+from pretended_gpu import pretended_gpu
+
+from rlhf_dialog.models.host import fetch, send, send_all
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+NUMBERS = [torch.arange(3), torch.empty(0, dtype=torch.long), torch.tensor([7])]
+
+
+def test_on_a_cpu_nothing_is_copied():
+    x = torch.ones(2, 3)
+    assert send(x, CPU) is x
+    assert fetch(x)[0] is x
+    assert all(x is y for x, y in zip(send_all(NUMBERS, CPU), NUMBERS, strict=True))
+
+
+def test_sending_does_not_wait_and_fetching_waits_once():
+    with pretended_gpu() as gpu:
+        x = send(torch.ones(2, 3), GPU)
+        numbers = send_all(NUMBERS, GPU)
+        assert {y.device for y in (x, *numbers)} == {GPU}
+        assert gpu.num_waits == 0, gpu.report()
+        found = fetch(x, *numbers, torch.zeros(1))
+        assert gpu.num_waits == 1, gpu.report()
+    assert [y.tolist() for y in found] == [[[1, 1, 1], [1, 1, 1]], [0, 1, 2], [], [7], [0]]
+    assert {y.device for y in found} == {CPU}

@@ -1,0 +1,39 @@
+"""Random models of 12 layers on the bytes' vocabulary, whose 16-bit noise is that of deep models: `from deep import deep_lm`."""
+
+import torch
+from tiny import byte_tokenizer
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from rlhf_dialog.models.loading import use_packing
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+KINDS = {
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": 24}),
+}
+
+
+def deep_lm(kind, seed=0, spread=0.1, layers=12):
+    """`spread` is that of the weights: the larger it is, the sharper are the predictions, and the more does rounding change."""
+    tokenizer = byte_tokenizer()
+    words = {"vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": 257, "pad_token_id": 256}
+    torch.manual_seed(seed)
+    if kind == "gpt2":
+        sizes = {"n_positions": 256, "n_embd": 64, "n_layer": layers, "n_head": 4}
+        lm = GPT2LMHeadModel(GPT2Config(**words, **sizes, initializer_range=spread))
+    else:
+        model, config, more = KINDS[kind]
+        shape = SIZES | {"num_hidden_layers": layers, "max_position_embeddings": 256, "initializer_range": spread}
+        lm = model(config(**words, **shape, **more))
+    assert use_packing(lm.eval())
+    return lm

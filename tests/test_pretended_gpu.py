@@ -1,0 +1,193 @@
+"""The pretended GPU of tests/parts/pretended_gpu.py: what it counts and raises is what CUDA is documented to do."""
+
+import copy
+from importlib import import_module
+
+import pytest
+import torch
+from pretended_gpu import pretended_gpu
+from torch import nn
+
+
+@pytest.fixture
+def gpu():
+    with pretended_gpu() as counts:
+        yield counts
+
+
+@pytest.fixture
+def x(gpu):
+    made = torch.arange(6.0, device="cuda").view(2, 3)
+    gpu.reset()
+    return made
+
+
+def test_a_tensor_says_where_it_is(x):
+    assert (x.device, x.is_cuda, x.is_cpu, x.get_device()) == (torch.device("cuda", 0), True, False, 0)
+    made = [
+        torch.zeros_like(x),
+        x.new_ones(2),
+        torch.rand(2, device=x.device),
+        x.new_tensor([1.0]),
+        x.detach(),
+        x[0],
+        x.data,
+    ]
+    made += [torch.tensor([1], device="cuda"), torch.ones(2).to("cuda"), torch.ones(2).cuda(), torch.zeros(2).to(x)]
+    assert {y.device for y in made} == {torch.device("cuda", 0)}
+    assert {y.device for y in (x.cpu(), x.to("cpu"), x.to(torch.zeros(1)), torch.zeros(2))} == {torch.device("cpu")}
+    assert x.to("cpu", torch.int64).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x: x + torch.ones(2, 3),
+        lambda x: torch.ones(2, 3) * x,
+        lambda x: torch.where(torch.ones(2, 3, dtype=torch.bool), x, 0.0),
+        lambda x: torch.cat([x, torch.ones(1, 3)]),
+        lambda x: torch.stack([x.sum(), torch.tensor(1.0)]),
+        lambda x: x.index_select(0, torch.tensor([0])),
+        lambda x: x.gather(1, torch.zeros(2, 1, dtype=torch.long)),
+        lambda x: torch.ones(2)[x[0, :2].long()],
+        lambda x: torch.ones(3).add_(x[0]),
+        lambda x: torch.tensor(1.0).add_(x.sum()),
+        lambda x: x.index_put_((torch.tensor([0], device="cuda"),), torch.ones(1, 3)),
+        lambda x: nn.Linear(3, 2)(x),
+    ],
+)
+def test_two_devices_in_one_operation_raise(x, mixed):
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        mixed(x)
+
+
+def test_a_number_on_the_host_may_join(x, gpu):
+    assert (x + torch.tensor(1.0)).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert gpu.num_waits == 1  # the tolist
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        lambda x: x.sum().item(),
+        lambda x: int(x.max()),
+        lambda x: bool(x.any()),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: x.to("cpu"),
+        lambda x: torch.ones(3).copy_(x[0]),
+        lambda x: x.copy_(torch.ones(2, 3)),
+        lambda x: torch.ones(3).to("cuda"),
+        lambda x: torch.ones(3).to("cuda", non_blocking=True),  # pageable memory
+        lambda x: torch.tensor([1, 2], device="cuda"),
+        lambda x: x[x > 1],
+        lambda x: x.masked_select(x > 1),
+        lambda x: x.nonzero(),
+        lambda x: x[[1]],
+        lambda x: x.index_put_((x > 1,), x[0, :1].expand(4)),
+        lambda x: torch.equal(x, x),
+        lambda x: x.unique(),
+        lambda x: x.repeat_interleave(x[0].long()[:2], dim=0),
+        lambda x: torch.cuda.synchronize(),
+        lambda x: torch.cuda.Event().synchronize(),
+        lambda x: torch.cuda.current_stream(x.device).synchronize(),
+    ],
+)
+def test_the_host_waits_once(gpu, x, waiting):
+    waiting(x)
+    assert gpu.num_waits == 1, gpu.report()
+    assert next(iter(gpu.waits)).startswith("tests/test_pretended_gpu.py:")
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        lambda x: x @ x.t(),
+        lambda x: torch.where(x > 1, x, 0).sum(dim=1),
+        lambda x: x.index_select(0, torch.arange(2, device="cuda")),
+        lambda x: x.masked_fill_(x > 1, 0),
+        lambda x: x.__setitem__(x > 1, 0.0),
+        lambda x: torch.full((2,), 3, device="cuda").cumsum(0),
+        lambda x: x.repeat_interleave(2, dim=1),
+        lambda x: x.repeat_interleave(x[0].long()[:2], dim=0, output_size=1),
+        lambda x: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
+        lambda x: torch.empty(2, 3, pin_memory=True).copy_(x, non_blocking=True),
+        lambda x: x.to("cpu", non_blocking=True),
+        lambda x: torch.cuda.Event(enable_timing=True).record(),
+    ],
+)
+def test_the_host_does_not_wait(gpu, x, free):
+    free(x)
+    assert gpu.num_waits == 0, gpu.report()
+
+
+def test_views_and_allocations_start_no_kernel(gpu, x):
+    _ = (
+        x.t(),
+        x[0],
+        x[:, 1:],
+        x.view(3, 2),
+        x.unsqueeze(0),
+        x.expand(4, 2, 3),
+        x.detach(),
+        x.unbind(),
+        torch.empty_like(x),
+    )
+    assert (gpu.num_launches, gpu.num_waits) == (0, 0)
+    _ = x + 1, x.half(), x.t().contiguous(), x.clone(), x.zero_()
+    assert (gpu.num_launches, gpu.num_casts) == (5, 1)
+
+
+def test_a_change_in_place_is_seen_through_views(x):
+    row = x[1]
+    assert row.add_(1) is row
+    row[0] = 9
+    x[:, 2] = torch.zeros(2, device="cuda")
+    assert x.tolist() == [[0, 1, 0], [9, 5, 0]]
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def two_steps(model, device):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(2):
+        with torch.autocast(device, torch.bfloat16, enabled=step == 1):
+            loss = model(torch.linspace(-1, 1, 15, device=device).view(5, 3)).square().sum()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.tolist() for parameter in copy.deepcopy(model).parameters()]
+
+
+def test_training_gives_the_numbers_of_the_cpu_without_a_wait(gpu):
+    expected = two_steps(small_model(), "cpu")
+    model = small_model().to("cuda")
+    assert all(parameter.is_cuda and isinstance(parameter, nn.Parameter) for parameter in model.parameters())
+    gpu.reset()
+    assert two_steps(model, "cuda") == expected
+    assert set(gpu.waits) == {what for what in gpu.waits if what.endswith("tolist")}, gpu.report()
+    assert gpu.num_casts > 0
+
+
+def test_no_numpy(x):
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        x.numpy()
+
+
+def test_after_the_block_torch_is_as_before():
+    places = [torch, torch.cuda, torch._C, torch.Tensor, torch.autocast]
+    places += [import_module(name) for name in ("torch.optim.optimizer", "torch.utils._foreach_utils")]
+    before = [dict(vars(place)) for place in places]
+    flags = torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()
+    with pytest.raises(RuntimeError, match="two devices"), pretended_gpu():
+        torch.ones(2, device="cuda").add(torch.ones(2))
+    assert [dict(vars(place)) for place in places] == before
+    assert (torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()) == flags
+    made = torch.ones(2) + 1
+    assert type(made) is torch.Tensor
+    assert type(nn.Linear(1, 1).double().weight.data) is torch.Tensor
+    assert not torch.cuda.is_available()

@@ -1,0 +1,195 @@
+"""The noise of 16-bit arithmetic: healthy deep models pass the checks of the run, and faults put into them do not."""
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import tiny
+import torch
+from deep import deep_lm
+from pretended_gpu import pretended_gpu
+from trainers import Places, make_trainer, settings
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.models import generation, loading
+from rlhf_dialog.training import noise, rollout, update
+from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training.trainer import PPOTrainer
+
+MODELS = ("gpt2", "llama", "qwen2", "mistral")
+SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
+PROMPTS = [Dialogue([SENTENCE[i : i + 16 + i % 5]], meta={"index": i}) for i in range(16)]
+
+
+def deep_trainer(kind, spread=0.1, **keys):
+    lm = partial(deep_lm, kind, spread=spread)
+    sizes = {"rollout_batch_size": 16, "max_new_tokens": 12, "num_mini_batch": 1, "ppo_epoch": 1}
+    trainer = make_trainer(new_lm=lm, prompts=PROMPTS, use_amp=True, **sizes, **keys)
+    trainer.speaker.stop.end_ids = [-1]
+    return trainer
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_healthy_deep_model_passes(kind, caplog):
+    """The tolerances of before would have stopped it: a mean |log ratio| of .01 nats, or a KL of .001."""
+    trainer = deep_trainer(kind, 0.2 if kind == "gpt2" else 0.15)
+    with caplog.at_level(logging.INFO):
+        trainer.step()
+    assert "rounding in 16 bits changes log-probabilities by" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    found, now = trainer.update.noise, trainer.rollout
+    size = (now.logprobs - now.ref_logprobs).abs()[now.response_mask]
+    assert size.mean() > 0.01
+    assert size.mean() < 2 * found.mean
+    assert size.max() < 4 * found.largest
+    assert found.mean > noise.LEAST_MEAN
+    assert found.largest > noise.LEAST_LARGEST
+
+
+def hidden(prompt_ids, prompt_mask):
+    """A prompt token is not seen."""
+    mask = prompt_mask.clone()
+    mask[:, -1] = False
+    return prompt_ids, mask
+
+
+def shown(prompt_ids, prompt_mask):
+    """A padding token is seen, in the rows that have one."""
+    mask = prompt_mask.clone()
+    first = mask.int().argmax(dim=1)
+    mask[torch.arange(len(mask)), (first - 1).clamp(min=0)] = True
+    return prompt_ids, mask
+
+
+def later(packed):
+    """The positions of the response are one too large."""
+    start = packed.place[packed.keep].min() % packed.width
+    return replace(packed, positions=packed.positions + (packed.positions > start).long())
+
+
+def broken_update(monkeypatch, change=None, temperature=1.0, dropout=False):
+    """The update computes log-probabilities with a fault."""
+    real = update.teacher_forced
+
+    def faulty(policy, prompt_ids, prompt_mask, response_ids, response_mask, t, *rest):
+        inputs = change(prompt_ids, prompt_mask) if change else (prompt_ids, prompt_mask)
+        policy.train(dropout)
+        return real(policy, *inputs, response_ids, response_mask, t * temperature, *rest)
+
+    monkeypatch.setattr(update, "teacher_forced", faulty)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "fault", [{"change": hidden}, {"change": shown}, {"temperature": 0.5}], ids=["hidden", "shown", "temperature"]
+)
+def test_a_fault_in_the_update_stops_the_run(kind, fault, monkeypatch):
+    """They show as 30 to 170 times the noise."""
+    trainer = deep_trainer(kind)
+    broken_update(monkeypatch, **fault)
+    with pytest.raises(RunStopped, match=r"ratio of new to old .* times the rounding noise"):
+        trainer.step()
+
+
+def test_dropout_in_the_update_stops_the_run(monkeypatch):
+    trainer = deep_trainer("gpt2")
+    broken_update(monkeypatch, dropout=True)
+    with pytest.raises(RunStopped, match="ratio of new to old"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_positions_that_are_off_by_one(kind, monkeypatch, caplog):
+    """Rotary positions are differences, so random models of this kind show the fault as about 10 times the noise: a warning."""
+    trainer, pack = deep_trainer(kind), generation.pack
+    monkeypatch.setattr(generation, "pack", lambda *inputs: later(pack(*inputs)))
+    if kind == "gpt2":
+        with pytest.raises(RunStopped, match="ratio of new to old"):
+            trainer.step()
+    else:
+        trainer.step()
+        assert "times the rounding noise that this run measured" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_fault_in_the_reference_stops_the_run(kind, monkeypatch):
+    """It does not raise the noise, although that is measured with the reference."""
+    pack = rollout.pack
+    monkeypatch.setattr(rollout, "pack", lambda ids, mask, *rest: pack(*hidden(ids, mask), *rest))
+    with pytest.raises(RunStopped, match="starts as its own reference"):
+        deep_trainer(kind).step()
+
+
+def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
+    calls = []
+
+    def watched(*args):
+        before = torch.get_rng_state()
+        calls.append(noise.differences(*args))
+        assert torch.equal(torch.get_rng_state(), before)
+        return calls[-1]
+
+    monkeypatch.setattr(trainer_module, "differences", watched)
+    make_trainer().step()
+    assert not calls  # float32 has fixed tolerances
+    trainer = make_trainer(use_amp=True, top_k=5)
+    for _ in range(2):
+        trainer.step()
+    (found,) = calls
+    assert len(found) >= trainer.plan.num_responses
+
+
+def test_the_noise_of_no_rows_and_of_equal_kernels_is_the_least_one():
+    least = (noise.LEAST_MEAN, noise.LEAST_LARGEST)
+    for found in (torch.empty(0), torch.zeros(7)):
+        at_one, at_half = (noise.noise_of(found, World(), temperature) for temperature in (1.0, 0.5))
+        assert (at_one.mean, at_one.largest) == least
+        assert (at_half.mean, at_half.largest) == (2 * least[0], 2 * least[1])
+
+
+def test_the_noise_is_that_of_all_ranks():
+    """The mean counts tokens; each rank hears the same."""
+
+    class Two(World):
+        def gather(self, value):
+            return [value, 0.5]
+
+        def sum_of(self, numbers):
+            return [numbers[0] + 0.9, numbers[1] + 7]
+
+    found = noise.noise_of(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0)
+    assert (found.mean, found.largest) == (pytest.approx(1.5 / 10), 0.5)
+
+
+def test_coarse_arithmetic_is_warned_of(caplog):
+    noise.noise_of(torch.full((5,), 0.06), World(), 1.0)
+    assert "the checks of the run see only large faults" in caplog.text
+
+
+def test_a_reference_in_training_mode_is_refused():
+    trainer = make_trainer(use_amp=True)
+    trainer.models.ref_policy.train()
+    with pytest.raises(RunStopped, match="the reference is in training mode"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
+    """On the pretended GPU: the reference has the 16 bits of the checkpoint, and starts with a KL of 0."""
+    found = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
+    checkpoint = tiny.gpt2().bfloat16().float().eval()
+    monkeypatch.setattr(loading, "load_causal_lm", lambda *_, **__: checkpoint)
+    monkeypatch.setattr(loading, "load_tokenizer", lambda *_: tiny.byte_tokenizer())
+    with pretended_gpu():
+        config, device = settings(use_lora=lora), torch.device("cuda", 0)
+        models = loading.load_models(config, device)
+        trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=device))
+        metrics = trainer.step()
+        assert models.ref_policy.lm.transformer.h[0].attn.c_attn.weight.dtype == torch.bfloat16
+    assert (metrics["objective/kl"], metrics["objective/kl_initial"]) == (0, 0)
+    assert (trainer.placement.precision, trainer.update.noise is not None, found) == ("bf16", True, ["high"])
