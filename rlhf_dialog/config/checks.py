@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, GetCoreSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from rlhf_dialog.config import estimators
+from rlhf_dialog.config.estimators import names
 from rlhf_dialog.config.precision import check as check_precision
 from rlhf_dialog.errors import nearest
 from rlhf_dialog.terminal import visible
@@ -87,10 +87,9 @@ def check_together(config: Any) -> None:
         key = "use_deepspeed" if config.use_deepspeed else "ref_ds_config"
         raise ValueError(f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward")
     if config.critic_path and (config.use_share_model or config.use_lora or not config.estimator.needs_critic):
-        with_critic = ", ".join(estimators.names("needs_critic"))
         raise ValueError(
             "critic_path: only a separate critic has a start of its own: use_share_model: false, use_lora: false and an "
-            f"advantage_estimator with a critic ({with_critic}); change them, or leave critic_path out"
+            f"advantage_estimator with a critic ({', '.join(names('needs_critic'))}); change them, or leave critic_path out"
         )
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"

@@ -16,6 +16,7 @@ NUM_BINS = 5
 LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"
 SWAP_TOLERANCE = 1e-3
 FEW_PAIRS = 100
+Z = 1.96  # of a 95 % interval
 
 Score = Callable[[list[Dialogue]], list[float]]
 
@@ -32,8 +33,8 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
     result = {
         "num_pairs": len(pairs),
         "num_prompts": int(units.max()) + 1,
-        "accuracy": interval(own),
-        "baselines": {name: interval(statistic) for name, statistic in hits.items()},
+        "accuracy": share(own),
+        "baselines": {name: share(statistic) for name, statistic in hits.items()},
         "above_best_baseline": {"baseline": best} | difference(hits[best], own),
         "length": _length_report(pairs, chosen, rejected),
         "last_turn_repeated": {"preferred_to_chosen": _repetition(pairs, score, chosen)},
@@ -42,6 +43,16 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
         "scores": {"chosen": _moments(chosen), "rejected": _moments(rejected)},
     }
     return result | {"notes": notes(result)}
+
+
+def share(statistic: Statistic) -> Interval:
+    """`interval` of a share; where all resamples are 0 or all are 1, with the other end of Wilson's interval (1927)."""
+    found = interval(statistic)
+    if not found["low"] == found["high"] == found["mean"] or found["mean"] not in (0.0, 1.0):
+        return found
+    count = len(statistic.unit_sums())
+    width = Z**2 / (count + Z**2)
+    return found | ({"low": 1 - width} if found["mean"] else {"high": width})
 
 
 def calibration(margins: Array, seed: int = 0) -> dict[str, Any]:
@@ -149,7 +160,7 @@ def _part(hits: Array, members: Any) -> dict[str, Any]:
     """Number and accuracy of some of the pairs; null without any."""
     count = int(members.sum())
     found: Interval | dict[str, None] = dict.fromkeys(("mean", "low", "high"))
-    return {"num_pairs": count} | (interval(mean_of(hits[members])) if count else found)
+    return {"num_pairs": count} | (share(mean_of(hits[members])) if count else found)
 
 
 def _repetition(pairs: Sequence[PreferencePair], score: Score, chosen: Array) -> float | None:

@@ -1,7 +1,7 @@
 """RewardModel: the score that a model learned from preferences, or several such models together."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -13,6 +13,7 @@ from rlhf_dialog.rewards.composite import is_finite
 if TYPE_CHECKING:
     from rlhf_dialog.rewards.scalar_model import ScalarModel
 
+Own = TypeVar("Own", bound="RewardModel")
 ARGS = "reward_class.args"
 REWARD_MODEL = "reward model"  # its name among the frozen models of a reward
 COMBINE = ("mean", "min", "uncertainty")
@@ -114,6 +115,14 @@ class RewardModel(BaseReward):
     def children(self) -> list[BaseReward]:
         """The members."""
         return list(self.members)
+
+    def to(self: Own, device: str) -> Own:
+        """Move the models; on a GPU that runs them in bf16, their linear layers keep the 16 bits that their checkpoints have."""
+        from rlhf_dialog.models.precision import narrow
+
+        if self.scalar is not None and device.startswith("cuda") and self.scalar.uses_bf16("cuda"):
+            narrow(self.scalar.model)
+        return super().to(device)
 
     def frozen_models(self) -> dict[str, Any]:
         """The model; none for `members`, which hold their own."""

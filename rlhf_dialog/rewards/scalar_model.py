@@ -18,7 +18,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
-from rlhf_dialog.rewards.classifier import ROUND_TO, bf16_is_faster
+from rlhf_dialog.rewards.classifier import ROUND_TO, uses_bf16
 from rlhf_dialog.rewards.intent import max_input_length
 from rlhf_dialog.rewards.reward_inputs import FORMS, SEPARATORS, Ids, RewardInput, form_of
 
@@ -76,7 +76,7 @@ class ScalarModel:
         inputs = [self.input.encode(dialogue) for dialogue in dialogues]
         device = self.model.device.type
         size = self.batch_size or (8 if device == "cpu" else 64)
-        bf16 = self.precision == "bf16" or (self.precision == "auto" and device != "cpu" and bf16_is_faster(device))
+        bf16 = self.uses_bf16(device)
         found = torch.zeros(len(inputs), dtype=torch.float64)
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
         for start in range(0, len(order), size):
@@ -86,6 +86,10 @@ class ScalarModel:
                 logits = self.model(**{name: ids.to(self.model.device) for name, ids in batch.items()}).logits
             found[rows] = logits.double().reshape(-1).cpu()
         return found.tolist()
+
+    def uses_bf16(self, device: str) -> bool:
+        """Whether it computes in bfloat16 on this type of device; with `auto` not on a CPU, where scores would lose digits."""
+        return uses_bf16("fp32" if self.precision == "auto" and device == "cpu" else self.precision, device)
 
     def normalisation(self, wanted: bool | None) -> tuple[float, float]:
         """Mean and deviation from the config.json; 0 and 1 if `wanted` is False, or if it is None and there are none.
@@ -132,9 +136,8 @@ def load_scalar_model(path: str, key: str) -> tuple[PreTrainedTokenizerBase, Pre
         use_onednn(model)
         model.config.use_cache = False
         if is_openrlhf(config):
-            model.config.get_text_config().pad_token_id = int(
-                tokenizer.eos_token_id == 0
-            )  # never the last token of a text
+            other = 0 if tokenizer.eos_token_id else 1  # not the last token of a text, by which the model finds its end
+            model.config.get_text_config().pad_token_id = other
     return tokenizer, model.eval().requires_grad_(False)
 
 

@@ -50,6 +50,14 @@ def test_pairs_of_one_prompt_are_drawn_together():
     assert (found["low"], found["mean"], found["high"]) == (0.0, 0.5, 1.0)
 
 
+def test_a_share_of_all_has_wilsons_interval():
+    """30 of 30: 30 / (30 + 1.96^2); 0 of 30: the rest of it."""
+    pairs = [pair("one two", "one", f"p{i}") for i in range(30)]
+    found = report.measure_pairs(pairs, words)
+    assert found["accuracy"] == {"mean": 1.0, "low": pytest.approx(0.88649, abs=1e-5), "high": 1.0}
+    assert found["baselines"]["shorter_wins"] == {"mean": 0.0, "low": 0.0, "high": pytest.approx(0.11351, abs=1e-5)}
+
+
 def test_rank_correlation_by_hand():
     """Ranks 1, 2.5, 2.5, 4 and 4, 1, 3, 2: covariance and deviations with paper and pencil."""
     first, second = np.asarray([1.0, 5.0, 5.0, 9.0]), np.asarray([8.0, 1.0, 4.0, 2.0])

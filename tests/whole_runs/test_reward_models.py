@@ -4,6 +4,7 @@ import json
 
 import pytest
 from ppo_runs import rows, same, weights, without_clocks
+from rank_runs import RUN, lines
 from scalars import save_scalar
 
 from rlhf_dialog.commands import evaluate
@@ -40,6 +41,18 @@ def test_an_ensemble_is_logged_resumed_and_evaluated(run, tmp_path, members):
     assert metrics["score"]["mean"] == pytest.approx(
         metrics["reward_model"]["mean"] + metrics["length_match"]["mean"], abs=1e-4
     )
+
+
+@pytest.mark.multiprocess
+def test_two_ranks_log_the_means_over_all_episodes_and_a_resume_finds_the_same_models(ppo, members):
+    words = reward_of(members)
+    assert {code for code, *_ in ppo(2, *words, "--max_iterations", "2")} == {0}
+    assert {code for code, *_ in ppo(2, *words, "--max_iterations", "3", "--resume")} == {0}
+    found = lines(RUN)
+    assert len(found) == 3
+    for row in found:
+        assert row["objective/score"] == pytest.approx(row["reward/reward_model"] + row["reward/length_match"])
+        assert row["reward/reward_model_std"] > 0
 
 
 def test_another_reward_model_is_another_run(run, tmp_path, members, capsys):

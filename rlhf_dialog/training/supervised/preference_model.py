@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import random
 import tempfile
 import warnings
@@ -22,13 +23,13 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.evaluation.preferences import measure_pairs
+from rlhf_dialog.models.chat_agent import read_settings
 from rlhf_dialog.models.loading import read_tokenizer, trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids
-from rlhf_dialog.rewards.reward_inputs import DIALOGUE, SEPARATORS, RewardInput, reads_in_pairs
+from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    SupervisedKeys,
     ordered_dataset,
     prepare,
     train_quietly,
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 KEY = "model_path"
 
 
-class PreferenceConfig(RankingKeys, SupervisedKeys):
+class PreferenceConfig(RankingKeys):
     """Preference model"""
 
     data_path: str = Field(
@@ -52,8 +53,8 @@ class PreferenceConfig(RankingKeys, SupervisedKeys):
     turn_separator: str | None = Field(
         None,
         min_length=1,
-        description="text after each turn, as in the model's own training; default: <EOU>, or the separator token of an "
-        "encoder's tokenizer; chat_template: the tokenizer's chat template",
+        description="text after each turn, as in the model's own training; default: that of an agent's folder, the "
+        "separator token of an encoder's tokenizer, else <EOU>; chat_template: the tokenizer's chat template",
     )
     max_length: int = Field(
         256,
@@ -80,6 +81,7 @@ def train(config: PreferenceConfig, folder: Path, report: Callable[[str], None])
     `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
     """
     prepare(config)
+    check_gpus(config)
     training, held_out = read_pairs(config, report)
     model, tokenizer = starting_point(config)
     inputs = input_of(config, model, tokenizer)
@@ -95,6 +97,15 @@ def train(config: PreferenceConfig, folder: Path, report: Callable[[str], None])
     model.config.update({name: result["normalisation"][name] for name in ("mean", "std")})
     model.config.save_pretrained(folder)
     return result | {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
+
+
+def check_gpus(config: PreferenceConfig) -> None:
+    """Raises UserError when one process would see several GPUs, which TRL's trainer refuses."""
+    count = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
+    if count > 1 and "LOCAL_RANK" not in os.environ:
+        raise UserError(
+            f"device: torch finds {count} GPUs, but the training uses one; make one visible with CUDA_VISIBLE_DEVICES=0"
+        )
 
 
 # -- data
@@ -219,8 +230,8 @@ def _new_head(model: PreTrainedModel, new: set[str]) -> None:
 
 def input_of(config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> RewardInput:
     """How the model reads a dialogue."""
-    own = str(tokenizer.sep_token) if reads_in_pairs(tokenizer) else SEPARATORS[DIALOGUE]
-    separator = config.turn_separator or own
+    own = read_settings(Path(config.model_path)).turn_separator  # <EOU> if the folder is not of an agent
+    separator = config.turn_separator or (str(tokenizer.sep_token) if reads_in_pairs(tokenizer) else own)
     form = CHAT_TEMPLATE if separator == CHAT_TEMPLATE else DIALOGUE
     tokenizer.model_max_length = min(max_input_length(tokenizer, model), config.max_length)
     return RewardInput(tokenizer, form, separator, tokenizer.model_max_length)
@@ -262,7 +273,7 @@ def normalisation(
     config: PreferenceConfig, reward: RewardModel, pairs: list[PreferencePair], report: Callable[[str], None]
 ) -> dict[str, Any]:
     """`mean` and `std` of the scores of sampled replies to held-out prompts, or of the held-out replies, and `of` what."""
-    prompts = [pair.chosen for pair in pairs if pair.chosen.prompt_turns]
+    prompts = [Dialogue(pair.chosen.prompt_turns) for pair in pairs if pair.chosen.prompt_turns]
     dialogues: list[Dialogue] = []
     if config.num_samples and prompts and is_causal(config.model_path):
         asked = [prompts[i % len(prompts)] for i in range(config.num_samples)]

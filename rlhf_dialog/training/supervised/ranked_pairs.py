@@ -5,14 +5,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from pydantic import Field
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.config.loading import find_config, load_config
-from rlhf_dialog.config.schema import Config, Settings
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
 from rlhf_dialog.data.prompts import load_prompts
@@ -23,11 +22,12 @@ from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import scored
+from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
 
 logger = logging.getLogger(__name__)
 
 
-class RankingKeys(Settings):
+class RankingKeys(SupervisedKeys):
     """Pairs that a reward ranks"""
 
     rank_with: str | None = Field(
@@ -38,8 +38,6 @@ class RankingKeys(Settings):
     max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
     max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
     max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
-    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, sampling, which prompts are held out")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
 
 
 def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str) -> list[PreferencePair]:

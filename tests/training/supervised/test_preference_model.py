@@ -46,7 +46,7 @@ def save_start(folder, kind):
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
 def test_it_learns_from_every_start_and_the_folder_is_a_reward(tmp_path, kind):
     start = save_start(tmp_path / "start", kind)
-    config = config_of(tmp_path, pairs_about_a_word(200), start, epochs=5.0, batch_size=16)
+    config = config_of(tmp_path, pairs_about_a_word(200), start, max_steps=24, batch_size=16, learning_rate=1e-2)
     out = tmp_path / "out"
     result = preference_model.train(config, out, lambda _: None)
     assert result["accuracy"]["mean"] > 0.9 > result["baselines"]["longer_wins"]["mean"]
@@ -71,7 +71,7 @@ def test_pairs_in_which_length_decides_are_reported_plainly(tmp_path):
         tmp_path,
         pairs_about_length(300),
         save_start(tmp_path / "start", "gpt2"),
-        epochs=3.0,
+        max_steps=16,
         batch_size=16,
         num_samples=0,
     )
@@ -80,12 +80,13 @@ def test_pairs_in_which_length_decides_are_reported_plainly(tmp_path):
     assert "it mostly measures length" in notes[0]
 
 
-@pytest.mark.parametrize("messages", [False, True])
-def test_a_model_that_trl_trained_alone_is_used_unchanged(tmp_path, messages):
-    """Its score is that of the library's model for the ids that TRL makes, from text or messages."""
+@pytest.mark.parametrize(("messages", "pad"), [(False, "<eos>"), (True, "<pad>")])
+def test_a_model_that_trl_trained_alone_is_used_unchanged(tmp_path, messages, pad):
+    """Its score is that of the library's model for the ids that TRL makes, from text or messages, also where pad = eos."""
     from trl import RewardConfig, RewardTrainer
 
     tokenizer = tiny.chat_tokenizer(tiny.CHATML if messages else None)
+    tokenizer.pad_token = pad
     save_scalar(tmp_path / "start", "llama", tokenizer=tokenizer)
     rows = [{"prompt": "Hi .\n", "chosen": f"Hello {i} .", "rejected": "No ."} for i in range(4)]
     if messages:
@@ -144,6 +145,29 @@ def test_long_pairs_are_cut_and_not_dropped_and_margins_go_along(tmp_path):
     assert tokenizer.decode(found[0]["chosen_ids"]).endswith("c<EOU> x<EOU>")
 
 
+def test_the_stored_mean_is_that_of_sampled_replies_to_the_prompts_alone(tmp_path, monkeypatch):
+    config = config_of(tmp_path, pairs_about_a_word(6), save_start(tmp_path / "start", "gpt2"), num_samples=8)
+    reward = RewardModel(save_scalar(tmp_path / "reward", "gpt2"))
+    seen = []
+    outputs = reward.outputs
+    monkeypatch.setattr(reward, "outputs", lambda dialogues: seen.extend(dialogues) or outputs(dialogues))
+    pairs = preference_model.load_pairs(config.data_path, "train")
+    monkeypatch.setattr(reward.scalar.input, "separator", "<EOU>")
+    found = preference_model.normalisation(config, reward, pairs, lambda _: None)
+    assert [d.prompt_turns for d in seen] == [pairs[i % 6].chosen.prompt_turns for i in range(8)]
+    assert not any(d.earlier for d in seen)
+    scores = np.asarray(outputs(seen))
+    assert (found["mean"], found["std"]) == (pytest.approx(scores.mean()), pytest.approx(scores.std()))
+
+
+def test_the_separator_is_that_of_an_agents_folder(tmp_path):
+    start = save_start(tmp_path / "start", "gpt2")
+    (start / "rlhf_dialog.json").write_text('{"turn_separator": "##"}', encoding="utf-8")
+    config = config_of(tmp_path, [], start)
+    inputs = preference_model.input_of(config, *preference_model.starting_point(config))
+    assert inputs.tokenizer.decode(inputs.encode(Dialogue(["a"], "b"))["input_ids"]) == "a ## b ##"
+
+
 def test_the_validation_split_is_held_out_without_its_prompts(tmp_path):
     rows = pairs_about_a_word(10)
     write_pairs(tmp_path / "train.jsonl", rows)
@@ -174,13 +198,26 @@ def test_sides_that_are_the_same_tokens_name_the_row(tmp_path):
         preference_model.encoded(pair, inputs)
 
 
+@pytest.mark.parametrize(("device", "launched"), [("auto", False), ("cpu", False), ("auto", True)])
+def test_several_gpus_in_one_process_are_refused_as_trl_would(tmp_path, monkeypatch, device, launched):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "0") if launched else monkeypatch.delenv("LOCAL_RANK", raising=False)
+    config = config_of(tmp_path, [], "unused", device=device)
+    if device == "cpu" or launched:
+        preference_model.check_gpus(config)
+    else:
+        with pytest.raises(UserError, match=r"device: torch finds 2 GPUs.*CUDA_VISIBLE_DEVICES=0"):
+            preference_model.check_gpus(config)
+
+
 def test_a_training_that_diverges_is_one_message(tmp_path):
     config = config_of(
         tmp_path,
         pairs_about_a_word(20),
         save_start(tmp_path / "start", "gpt2"),
         learning_rate=1e38,
-        epochs=20.0,
+        max_steps=8,
         batch_size=4,
     )
     with pytest.raises(UserError, match=r"learning_rate: 1e\+38 made the weights of the model NaN"):
