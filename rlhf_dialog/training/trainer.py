@@ -188,7 +188,7 @@ class PPOTrainer:
         size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
         largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
         mean = masked_mean(size, rollout.response_mask, self.world.sum).item()
-        check_start_in_16_bit(largest, mean, noise)
+        check_start_in_16_bit(largest, mean, noise, self.world.sum_of([rollout.num_tokens])[0])
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
         environments = [SingleTurn(prompt) for prompt in prompts]
