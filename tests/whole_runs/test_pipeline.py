@@ -6,7 +6,13 @@ import pytest
 from processes import ROOT, load_script
 
 from rlhf_dialog import ChatAgent, main
-from rlhf_dialog.commands import plot_run, train_intent_classifier, train_sft, write_dialogues
+from rlhf_dialog.commands import (
+    plot_run,
+    train_intent_classifier,
+    train_preference_model,
+    train_sft,
+    write_dialogues,
+)
 
 pytestmark = pytest.mark.whole_run
 MODEL = ["--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "400", "--evals", "1"]
@@ -35,20 +41,23 @@ def pipeline(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pipeline")
     patch.chdir(folder)
     (folder / "runs").mkdir()
-    assert write_dialogues.main(["--output", "runs/quickstart_data", "--num_dialogues", "60"]) == 0
+    for name, options in (("data", []), ("overheard", ["--careless", "0.6"]), ("pairs", ["--pairs", "60"])):
+        source = ["--output", f"runs/quickstart_{name}", "--num_dialogues", "60", "--scenes", "hotel"]
+        assert write_dialogues.main([*source, *options]) == 0
     assert train_sft.main([*config("sft_quickstart.yaml"), *MODEL, *FEW]) == 0
     assert train_intent_classifier.main([*config("intent_quickstart.yaml"), *CLASSIFIER, *FEW]) == 0
+    assert train_preference_model.main([*config("preference_quickstart.yaml"), *FEW, "--num_samples", "8"]) == 0
     assert main([*config("quickstart.yaml"), *(f"--{key}={value}" for key, value in PPO.items())]) == 0
     agents = ["--agent", "runs/quickstart/agent", "--baseline", "runs/quickstart_sft"]
     output = ["--output", "runs/quickstart/evaluation.json", "--max_prompts", "10"]
-    assert load_script("scripts/evaluate.py").main([*agents, *output]) == 0
+    assert load_script("scripts/evaluate.py").main([*agents, *config("quickstart_score.yaml"), *output]) == 0
     yield folder
     patch.undo()
 
 
 def test_nothing_is_written_outside_runs(pipeline):
     assert {path.name for path in pipeline.iterdir()} == {"runs"}
-    stages = {"quickstart", "quickstart_data", "quickstart_sft", "quickstart_intent"}
+    stages = {"quickstart", *(f"quickstart_{name}" for name in ("data", "overheard", "pairs", "sft", "intent", "preference"))}
     assert {path.name for path in (pipeline / "runs").iterdir()} == stages
 
 
@@ -57,7 +66,7 @@ def test_the_run_logs_every_part_of_its_reward(pipeline):
     assert [json.loads(line)["iteration"] for line in lines] == [1, 2]
     for row in map(json.loads, lines):
         parts = {name for name in row if name.startswith("reward/") and not name.endswith("_weighted")}
-        assert {"reward/intent", "reward/length_match"} < parts
+        assert {"reward/intent", "reward/length_match", "reward/reward_model"} < parts
         assert any(name.startswith("reward/meteor") for name in parts)
         assert row["objective/score"] == pytest.approx(sum(row[f"{name}_weighted"] for name in parts), abs=1e-5)
 
