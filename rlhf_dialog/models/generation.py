@@ -329,12 +329,6 @@ def teacher_forced_values(
     return packed.scatter(critic(packed))
 
 
-def unpacked(x: Tensor, response_mask: Tensor) -> Tensor:
-    """(B, T, ...): the elements of `x` (K, ...) where the mask is True, 0 elsewhere."""
-    at = response_mask.view(*response_mask.shape, *[1] * (x.dim() - 1))
-    return x.new_zeros(*response_mask.shape, *x.shape[1:]).masked_scatter(at, x)
-
-
 @torch.no_grad()
 def compare_unfiltered(
     policy: Policy, features: Tensor, ref_policy: Policy, ref_features: Tensor, temperature: float, support: Tensor

@@ -7,10 +7,13 @@ from torch import Tensor
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:
-    """The CPU tensor `x` on the device; the host does not wait for the device, which may be busy."""
+    """The CPU tensor `x` on the device; the host does not wait for the device, which may be busy.
+
+    Torch would copy columns of a wider tensor through memory that is not pinned, and wait.
+    """
     if device.type != "cuda":
         return x.to(device)
-    return x.pin_memory().to(device, non_blocking=True)
+    return x.contiguous().pin_memory().to(device, non_blocking=True)
 
 
 def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
@@ -22,7 +25,7 @@ def send_all(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 def fetch(*tensors: Tensor) -> list[Tensor]:
     """The tensors on the CPU, all after one wait."""
-    found = [x.to("cpu", non_blocking=True) for x in tensors]
+    found = [x.to("cpu", non_blocking=x.device.type == "cuda") for x in tensors]
     for device in {x.device for x in tensors if x.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
     return found

@@ -36,9 +36,10 @@ def check_numbers(rollout: Rollout, iteration: int) -> None:
 
 
 def difference_statistics(difference: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """The largest and the mean size of differences (B, T) of log-probabilities, which are 0 outside of the mask: two scalars."""
+    """The largest and the mean size of differences (B, T) of log-probabilities, which are 0 outside of the mask, and the number
+    of tokens: three scalars."""
     size = difference.abs()
-    return {"largest": size.max(), "mean": masked_mean(size, mask)}
+    return {"largest": size.max(), "mean": masked_mean(size, mask), "tokens": mask.sum().to(size.dtype)}
 
 
 def check_start(kl: float, temperature: float = 1.0) -> None:
@@ -54,25 +55,32 @@ def check_start(kl: float, temperature: float = 1.0) -> None:
         )
 
 
-def check_start_in_16_bit(largest: float, mean: float, noise: Noise) -> None:
+def check_start_in_16_bit(largest: float, mean: float, noise: Noise, tokens: float = math.inf) -> None:
     """Raise RunStopped unless policy and reference are equal but for the `noise`, in a fresh run that starts from its reference.
 
     `largest` and `mean` are those of |log-probability of the policy - that of the reference|; the mean is at least |KL|.
     """
-    _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise)
+    _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
 
 
-def check_ratio(largest: float, mean: float, iteration: int, noise: Noise | None, temperature: float = 1.0) -> None:
+def check_ratio(
+    largest: float,
+    mean: float,
+    iteration: int,
+    noise: Noise | None,
+    temperature: float = 1.0,
+    tokens: float = math.inf,
+) -> None:
     """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|.
 
     A temperature below 1 divides the logits, and multiplies their rounding errors. With `noise`, which was measured at that
-    temperature, the run computes in 16 bits.
+    temperature, the run computes in 16 bits. The mean is that of `tokens` tokens.
     """
     if not math.isfinite(largest):  # then the loss is not finite either, and the step is skipped
         return
     text = f"iteration {iteration}: the ratio of new to old probabilities is not 1 on the first minibatch"
     if noise is not None:
-        _compare(f"{text}, and sampling and update differ", largest, mean, noise)
+        _compare(f"{text}, and sampling and update differ", largest, mean, noise, tokens)
     elif not largest < 1e-4 / min(temperature, 1.0):
         raise RunStopped(
             f"{text} (largest |log ratio| {largest:.3g}, mean {mean:.3g}); sampling and update do not compute the same "
@@ -80,9 +88,12 @@ def check_ratio(largest: float, mean: float, iteration: int, noise: Noise | None
         )
 
 
-def _compare(text: str, largest: float, mean: float, noise: Noise) -> None:
-    """Warn above WARN times the noise, and raise RunStopped above STOP times; the first warning of a run is the only one."""
-    times = max(largest / noise.largest, mean / noise.mean)
+def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float) -> None:
+    """Warn above WARN times the noise, and raise RunStopped above STOP times; the first warning of a run is the only one.
+
+    One token may have the largest noise, which the mean of a few tokens shows.
+    """
+    times = max(largest / noise.largest, mean / (noise.mean + noise.largest / max(tokens, 1.0)))
     if times <= WARN:
         return
     text = (

@@ -134,6 +134,10 @@ class PPOTrainer:
         while not self.done:
             yield self.step()
 
+    def close(self) -> None:
+        """End the processes that share the reward's work; iterations are possible as before, without them."""
+        self.scorer.close()
+
     @property
     def done(self) -> bool:
         if self.config.max_iterations is not None:
@@ -188,7 +192,7 @@ class PPOTrainer:
         size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
         largest = max(self.world.gather(size.max().item() if len(size) else 0.0))
         mean = masked_mean(size, rollout.response_mask, self.world.sum).item()
-        check_start_in_16_bit(largest, mean, noise)
+        check_start_in_16_bit(largest, mean, noise, self.world.sum_of([rollout.num_tokens])[0])
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
         environments = [SingleTurn(prompt) for prompt in prompts]

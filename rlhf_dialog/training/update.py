@@ -138,7 +138,7 @@ class PPOUpdate:
         limits = (self.iteration, self.noise, self.config.temperature)
         with self.world.fail_together():
             for numbers in found:
-                check_ratio(numbers.pop("largest"), numbers.pop("mean"), *limits)
+                check_ratio(numbers.pop("largest"), numbers.pop("mean"), *limits, numbers.pop("tokens"))
 
     def _totals(self, found: Sequence[Metrics]) -> Metrics:
         """The sum of each statistic over the microbatches of all ranks."""

@@ -23,7 +23,6 @@ from rlhf_dialog.models.generation import (
     respond,
     teacher_forced,
     teacher_forced_values,
-    unpacked,
 )
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
@@ -553,7 +552,7 @@ def test_compare_unfiltered_by_brute_force():
     features, ref_features = (model.features(packed)[0] for model in (policy, reference))
     found = compare_unfiltered(policy, features, reference, ref_features, 0.7, support[real])
     assert not any(x.requires_grad for x in found)
-    kl, mass = (unpacked(x, real) for x in found)
+    kl, mass = (packed.scatter(x) for x in found)
     for b in range(2):
         sequence = torch.cat([ids[b][mask[b]], responses[b]]).unsqueeze(0)
         start = int(mask[b].sum()) - 1
@@ -564,9 +563,10 @@ def test_compare_unfiltered_by_brute_force():
             assert mass[b, t].item() == pytest.approx(sum(q[i].item() for i in kept), abs=1e-9)
 
 
-def test_unpacked_by_hand():
+def test_scatter_by_hand():
     mask = masks_of("101", "000", "010")
-    assert unpacked(torch.tensor([5.0, 6.0, 7.0]), mask).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]
+    packed = pack(torch.zeros(3, 2).long(), everything(torch.zeros(3, 2)), torch.zeros(3, 3).long(), mask)
+    assert packed.scatter(torch.tensor([5.0, 6.0, 7.0])).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]
 
 
 def test_microbatches_by_hand():

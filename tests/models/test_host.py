@@ -24,3 +24,14 @@ def test_sending_does_not_wait_and_fetching_waits_once():
         assert gpu.num_waits == 1, gpu.report()
     assert [y.tolist() for y in found] == [[[1, 1, 1], [1, 1, 1]], [0, 1, 2], [], [7], [0]]
     assert {y.device for y in found} == {CPU}
+
+
+def test_columns_of_a_wider_tensor_are_pinned_as_the_whole_that_they_become(monkeypatch):
+    """Torch gives pinned memory the strides of its source, and copies what is not contiguous through other memory."""
+    seen = []
+    with pretended_gpu():
+        pin = torch.Tensor.pin_memory
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: seen.append(x.is_contiguous()) or pin(x))
+        assert fetch(send(torch.arange(6).view(2, 3)[:, :2], GPU))[0].tolist() == [[0, 1], [3, 4]]
+        monkeypatch.undo()
+    assert seen == [True]

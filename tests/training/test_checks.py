@@ -24,6 +24,15 @@ def noisy(size):
     return evaluate_with_noise
 
 
+def noisy_at_first(size):
+    def evaluate_with_noise(*args):
+        result = teacher_forced(*args)
+        result.logprobs = result.logprobs + size * (torch.arange(result.logprobs.shape[1]) == 0)
+        return result
+
+    return evaluate_with_noise
+
+
 def test_ratio_check_stops_in_every_iteration(monkeypatch):
     trainer = make_trainer()
     trainer.step()
@@ -212,4 +221,25 @@ def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies():
 def test_the_statistics_of_differences_leave_out_what_is_masked():
     mask = torch.tensor([[True, True], [True, False]])
     found = difference_statistics(torch.tensor([[1.0, -4.0], [1.0, 0.0]]), mask)
-    assert {name: x.item() for name, x in found.items()} == {"largest": 4.0, "mean": 2.0}
+    assert {name: x.item() for name, x in found.items()} == {"largest": 4.0, "mean": 2.0, "tokens": 3.0}
+
+
+def test_the_mean_of_a_few_tokens_may_be_the_largest_noise(caplog):
+    """Peaked predictions have a small mean noise, which a microbatch of a single short response exceeds at one token."""
+    noise = Noise(mean=0.001, largest=0.03)
+    for check in (check_start_in_16_bit, lambda *sizes, tokens: check_ratio(*sizes[:2], 1, sizes[2], tokens=tokens)):
+        for tokens in (0, 1, 2):
+            check(0.03, 0.03, noise, tokens=tokens)
+        assert not caplog.records
+        with pytest.raises(RunStopped, match=r"differ by 0\.03 nats in the mean"):
+            check(0.03, 0.03, noise, tokens=100)
+    with pytest.raises(RunStopped, match="differ"):
+        check_start_in_16_bit(0.7, 0.7, noise, tokens=1)
+
+
+def test_responses_of_one_token_in_16_bit_are_not_taken_for_a_fault(monkeypatch, caplog):
+    """Each microbatch is one token, and its noise is 14 times the mean noise."""
+    monkeypatch.setattr(update_module, "teacher_forced", noisy_at_first(0.014))
+    trainer = make_trainer(use_amp=True, max_new_tokens=1, per_device_microbatch_size=1)
+    trainer.step()
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
