@@ -114,6 +114,11 @@ class Scorer:
             divisible = [name for name, part in parts.items() if any(map(is_divisible, walk(part.reward)))]
             self.rules.processes.consider(sum(scores.parts[name].seconds for name in divisible), seconds)
 
+    def close(self) -> None:
+        """End the processes that share the rewards; from then on this process computes them."""
+        if self.rules.processes is not None:
+            self.rules.processes.close()
+
     def less_penalty(self, totals: Any, truncated: Any) -> Any:
         """`totals` (N,) less the penalty where `truncated` (N,), as arrays or tensors: the score of rollouts and evaluations."""
         return totals - self.truncation_penalty * truncated

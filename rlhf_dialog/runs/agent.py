@@ -109,7 +109,7 @@ class PPOAgent:
         self.config = replace_keys(self.config, {key: value for key, value in given.items() if value is not None})
         self._start()
         with self._failures_recorded(), contextlib.ExitStack() as stack:
-            trainer = self.build(stack)
+            trainer = stack.enter_context(contextlib.closing(self.build(stack)))
             with run_folder.disk_errors_told(self.run_folder):
                 state = self._begin(trainer)
                 metrics = self._loop(state)

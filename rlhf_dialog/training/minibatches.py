@@ -54,7 +54,7 @@ def blank_microbatch(rollout: Rollout) -> tuple[Rollout, Microbatch]:
 def blank(rollout: Rollout) -> Rollout:
     """One episode with one prompt token and one masked response token: all its losses and gradients are 0."""
     zeros, ids = rollout.logprobs.new_zeros(1, 1), rollout.response_ids.new_zeros(1, 1)
-    false = torch.zeros_like(ids, dtype=torch.bool)
+    false, features = torch.zeros_like(ids, dtype=torch.bool), rollout.ref_features
     return replace(
         rollout,
         dialogues=[],
@@ -65,7 +65,7 @@ def blank(rollout: Rollout) -> Rollout:
         support=None if rollout.support is None else ids.unsqueeze(2),
         logprobs=zeros,
         values=zeros,
-        ref_features=None if rollout.ref_features is None else rollout.ref_features[:1, :1],
+        ref_features=None if features is None else features.new_zeros(1, 1, *features.shape[2:]),
         advantages=zeros,
         targets=zeros,
     )

@@ -134,6 +134,10 @@ class PPOTrainer:
         while not self.done:
             yield self.step()
 
+    def close(self) -> None:
+        """End the processes that share the reward's work; iterations are possible as before, without them."""
+        self.scorer.close()
+
     @property
     def done(self) -> bool:
         if self.config.max_iterations is not None:

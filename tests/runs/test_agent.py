@@ -11,6 +11,7 @@ from trainers import settings
 
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError
 from rlhf_dialog.distributed.world import World
+from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.runs import agent as agent_module
 from rlhf_dialog.runs.run import two_prompts
 
@@ -64,11 +65,14 @@ def test_what_is_built_is_on_the_device_of_the_run(run, monkeypatch):
 @pytest.mark.whole_run
 def test_the_python_interface_with_wandb_offline(run, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
+    closed = []
+    monkeypatch.setattr(RewardProcesses, "close", lambda self: closed.append(self))
     agent = PPOAgent.from_config("ppo.yaml", max_iterations=None, **{"env.args.tokenizer_path": None, "seed": 3})
     with pytest.raises(UserError, match=r"train\(\) first"):
         agent.save("early")
     metrics = agent.train(total_time_steps=60, use_wandb=True, use_tensorboard=True)
     assert metrics["time_steps"] >= 60
+    assert closed == [agent.trainer.scorer.rules.processes]  # the agent keeps its trainer
     agent.save("./ppo_agent")
     assert isinstance(ChatAgent.load("./ppo_agent").chat("Hello", history=["Hi", "Hi"]), str)
     folder = tmp_path / "run_results" / "ppo"

@@ -39,3 +39,12 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
     assert {value.item() for value in statistics.values()} == {0.0}
     assert blank(rollout).support.shape == (1, 1, 1)
     assert isinstance(parts[-1][1], Microbatch)
+
+
+def test_a_rank_without_any_episode_has_blank_microbatches_under_kl_in_loss():
+    """All of its episodes were dropped, so there is no reference's feature to take the shape from."""
+    trainer = make_trainer(kl_in="loss")
+    trainer.step()
+    ((episodes, part),) = microbatches_of(trainer.rollout.of([]), torch.tensor([], dtype=torch.long), 2, num_rows=1)
+    losses, statistics = trainer.update.losses(episodes, part, num_tokens=torch.tensor(9), is_first=True)
+    assert losses["policy"].item() == statistics["ppo/kl_loss"].item() == 0.0
