@@ -1,57 +1,18 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
 from rlhf_dialog.config.checks import OneOf, check_together, folder_name
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
+from rlhf_dialog.config.settings import Settings as Settings
 
-MOST = 10**12  # of any whole number
+TokenId = Annotated[int, Field(ge=0, strict=True)]
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
-
-
-class Settings(BaseModel):
-    """A flat configuration: rejects unknown keys and non-finite numbers, and reads `1e-6` written as a string as a number."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,
-        protected_namespaces=(),
-        validate_assignment=True,
-    )
-
-    _folder: Path | None = PrivateAttr(None)
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the file from which the settings were read."""
-        return self._folder
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
-            raise ValueError("a number")
-        if isinstance(value, str) and "\0" in value:
-            raise ValueError("text without NUL characters")
-        if isinstance(value, str) and wanted in (int, int | None) and re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d+", value):
-            return float(value)  # PyYAML reads 1e5 as text
-        return value
-
-    @field_validator("*")
-    @classmethod
-    def _no_impossible_number(cls, value: Any) -> Any:
-        if type(value) is int and abs(value) > MOST:
-            raise ValueError(f"a whole number of at most {MOST:.0e}")
-        return value
 
 
 class DataKeys(Settings):
@@ -85,6 +46,9 @@ class SamplingKeys(Settings):
     temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
     top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
+    stop_token_ids: list[TokenId] = Field(
+        [], description="ids that end a response too, beside the model's end tokens and turn_separator"
+    )
 
 
 class RunKeys(Settings):
@@ -97,6 +61,7 @@ class RunKeys(Settings):
         100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )
     max_iterations: int | None = Field(None, ge=1, description="number of iterations, instead of total_time_steps")
+    total_episodes: int | None = Field(None, ge=1, description="number of responses, instead of total_time_steps")
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     verify_checkpoint: Literal["full", "sizes"] = Field(
@@ -234,6 +199,9 @@ class PPOKeys(Settings):
     clip_param: float = Field(
         0.2, gt=0, le=10**6, description="clip range of the ratio, and of the value in the clipped value loss"
     )
+    value_clip_param: float | None = Field(
+        None, gt=0, le=10**6, description="clip range of the value in the clipped value loss; default: clip_param"
+    )
     dual_clip_coeff: float = Field(
         3.0,
         gt=1,
@@ -242,7 +210,7 @@ class PPOKeys(Settings):
     )
     entropy_coef: float = Field(0.01, ge=0, le=10**6, description="weight of the entropy bonus")
     value_loss_coef: float = Field(0.5, ge=0, le=10**6, description="weight of the value loss")
-    use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
+    use_clipped_value_loss: bool = Field(True, description="clip the change of the value to value_clip_param")
     huber_delta: float = Field(10.0, gt=0, le=10**6, description="error above which the Huber value loss is linear")
     use_valuenorm: bool = Field(
         True, description="the critic predicts returns normalised by their running mean and deviation"
@@ -278,6 +246,15 @@ class RewardKeys(Settings):
         "reward",
         description="reward: the sampled log-ratio of each token is subtracted from its reward; loss: the exact KL over the "
         "vocabulary (with top_k or top_p: over the kept tokens) is added to the loss, beside advantages that may be whitened",
+    )
+    kl_estimator: Literal["k1", "k3"] = Field(
+        "k1",
+        description="penalty of a token under kl_in: reward, with r = reference's / policy's probability. k1: -log r; k3: "
+        "r - 1 - log r, never negative. kl_target and objective/kl always mean k1",
+    )
+    whiten_rewards: bool = Field(
+        False,
+        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged",
     )
     truncation_penalty: float = Field(
         0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"

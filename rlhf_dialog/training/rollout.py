@@ -48,7 +48,9 @@ class Rollout:
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
-    rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    rewards: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (B, T), set by the trainer; under whiten_rewards whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`

@@ -69,7 +69,7 @@ class PPOTrainer:
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
-            StopRule(models.policy, models.tokenizer, config.turn_separator),
+            StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
             config.per_device_rollout_size,
             config.per_device_microbatch_size,
         )
@@ -130,7 +130,7 @@ class PPOTrainer:
         return self._metrics(rollout, losses, kl, kl_coef)
 
     def train(self) -> Iterator[Metrics]:
-        """Yield the metrics of each iteration until `total_time_steps` or `max_iterations` is reached."""
+        """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
         while not self.done:
             yield self.step()
 
@@ -138,6 +138,8 @@ class PPOTrainer:
     def done(self) -> bool:
         if self.config.max_iterations is not None:
             return self.iteration >= self.config.max_iterations
+        if self.config.total_episodes is not None:
+            return self.episodes >= self.config.total_episodes
         return self.time_steps >= self.config.total_time_steps
 
     @property
@@ -145,6 +147,8 @@ class PPOTrainer:
         """The share of the run that is done, 0 to 1."""
         if self.config.max_iterations is not None:
             return self.iteration / self.config.max_iterations
+        if self.config.total_episodes is not None:
+            return min(self.episodes / self.config.total_episodes, 1.0)
         return min(self.time_steps / self.config.total_time_steps, 1.0)
 
     def _next_prompts(self) -> list[Dialogue]:
@@ -206,7 +210,9 @@ class PPOTrainer:
         config, mask, total = self.config, rollout.response_mask, self.world.sum
         paid = ppo.paid_rewards(rollout.scores, mask, rollout.turn_rewards)
         coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
-        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward)
+        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
+        if config.whiten_rewards:
+            paid, penalties = ppo.whiten(paid + penalties, mask, total, shift_mean=False), torch.zeros_like(penalties)
         rollout.rewards = paid + penalties
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         gae_lambda = config.gae_lambda if config.use_gae else 1.0

@@ -287,6 +287,22 @@ def test_advantages_and_returns_of_gae(use_gae):
     assert metrics["ppo/explained_variance"] == pytest.approx(explained.item(), rel=1e-3)
 
 
+def test_penalties_of_k3_and_whitened_rewards_reach_the_advantages():
+    keys = {"kl_estimator": "k3", "ref_seed": 3, "ref_model": "another", "kl_coef": 0.3, "use_valuenorm": False}
+    trainer = make_trainer(**keys, whiten_rewards=True, use_adv_normalize=False)
+    metrics, r = trainer.step(), trainer.rollout
+    mask, paid = r.response_mask, ppo.paid_rewards(r.scores, r.response_mask)
+    log_r = r.ref_logprobs - r.logprobs
+    plain = (paid - 0.3 * (log_r.exp() - 1 - log_r))[mask]
+    expected = (plain - plain.mean()) / plain.std(correction=0) + plain.mean()
+    torch.testing.assert_close(r.rewards[mask], expected, rtol=1e-4, atol=1e-4)
+    advantages, returns = ppo.gae(r.rewards, r.values, mask, 0.99, 0.95)
+    torch.testing.assert_close((r.advantages, r.returns), (advantages, returns))
+    assert metrics["objective/kl"] == pytest.approx(
+        -log_r[mask].mean().item(), rel=1e-4
+    )  # k1, as the controller's target
+
+
 def test_normalised_values_are_undone_before_gae():
     trainer = make_trainer(Places(20.0), lr=1e-2, use_adv_normalize=False)
     trainer.step()
@@ -396,6 +412,13 @@ def test_max_iterations_and_progress():
     assert [line["iteration"] for line in metrics] == [1, 2, 3]
     assert [line["episodes"] for line in metrics] == [6, 12, 18]
     assert progress == pytest.approx([1 / 3, 2 / 3, 1])
+    assert list(trainer.train()) == []
+
+
+def test_total_episodes_and_progress():
+    trainer = make_trainer(total_episodes=13)
+    progress = [(metrics["episodes"], trainer.progress) for metrics in trainer.train()]
+    assert progress == [(6, pytest.approx(6 / 13)), (12, pytest.approx(12 / 13)), (18, 1.0)]
     assert list(trainer.train()) == []
 
 
