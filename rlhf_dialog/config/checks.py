@@ -90,7 +90,7 @@ def check_together(config: Any) -> None:
         )
     if config.kl_in == "loss" and config.kl_estimator != "k1":
         raise ValueError(
-            f"kl_estimator: kl_in: loss computes the exact KL, which needs no estimator, found {config.kl_estimator!r}; leave one "
+            f"kl_estimator: kl_in: loss computes the exact KL, without an estimator, found {config.kl_estimator!r}; leave one "
             "of them out"
         )
     if config.kl_in == "loss" and (config.use_deepspeed or config.ref_ds_config):

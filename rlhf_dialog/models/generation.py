@@ -96,7 +96,7 @@ class StopRule:
         closing = closing_ids(tokenizer, separator)
         if unknown := [i for i in also if i >= num_ids(tokenizer)]:
             raise UserError(
-                f"stop_token_ids: {unknown[0]} is not a token: the tokenizer has ids from 0 to {num_ids(tokenizer) - 1}; correct it"
+                f"stop_token_ids: {unknown[0]} is not a token: the tokenizer's ids end at {num_ids(tokenizer) - 1}; correct it"
             )
         self.end_ids = sorted({i for i in ends | closing if i is not None} | set(also))
         self.is_text = not closing

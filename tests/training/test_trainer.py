@@ -20,6 +20,7 @@ from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.rewards.scoring import ScoringRules
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training.checks import watch_kl
 
 # -- prompts
 
@@ -521,7 +522,7 @@ def test_a_kl_that_does_not_come_down_is_reported_at_16_32_64_iterations(caplog)
         trainer.iteration = 5
         trainer.kl.update(0.5)
         caplog.clear()
-        trainer._watch_kl(0.5)
+        watch_kl(trainer.kl, 0.5, trainer.iteration)
         reported += [(iteration + 1, caplog.messages[0])] if caplog.messages else []
     assert [iteration for iteration, _ in reported] == [16, 32]
     assert reported[0][1] == (
@@ -534,7 +535,7 @@ def test_a_coefficient_at_its_bound_is_reported_although_it_cannot_grow(caplog):
     trainer = make_trainer(kl_coef=4.9, kl_target=1e-9, kl_rate=1.0, kl_clip=0.05, kl_coef_max=5.0)
     for _ in range(16):
         trainer.kl.update(0.5)
-    trainer._watch_kl(0.5)
+    watch_kl(trainer.kl, 0.5, trainer.iteration)
     assert "grew 1.0-fold, now 5, which is its bound kl_coef_max: lower lr" in caplog.text
 
 
@@ -542,7 +543,7 @@ def test_a_start_far_from_the_reference_is_reported(caplog):
     trainer = make_trainer()
     for iteration, kl, is_reported in ((1, 0.9, False), (2, 1.2, False), (1, 1.2, True)):
         trainer.iteration = iteration
-        trainer._watch_kl(kl)
+        watch_kl(trainer.kl, kl, trainer.iteration)
         assert (
             "starts 1.20 nats per token away from its reference (objective/kl_initial)" in caplog.text
         ) is is_reported
