@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TextIO, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -320,6 +320,8 @@ def _kind(field: Any) -> str:
 
 
 def _type_name(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        return _type_name(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return " | ".join(map(str, get_args(annotation)))
     if get_origin(annotation) in (Union, types.UnionType):

@@ -15,6 +15,7 @@ from rlhf_dialog.commands.command_line import (
     set_up_logging,
     show_help,
 )
+from rlhf_dialog.commands.from_trl import from_trl
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_config, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launch
@@ -40,7 +41,9 @@ usage: {program} --config FILE [--key value] [--a.b value]
                   counters, position in the data and KL controller are reset, and RUN_FOLDER is not changed
   --resume_from CHECKPOINT
                   continue the run in the run folder from an older checkpoint (iter_000004, or 4); later checkpoints, metrics
-                  and agents move to checkpoints/abandoned/; use --resume to continue afterwards"""
+                  and agents move to checkpoints/abandoned/; use --resume to continue afterwards
+  --from_trl FILE print the YAML of the run that TRL's PPO makes of this YAML, and exit; also the command line of TRL's script, in
+                  quotes. What has no counterpart is a comment, and a line on stderr"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,10 +58,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(words: list[str], folders: list[Path]) -> None:
     """Run the command; the run folder is appended to `folders` as soon as it is known."""
-    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from", "resume"))
+    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from", "resume", "from_trl"))
     if "help" in flags:
         usage = f"{USAGE.format(program=program())}\n{flag_lines(TRAIN_FLAGS)}"
         show_help(Config, usage)
+        return
+    if (given := overrides.pop("from_trl", None)) is not None:
+        _print_from_trl(given, [*overrides, *flags, *([] if name is None else ["config"])])
         return
     if name is None:
         raise UserError(f"--config is missing; for example: {program()} --config nlp_ppo.yaml")
@@ -96,3 +102,17 @@ def _main(words: list[str], folders: list[Path]) -> None:
         return
     seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in agent.smoke().items())
     logger.info("smoke test passed with 2 prompts: %s", seconds)
+
+
+def _print_from_trl(given: str, others: list[str]) -> None:
+    """Print the YAML that --from_trl asks for, and the notes on stderr."""
+    if given in ("true", ""):
+        raise UserError(
+            '--from_trl: give a YAML file, or a command line in quotes: --from_trl="python ppo.py --seed 1"'
+        )
+    if others:
+        raise UserError(f"--from_trl only prints a YAML; leave --{others[0]} out, and give it with --config run.yaml")
+    text, notes = from_trl(given)
+    for note in notes:
+        logger.info("%s", note)
+    sys.stdout.write(text)

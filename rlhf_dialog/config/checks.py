@@ -83,6 +83,17 @@ def check_together(config: Any) -> None:
             f"rollout_batch_size: {config.rollout_batch_size} responses cannot be divided into {n} per prompt "
             f"(num_responses_per_prompt); use a multiple of {n}"
         )
+    _check_end(config)
+    if config.whiten_rewards and config.estimator.needs_groups:
+        raise ValueError(
+            f"whiten_rewards: {config.advantage_estimator} compares the sums of the rewards of whole responses; leave it out, or "
+            "use another advantage_estimator"
+        )
+    if config.kl_in == "loss" and config.kl_estimator != "k1":
+        raise ValueError(
+            f"kl_estimator: kl_in: loss computes the exact KL, without an estimator, found {config.kl_estimator!r}; leave one "
+            "of them out"
+        )
     if config.kl_in == "loss" and (config.use_deepspeed or config.ref_ds_config):
         key = "use_deepspeed" if config.use_deepspeed else "ref_ds_config"
         raise ValueError(f"kl_in: loss needs the whole reference in the update, which {key} may move away; use reward")
@@ -112,3 +123,15 @@ def repository_name(value: str | None) -> str | None:
 
 
 RepositoryName = Annotated[str | None, AfterValidator(repository_name)]
+
+
+def _check_end(config: Any) -> None:
+    """Raises ValueError when `total_episodes` is given beside another end; `total_time_steps` has a default."""
+    if config.total_episodes is None:
+        return
+    default = type(config).model_fields["total_time_steps"].default
+    others = {"max_iterations": None, "total_time_steps": default}
+    if given := [f"{key}: {getattr(config, key)}" for key, value in others.items() if getattr(config, key) != value]:
+        raise ValueError(
+            f"total_episodes: {config.total_episodes} beside {given[0]}: a run has one end; remove one of them"
+        )

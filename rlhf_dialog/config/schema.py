@@ -11,6 +11,7 @@ from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
 from rlhf_dialog.config.settings import Settings as Settings
 
+TokenId = Annotated[int, Field(ge=0, strict=True)]
 BY_ESTIMATOR: Any = None  # null in the file; validation replaces it by the default number of the estimator
 
 
@@ -45,6 +46,9 @@ class SamplingKeys(Settings):
     temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
     top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
+    stop_token_ids: list[TokenId] = Field(
+        [], description="ids that end a response too, beside the model's end tokens and turn_separator"
+    )
 
 
 class RunKeys(Settings):
@@ -57,6 +61,7 @@ class RunKeys(Settings):
         100_000, ge=1, description="number of generated tokens; training ends after the iteration that reaches it"
     )
     max_iterations: int | None = Field(None, ge=1, description="number of iterations, instead of total_time_steps")
+    total_episodes: int | None = Field(None, ge=1, description="number of responses, instead of total_time_steps")
     save_interval: int = Field(5, ge=1, description="iterations between checkpoints")
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep, besides the best")
     verify_checkpoint: Literal["full", "sizes"] = Field(
@@ -200,6 +205,9 @@ class PPOKeys(Settings):
     clip_param: float = Field(
         0.2, gt=0, le=10**6, description="clip range of the ratio, and of the value in the clipped value loss"
     )
+    value_clip_param: float | None = Field(
+        None, gt=0, le=10**6, description="clip range of the value in the clipped value loss; default: clip_param"
+    )
     dual_clip_coeff: float = Field(
         3.0,
         gt=1,
@@ -208,7 +216,7 @@ class PPOKeys(Settings):
     )
     entropy_coef: float = Field(0.01, ge=0, le=10**6, description="weight of the entropy bonus")
     value_loss_coef: float = Field(0.5, ge=0, le=10**6, description="weight of the value loss")
-    use_clipped_value_loss: bool = Field(True, description="clip the change of the value to clip_param")
+    use_clipped_value_loss: bool = Field(True, description="clip the change of the value to value_clip_param")
     huber_delta: float = Field(10.0, gt=0, le=10**6, description="error above which the Huber value loss is linear")
     use_valuenorm: bool = Field(
         True, description="the critic predicts returns normalised by their running mean and deviation"
@@ -244,6 +252,15 @@ class RewardKeys(Settings):
         "reward",
         description="reward: the sampled log-ratio of each token is subtracted from its reward; loss: the exact KL over the "
         "vocabulary (with top_k or top_p: over the kept tokens) is added to the loss, beside advantages that may be whitened",
+    )
+    kl_estimator: Literal["k1", "k3"] = Field(
+        "k1",
+        description="penalty of a token under kl_in: reward, with r = reference's / policy's probability. k1: -log r; k3: "
+        "r - 1 - log r, never negative. kl_target and objective/kl always mean k1",
+    )
+    whiten_rewards: bool = Field(
+        False,
+        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged",
     )
     truncation_penalty: float = Field(
         0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"

@@ -35,10 +35,12 @@ RENAMED = {
     "push_to_hub": "hub_model_id",
     "ref_model": "ref_model_path ref_model_name_or_path",
     "rollout_batch_size": "batch_size",
+    "stop_token_ids": "stop_token_id",
     "truncation_penalty": "missing_eos_penalty overlong_penalty_factor",
     "use_lora": "use_peft only_optimize_lora",
     "use_offload": "adam_offload offload",
     "use_tensorboard": "enable_tensorboard",
+    "value_clip_param": "cliprange_value value_clip clip_range_vf",
     "value_loss_coef": "vf_coef",
     "wandb_entity": "wandb_org",
     "wandb_project": "tracker_project_name project",
@@ -46,8 +48,9 @@ RENAMED = {
     "zero3_gather_for_generation": "ds3_gather_for_generation",
 }
 OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answers
-    "set 'max_iterations' (iterations of 'rollout_batch_size' responses each) or 'total_time_steps' (generated tokens)": (
-        "total_episodes num_train_epochs num_episodes max_steps steps max_samples enable_test_mode test_stop_step"
+    "set 'total_episodes' (responses), 'max_iterations' (iterations of 'rollout_batch_size' responses each) or "
+    "'total_time_steps' (generated tokens)": (
+        "num_train_epochs num_episodes max_steps steps max_samples enable_test_mode test_stop_step"
     ),
     "set 'rollout_batch_size' (responses per iteration), 'num_mini_batch' (optimizer steps per pass over them) and "
     "'per_device_microbatch_size' (responses that fit into memory); gradient accumulation follows from them": (
@@ -62,8 +65,8 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
         "use_dynamic_batch rollout_max_tokens_per_gpu train_max_tokens_per_gpu"
     ),
     "set 'max_prompt_length' (tokens of a prompt) and 'max_new_tokens' (tokens of a response)": "max_len max_seq_len max_length",
-    "a response ends at the model's own end tokens (eos) and at 'turn_separator'; others cannot be set": (
-        "stop_token stop_token_id stop eos_token_id add_eot_token"
+    "a response ends at the model's own end tokens (eos), at 'turn_separator' and at 'stop_token_ids'": (
+        "stop_token stop eos_token_id add_eot_token"
     ),
     "set 'truncation_penalty', which is subtracted from the score of a response cut at 'max_new_tokens'": "overlong_buffer_len",
     "set 'sample_interval' (iterations between tables of sample dialogues)": (
@@ -80,20 +83,17 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
     ),
     "checkpoints always include the critic": "save_value_network",
     "the critic and the policy are both trained from the first iteration on": "freezing_actor_steps",
-    "every 'advantage_estimator' has the KL penalty in the token rewards, as the log ratio of the sampled token (k1)": (
-        "kl_estimator kl_penalty use_kl_loss"
-    ),
+    "set 'kl_in' (in the token rewards or in the loss) and 'kl_estimator' (k1 or k3)": "kl_penalty use_kl_loss",
     "set 'kl_rate' (step size of the KL controller); 'kl_rate: 0' keeps 'kl_coef' fixed": (
         "adap_kl_ctrl horizon kl_horizon early_stopping"
     ),
-    "set 'clip_param', which clips the ratio on both sides and the value; 'use_clipped_value_loss: false' leaves the "
-    "value unclipped": ("cliprange_value value_clip eps_clip_low_high clip_range_vf epsilon_high"),
+    "set 'clip_param', which clips the ratio on both sides": "eps_clip_low_high epsilon_high",
     "the policy loss is the clipped loss of PPO per token; 'dual_clip_ppo' bounds it for negative advantages": (
         "policy_loss_type loss_type importance_sampling_level ratio_threshold"
     ),
-    "scores are used unchanged; 'use_adv_normalize' whitens the advantages, and your own reward class can clip "
-    "scores": (
-        "whiten_rewards normalize_reward use_score_scaling use_score_norm score_clip reward_clip_range scale_rewards"
+    "scores are used unchanged; 'whiten_rewards' whitens the token rewards, 'use_adv_normalize' the advantages, and your "
+    "own reward class can clip scores": (
+        "normalize_reward use_score_scaling use_score_norm score_clip reward_clip_range scale_rewards"
     ),
     "'use_adv_normalize' subtracts the mean and divides by the standard deviation, or does neither": "no_advantage_std_norm",
     "every group of responses is used; 'on_reward_error: skip' drops groups that have no score": (

@@ -105,7 +105,8 @@ class ChatAgent(Speaker):
 
     def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings):
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_k, settings.top_p)
-        super().__init__(policy, encoder, sampling, StopRule(policy, encoder.tokenizer, settings.turn_separator))
+        stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids)
+        super().__init__(policy, encoder, sampling, stop)
         self.settings = settings
 
     @classmethod

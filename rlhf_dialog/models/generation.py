@@ -26,6 +26,7 @@ from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, in_chunks
 from rlhf_dialog.models.precision import converted_once
+from rlhf_dialog.models.pretrained import num_ids
 from rlhf_dialog.models.sheet import Sheet
 
 LOOK_EVERY = 8  # tokens, on a GPU
@@ -84,16 +85,20 @@ class StopRule:
     """A response ends with an end-of-text token of the model or tokenizer, or with the token that completes the separator.
 
     If `separator` is `chat_template`, the template's end-of-turn token takes the place of the separator. A separator is known
-    by its ids where these are certain (`separator_ids`), else by the text. Raises UserError for a separator that the tokenizer
-    does not give back.
+    by its ids where these are certain (`separator_ids`), else by the text. The token ids `also` end a response too. Raises
+    UserError for a separator that the tokenizer does not give back, and for an id of `also` that it does not have.
     """
 
-    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str):
+    def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str, also: Sequence[int] = ()):
         self.tokenizer, self.separator = tokenizer, separator
         own = policy.lm.generation_config.eos_token_id if policy.lm.generation_config else None
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
         closing = closing_ids(tokenizer, separator)
-        self.end_ids = sorted(i for i in ends | closing if i is not None)
+        if unknown := [i for i in also if i >= num_ids(tokenizer)]:
+            raise UserError(
+                f"stop_token_ids: {unknown[0]} is not a token: the tokenizer's ids end at {num_ids(tokenizer) - 1}; correct it"
+            )
+        self.end_ids = sorted({i for i in ends | closing if i is not None} | set(also))
         self.is_text = not closing
         self._ends: dict[torch.device, Tensor] = {}  # the ids, on each device that asked
         self.tail = len(separator.encode()) + 4  # each token that is not special is at least one byte

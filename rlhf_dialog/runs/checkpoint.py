@@ -311,6 +311,7 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
                 "temperature",
                 "top_k",
                 "top_p",
+                *(["stop_token_ids"] if config.stop_token_ids else []),  # which older versions do not know
             }
         )
         write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings})

@@ -64,7 +64,14 @@ CHANGES = (
     ),
 )
 REVISION = max(change.revision for change in CHANGES)
-OLD_MEANINGS: dict[str, Any] = {"kl_hold": False, "kl_coef_max": None, "kl_in": "reward"}
+OLD_MEANINGS: dict[str, Any] = {
+    "kl_hold": False,
+    "kl_coef_max": None,
+    "kl_in": "reward",
+    "kl_estimator": "k1",
+    "whiten_rewards": False,
+    "value_clip_param": None,
+}
 PRECISION_OF_TODAY: dict[str, Any] = {"precision": "auto", "use_amp": None, "amp_dtype": "auto"}
 
 

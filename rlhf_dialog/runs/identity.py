@@ -23,7 +23,7 @@ from rlhf_dialog.runs.formulas import PRECISION_OF_TODAY, REVISION
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
     *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator"),
-    *("max_new_tokens", "temperature", "top_k", "top_p"),
+    *("max_new_tokens", "temperature", "top_k", "top_p", "stop_token_ids"),
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 BATCH_KEYS = (
@@ -69,7 +69,7 @@ def settings_of(config: Config) -> dict[str, Any]:
     names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, *PRECISION_OF_TODAY]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
-        kept += ["total_time_steps", "max_iterations"]
+        kept += ["total_time_steps", "max_iterations", "total_episodes"]
     return {name: getattr(config, name) for name in kept}
 
 
@@ -108,6 +108,7 @@ def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -
         *DoubledKeys.model_fields,
         "total_time_steps",
         "max_iterations",
+        "total_episodes",
         "save_interval",
         "eval_interval",
     }

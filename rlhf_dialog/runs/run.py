@@ -278,7 +278,7 @@ def two_prompts(config: Config, folder: str, world_size: int) -> Config:
     """The same run with one iteration of two prompts (one for each process, if there are more) that writes below `folder` and to
     no tracker."""
     num_responses = max(2, world_size) * config.num_responses_per_prompt
-    few = {"max_iterations": 1, "rollout_batch_size": num_responses, "eval_episodes": 2}
+    few = {"max_iterations": 1, "total_episodes": None, "rollout_batch_size": num_responses, "eval_episodes": 2}
     every = {"sample_interval": 1, "save_interval": 1, "eval_interval": min(config.eval_interval, 1)}
     quiet = {"run_dir": folder, "use_wandb": False, "use_tensorboard": False, "log_interval": 1}
     return replace_keys(config, few | every | quiet)

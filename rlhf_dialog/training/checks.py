@@ -10,6 +10,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.training.noise import Noise
+from rlhf_dialog.training.ppo import AdaptiveKLController
 from rlhf_dialog.training.rollout import Rollout, prompt_names
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,29 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
     if not noise.warned:
         noise.warned = True
         logger.warning("%s; the run goes on, and stops above %d times. Run it once with precision: fp32", text, STOP)
+
+
+def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> None:
+    """Warn of a KL that starts far away, or that a growing coefficient does not bring down to its target.
+
+    `iteration` is the number of the iteration whose `kl` the controller took in last.
+    """
+    if iteration == 1 and kl > 1.0:
+        logger.warning(
+            "the policy starts %.2f nats per token away from its reference (objective/kl_initial): check that ref_model, its "
+            "tokenizer and the prompts belong together",
+            kl,
+        )
+    num_above, is_new = controller.num_above, controller.num_below == 0
+    if not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
+        return
+    if controller.at_its_bound or controller.growth >= 1.5:
+        bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""
+        logger.warning(
+            "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: lower lr, or "
+            "raise rollout_batch_size",
+            *(controller.kl_target, num_above, controller.growth, controller.kl_coef, bound),
+        )
 
 
 def report_skipped(

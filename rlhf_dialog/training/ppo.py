@@ -43,12 +43,18 @@ def paid_rewards(scores: Tensor, response_mask: Tensor, turn_rewards: Tensor | N
     return paid if turn_rewards is None else paid + turn_rewards
 
 
-def kl_penalties(logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float) -> Tensor:
-    """Rewards (B, T) of staying near the reference: -kl_coef * (logprob - ref_logprob) on every response token.
+def kl_penalties(
+    logprobs: Tensor, ref_logprobs: Tensor, response_mask: Tensor, kl_coef: float, kl_estimator: str = "k1"
+) -> Tensor:
+    """Rewards (B, T) of staying near the reference: -kl_coef * an estimate of the KL divergence on every response token.
 
-    The log ratio of the sampled token is the k1 estimate of the KL divergence (Ziegler et al. 2019, arXiv 1909.08593).
+    With r = reference's / policy's probability of the sampled token: `k1` is -log r (Ziegler et al. 2019, arXiv 1909.08593), `k3`
+    is r - 1 - log r (Schulman 2020, joschu.net/blog/kl-approx.html), which has the same mean and is never negative.
     """
-    return masked(-kl_coef * (logprobs - ref_logprobs), response_mask)
+    estimate = logprobs - ref_logprobs
+    if kl_estimator == "k3":
+        estimate = torch.expm1(-estimate) + estimate
+    return masked(-kl_coef * estimate, response_mask)
 
 
 def token_rewards(
@@ -177,9 +183,14 @@ def _in_tokens(
     return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 
-def whiten(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
-    """Shift and scale the True positions to mean 0 and variance 1 (population variance); 0 on False positions."""
-    return masked((x - masked_mean(x, mask, total)) * torch.rsqrt(_variance(x, mask, total) + 1e-8), mask)
+def whiten(x: Tensor, mask: Tensor, total: Total = alone, shift_mean: bool = True) -> Tensor:
+    """Shift and scale the True positions to mean 0 and variance 1 (population variance); 0 on False positions.
+
+    Without `shift_mean` their mean stays what it was.
+    """
+    mean = masked_mean(x, mask, total)
+    whitened = (x - mean) * torch.rsqrt(_variance(x, mask, total) + 1e-8)
+    return masked(whitened if shift_mean else whitened + mean, mask)
 
 
 def policy_loss(

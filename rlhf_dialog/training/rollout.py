@@ -42,13 +42,17 @@ class Rollout:
     kl_full: Tensor | None  # (B, T), only for a filtered rollout
     ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
     ref_features: Tensor | None  # (B, T, .), from which the reference computes its logits; only under `kl_in: loss`
-    reward_scores: Scores  # every part's raw and weighted values and its time
+    reward_scores: (
+        Scores  # every part's raw and weighted values and its time; no parts where the caller gave the scores
+    )
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
-    rewards: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
+    rewards: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (B, T), set by the trainer; under whiten_rewards whitened
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`
@@ -127,12 +131,25 @@ def collect(
         with clock.measured("reference"):
             masks = on_host(episodes.prompt_mask, responses.mask)
             sizes = (speaker.sampling.temperature, speaker.microbatch_size)
-            tensors = _teacher_forced(models, episodes, masks, *sizes, keep_features)
+            tensors = critic_and_reference(models, episodes, masks, *sizes, keep_features)
     with clock.measured("reward"):
         reward_scores = scoring()
         is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
         scores = scorer.less_penalty(torch.tensor(reward_scores.total), is_truncated)
         _check_scores(scores, reward_scores, scorer)
+    return rollout_of(episodes, masks, tensors, reward_scores, scores, clock)
+
+
+def rollout_of(
+    episodes: Episodes,
+    masks: tuple[Tensor, Tensor],
+    tensors: dict[str, Any],
+    reward_scores: Scores,
+    scores: Tensor,
+    clock: Clock,
+) -> Rollout:
+    """The rollout of these episodes: `masks` and `tensors` as in `critic_and_reference`, `scores` (B,) on the host."""
+    responses = episodes.responses
     rollout = Rollout(
         dialogues=episodes.dialogues,
         prompt_ids=episodes.prompt_ids,
@@ -164,7 +181,7 @@ def _check_scores(scores: Tensor, reward_scores: Scores, scorer: Scorer) -> None
 
 
 @torch.no_grad()
-def _teacher_forced(
+def critic_and_reference(
     models: Models,
     episodes: Episodes,
     masks: tuple[Tensor, Tensor],

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,9 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start, check_start_in_16_bit
+from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start, check_start_in_16_bit, watch_kl
 from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.given import Given, given_rollout
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
     filter_metrics,
@@ -48,7 +49,8 @@ NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # 
 class PPOTrainer:
     """Trains `models.policy` (and its critic) on the prompts with the reward.
 
-    `step()` runs one iteration and returns its metrics; `rollout` is the newest rollout. All state that a checkpoint needs is
+    `step()` runs one iteration and returns its metrics, `step_on()` one on responses and scores that the caller brings; `rollout`
+    is the newest rollout. All state that a checkpoint needs is
     in `state_dict()`, the modules and the optimizers. With several ranks, every rank has a trainer and a part of each rollout;
     all of them make the same steps, and every metric except times covers the episodes of all ranks.
     """
@@ -69,7 +71,7 @@ class PPOTrainer:
             models.policy,
             prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
-            StopRule(models.policy, models.tokenizer, config.turn_separator),
+            StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
             config.per_device_rollout_size,
             config.per_device_microbatch_size,
         )
@@ -105,7 +107,41 @@ class PPOTrainer:
         """
         start = time.perf_counter()
         self.clock = Clock(self.models.policy.lm.device)
-        rollout = self.rollout = self._collect(self._next_prompts())
+        return self._learn(self._collect(self._next_prompts()), start)
+
+    def step_on(self, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float]) -> Metrics:
+        """One iteration, as `step` makes it, on responses and scores from a loop of your own; returns its metrics.
+
+        >>> trainer = PPOAgent.from_config("nlp_ppo.yaml").build()
+        >>> prompts = [["Do you have a table for two ?", "Yes . Would you like to sit outside ?"], ["Hello ."]]
+        >>> replies = trainer.speaker.reply([Dialogue(turns) for turns in prompts])
+        >>> trainer.step_on(prompts, [reply.ids for reply in replies], scores=[0.5, -1.0])["objective/kl"]
+        0.0
+
+        A prompt is a text (one turn), a list of turns, oldest first, or a sequence of token ids; a response is a text, which ends
+        with its separator, or ids with the token that ended it. With several responses to a prompt (`num_responses_per_prompt`)
+        these are neighbours. With several ranks each gives its own.
+
+        The log-probabilities of policy and reference are computed here, at `temperature`, so the responses count as those of the
+        policy as it is now; the run's checks are those of `step`. `scores` are used unchanged: neither the run's reward nor
+        `truncation_penalty` changes them. Raises UserError for what cannot be used (a filter in `top_k` or `top_p`, too), and
+        RunStopped as `step` does.
+        """
+        start = time.perf_counter()
+        self.clock = Clock(self.models.policy.lm.device)
+        size = self.config.num_responses_per_prompt if self.config.estimator.needs_groups else 1
+        options = (size, self.config.kl_in == "loss")
+
+        def given() -> Rollout:
+            rollout = given_rollout(self.models, self.speaker, prompts, responses, scores, *options)
+            check_numbers(rollout, self.iteration + 1)
+            return rollout
+
+        return self._learn(self._on_every_rank(given), start)
+
+    def _learn(self, rollout: Rollout, start: float) -> Metrics:
+        """What follows a rollout, which was begun at `start`: advantages, update, KL coefficient, metrics."""
+        self.rollout = rollout
         kl = masked_mean(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask, self.world.sum).item()
         if self.iteration == 0 and self.starts_from_reference:
             self._check_start(rollout, kl)
@@ -125,12 +161,13 @@ class PPOTrainer:
         seconds = time.perf_counter() - start
         losses["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
         losses["FPS"] = generated / seconds
-        self.scorer.watch(rollout.reward_scores, seconds)
-        self._watch_kl(kl)
+        if rollout.reward_scores.parts:
+            self.scorer.watch(rollout.reward_scores, seconds)
+        watch_kl(self.kl, kl, self.iteration)
         return self._metrics(rollout, losses, kl, kl_coef)
 
     def train(self) -> Iterator[Metrics]:
-        """Yield the metrics of each iteration until `total_time_steps` or `max_iterations` is reached."""
+        """Yield the metrics of each iteration until `total_time_steps`, `max_iterations` or `total_episodes` is reached."""
         while not self.done:
             yield self.step()
 
@@ -142,6 +179,8 @@ class PPOTrainer:
     def done(self) -> bool:
         if self.config.max_iterations is not None:
             return self.iteration >= self.config.max_iterations
+        if self.config.total_episodes is not None:
+            return self.episodes >= self.config.total_episodes
         return self.time_steps >= self.config.total_time_steps
 
     @property
@@ -149,6 +188,8 @@ class PPOTrainer:
         """The share of the run that is done, 0 to 1."""
         if self.config.max_iterations is not None:
             return self.iteration / self.config.max_iterations
+        if self.config.total_episodes is not None:
+            return min(self.episodes / self.config.total_episodes, 1.0)
         return min(self.time_steps / self.config.total_time_steps, 1.0)
 
     def _next_prompts(self) -> list[Dialogue]:
@@ -158,16 +199,27 @@ class PPOTrainer:
         return [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
-        """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
-
-        When one rank fails, all ranks raise. `time/wait` is how long this rank waited for the others.
-        """
+        """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score."""
         in_groups = self.config.estimator.needs_groups
         with self.world.fail_together():
             begin_scoring(self.scorer.reward, "rollout", self.iteration + 1)
+        size = self.config.num_responses_per_prompt if in_groups else 1
+        rollout = self._on_every_rank(lambda: without_unscored(self._collect_own(prompts), size))
+        left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
+        if not left:
+            raise RunStopped(
+                f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
+                f"'{self.scorer.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {KEPT_CHECKPOINT}"
+            )
+        return rollout
+
+    def _on_every_rank(self, collect_own: Callable[[], Rollout]) -> Rollout:
+        """This rank's part of a rollout; the first one in 16 bits measures their noise.
+
+        When one rank fails, all ranks raise. `time/wait` is how long this rank waited for the others.
+        """
         with self.world.fail_together(), self.placement.rollout():
-            rollout = self._collect_own(prompts)
-            rollout = without_unscored(rollout, self.config.num_responses_per_prompt if in_groups else 1)
+            rollout = collect_own()
             is_measured = self.update.noise is not None or not self.placement.reduced_precision
             rounding = None if is_measured else differences(self.models.ref_policy, rollout, self.config.temperature)
             collected = time.perf_counter()
@@ -175,12 +227,6 @@ class PPOTrainer:
             self.update.noise = noise_of(rounding, self.world, self.config.temperature)
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected
-        left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
-        if not left:
-            raise RunStopped(
-                f"iteration {self.iteration + 1}: all {dropped:.0f} episodes are dropped, because the reward "
-                f"'{self.scorer.reward.name}' gave them{' or their groups' if in_groups else ''} no score; {KEPT_CHECKPOINT}"
-            )
         return rollout
 
     def _check_start(self, rollout: Rollout, kl: float) -> None:
@@ -210,7 +256,9 @@ class PPOTrainer:
         config, mask, total = self.config, rollout.response_mask, self.world.sum
         paid = ppo.paid_rewards(rollout.scores, mask, rollout.turn_rewards)
         coef_in_reward = kl_coef if config.kl_in == "reward" else 0.0
-        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward)
+        penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, mask, coef_in_reward, config.kl_estimator)
+        if config.whiten_rewards:
+            paid, penalties = ppo.whiten(paid + penalties, mask, total, shift_mean=False), torch.zeros_like(penalties)
         rollout.rewards = paid + penalties
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         gae_lambda = config.gae_lambda if config.use_gae else 1.0
@@ -262,26 +310,6 @@ class PPOTrainer:
         )
         return ppo.AdaptiveKLController(*settings)
 
-    def _watch_kl(self, kl: float) -> None:
-        """Warn of a KL that starts far away, or that a growing coefficient does not bring down to its target."""
-        if self.iteration == 1 and kl > 1.0:
-            logger.warning(
-                "the policy starts %.2f nats per token away from its reference (objective/kl_initial): check that ref_model, its "
-                "tokenizer and the prompts belong together",
-                kl,
-            )
-        controller = self.kl
-        num_above, is_new = controller.num_above, controller.num_below == 0
-        if not (is_new and num_above >= 16 and num_above & (num_above - 1) == 0):
-            return
-        if controller.at_its_bound or controller.growth >= 1.5:
-            bound = ", which is its bound kl_coef_max" if controller.at_its_bound else ""
-            logger.warning(
-                "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: lower lr, or "
-                "raise rollout_batch_size",
-                *(self.config.kl_target, num_above, controller.growth, controller.kl_coef, bound),
-            )
-
     @property
     def _lr_scale(self) -> float:
         return 1.0 - self.progress if self.config.use_linear_lr_decay else 1.0
@@ -300,7 +328,8 @@ class PPOTrainer:
             metrics["objective/kl_initial"] = kl
         metrics |= filter_metrics(rollout, self.world)
         self._watch_support(metrics.get("objective/ref_support_mass"))
-        metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
+        if rollout.reward_scores.parts:
+            metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
         metrics |= vec_info_metrics(self.vec_info, rollout, self.world)
         return metrics | {"time/vec_info": time.perf_counter() - start}

@@ -205,7 +205,8 @@ class PPOUpdate:
         if new.kl is not None:
             statistics["ppo/kl_loss"] = kl_loss
         if values is not None:
-            clip = config.clip_param if config.use_clipped_value_loss else None
+            clip_range = config.clip_param if config.value_clip_param is None else config.value_clip_param
+            clip = clip_range if config.use_clipped_value_loss else None
             huber = config.huber_delta if config.use_huber_loss else None
             value_loss = ppo.value_loss(values, rollout.values[at], rollout.targets[at], mask, clip, huber, num_tokens)
             statistics["ppo/value_loss"] = value_loss

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_dialog.config.checks import folder_name, repository_name, tree_problem
-from rlhf_dialog.config.loading import load_config, parse_arguments
+from rlhf_dialog.config.loading import dump_yaml, load_config, parse_arguments
 from rlhf_dialog.errors import UserError
 
 
@@ -153,3 +153,39 @@ def test_what_cannot_be_the_name_of_a_repository(name, tmp_path):
         UserError, match=r"push_to_hub: found .*, wanted the name of a repository on the Hub, NAME or USER/NAME"
     ):
         load_config(tmp_path / "a.yaml", {"push_to_hub": name})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"total_episodes": 9, "max_iterations": 2}, "total_episodes: 9 beside max_iterations: 2: a run has one end"),
+        (
+            {"total_episodes": 9, "total_time_steps": 500},
+            "total_episodes: 9 beside total_time_steps: 500: a run has one",
+        ),
+        ({"total_episodes": 0}, "total_episodes: found 0, wanted greater than or equal to 1"),
+        (
+            {"whiten_rewards": True, "advantage_estimator": "grpo"},
+            "whiten_rewards: grpo compares the sums of the rewards",
+        ),
+        ({"kl_estimator": "k3", "kl_in": "loss"}, "kl_estimator: kl_in: loss computes the exact KL"),
+        ({"kl_estimator": "k2"}, "kl_estimator: found 'k2', wanted 'k1' or 'k3'"),
+        ({"value_clip_param": 0}, "value_clip_param: found 0, wanted greater than 0"),
+        ({"stop_token_ids": [3, -1]}, "stop_token_ids.1: found -1, wanted greater than or equal to 0"),
+        ({"stop_token_ids": [True]}, "stop_token_ids.0: found True, wanted a valid integer"),
+        ({"stop_token_ids": 3}, "stop_token_ids: found 3, wanted a valid list"),
+    ],
+)
+def test_ends_and_estimators_that_contradict_each_other(tmp_path, keys, message):
+    (tmp_path / "a.yaml").write_text(MINIMAL, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        load_config(tmp_path / "a.yaml", keys)
+    assert f"  {message}" in str(caught.value)
+
+
+def test_a_saved_configuration_with_another_end_loads_again(tmp_path):
+    (tmp_path / "a.yaml").write_text(MINIMAL, encoding="utf-8")
+    (tmp_path / "b.yaml").write_text(
+        dump_yaml(load_config(tmp_path / "a.yaml", {"total_episodes": 9})), encoding="utf-8"
+    )
+    assert load_config(tmp_path / "b.yaml").total_episodes == 9

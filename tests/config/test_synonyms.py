@@ -136,6 +136,8 @@ def said_of(tmp_path, key: str, nested: str = "") -> str:
         ("gradient_checkpointing", "activation_checkpointing"),
         ("micro_train_batch_size", "per_device_microbatch_size"),
         ("local_rollout_forward_batch_size", "per_device_rollout_size"),
+        ("cliprange_value", "value_clip_param"),
+        ("stop_token_id", "stop_token_ids"),
     ],
 )
 def test_a_synonym_wins_over_the_nearest_name(tmp_path, key, meant):
@@ -146,13 +148,13 @@ def test_a_synonym_wins_over_the_nearest_name(tmp_path, key, meant):
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("stop_token", ["eos", "'turn_separator'"]),
-        ("total_episodes", ["'max_iterations'", "'total_time_steps'"]),
+        ("stop_token", ["eos", "'turn_separator'", "'stop_token_ids'"]),
+        ("num_episodes", ["'total_episodes'", "'max_iterations'", "'total_time_steps'"]),
         ("per_device_train_batch_size", ["'rollout_batch_size'", "'num_mini_batch'", "'per_device_microbatch_size'"]),
         ("reward_model_path", ["'reward_class.id'", "'reward_class.args'"]),
         ("fp16", ["'use_amp: true'", "'amp_dtype: fp16'"]),
         ("zero_stage", ["'deepspeed_config'", "zero3.json"]),
-        ("cliprange_value", ["'clip_param'", "'use_clipped_value_loss: false'"]),
+        ("kl_penalty", ["'kl_in'", "'kl_estimator'"]),
         ("kl_horizon", ["'kl_rate: 0'", "'kl_coef'"]),
     ],
 )

@@ -96,6 +96,11 @@ def test_a_damaged_settings_file_is_the_users_error(tmp_path, text):
         ChatAgent.load(tmp_path)
 
 
+def test_an_agent_stops_where_its_training_did(tmp_path):
+    agent = ChatAgent.load(save(tmp_path, {"stop_token_ids": [*range(256)], "max_new_tokens": 9}))
+    assert len(agent.reply([Dialogue(["Hello"])])[0].ids) == 1
+
+
 def test_a_settings_file_of_a_newer_program_says_so(tmp_path):
     save(tmp_path, {"format_version": 2, "a_key_of_tomorrow": 1})
     with pytest.raises(

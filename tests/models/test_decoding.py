@@ -15,7 +15,7 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Critic
 from rlhf_dialog.training.episodes import Episodes
-from rlhf_dialog.training.rollout import _teacher_forced
+from rlhf_dialog.training.rollout import critic_and_reference
 
 pytestmark = pytest.mark.thorough
 
@@ -115,7 +115,7 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     case, models = as_case(case, found), Models(policy, critic, reference, None)
     episodes = Episodes([], case.prompt_ids, case.prompt_mask, found, None)
     masks = case.prompt_mask.cpu(), found.mask.cpu()
-    tensors = _teacher_forced(models, episodes, masks, 0.8, 2)
+    tensors = critic_and_reference(models, episodes, masks, 0.8, 2)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)
     expected = {"ref_logprobs": plain.evaluated(oracle_reference, case, 0.8).logprobs}
     expected["values"] = (

@@ -211,6 +211,9 @@ def test_end_ids_of_tokenizer_model_and_separator():
     assert StopRule(policy, byte_tokenizer(), "||").end_ids == [0, EOS]
     policy.lm.generation_config = None
     assert StopRule(policy, byte_tokenizer(), "||").end_ids == [EOS]
+    assert StopRule(policy, byte_tokenizer(), "<EOU>", [7, EOS]).end_ids == [7, EOS, EOU]
+    with pytest.raises(UserError, match=r"stop_token_ids: 259 is not a token: the tokenizer's ids end at 258"):
+        StopRule(policy, byte_tokenizer(), "<EOU>", [7, 259])
 
 
 @pytest.mark.parametrize("separator", ["###", "|"])

@@ -155,6 +155,22 @@ def test_whiten_by_hand():
     assert ppo.whiten(tensor([[2.0, 2.0]]), tensor([[True, True]])).tolist() == [[0, 0]]
 
 
+def test_whiten_that_keeps_the_mean_by_hand():
+    x, mask = tensor([[1.0, NAN, 3.0], [5.0, INF, 7.0]]), tensor([[True, False, True], [True, False, True]])
+    expected = tensor([[4 - 3 / 5**0.5, 0.0, 4 - 1 / 5**0.5], [4 + 1 / 5**0.5, 0.0, 4 + 3 / 5**0.5]])
+    torch.testing.assert_close(ppo.whiten(x, mask, shift_mean=False), expected)
+
+
+def test_penalties_of_the_two_estimators_by_hand():
+    """The policy gives 1/2, 1/4 and 1/2 to its tokens, the reference 1/4, 1/2 and 1/2; the last token does not count."""
+    ours, theirs = tensor([[0.5, 0.25, 0.5, NAN]]).log(), tensor([[0.25, 0.5, 0.5, 1.0]]).log()
+    mask, ln2 = tensor([[True, True, True, False]]), math.log(2)
+    k1, k3 = (ppo.kl_penalties(ours, theirs, mask, 0.1, name) for name in ("k1", "k3"))
+    torch.testing.assert_close(k1, -0.1 * tensor([[ln2, -ln2, 0.0, 0.0]]))
+    torch.testing.assert_close(k3, -0.1 * tensor([[0.5 - 1 + ln2, 2 - 1 - ln2, 0.0, 0.0]]))
+    assert torch.equal(ppo.kl_penalties(ours, theirs, mask, 0.1), k1)
+
+
 @pytest.mark.parametrize(
     ("advantage", "ratio", "dual", "loss", "clipped"),
     [

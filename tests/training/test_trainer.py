@@ -20,6 +20,7 @@ from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.rewards.scoring import ScoringRules
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training.checks import watch_kl
 
 # -- prompts
 
@@ -287,6 +288,22 @@ def test_advantages_and_returns_of_gae(use_gae):
     assert metrics["ppo/explained_variance"] == pytest.approx(explained.item(), rel=1e-3)
 
 
+def test_penalties_of_k3_and_whitened_rewards_reach_the_advantages():
+    keys = {"kl_estimator": "k3", "ref_seed": 3, "ref_model": "another", "kl_coef": 0.3, "use_valuenorm": False}
+    trainer = make_trainer(**keys, whiten_rewards=True, use_adv_normalize=False)
+    metrics, r = trainer.step(), trainer.rollout
+    mask, paid = r.response_mask, ppo.paid_rewards(r.scores, r.response_mask)
+    log_r = r.ref_logprobs - r.logprobs
+    plain = (paid - 0.3 * (log_r.exp() - 1 - log_r))[mask]
+    expected = (plain - plain.mean()) / plain.std(correction=0) + plain.mean()
+    torch.testing.assert_close(r.rewards[mask], expected, rtol=1e-4, atol=1e-4)
+    advantages, returns = ppo.gae(r.rewards, r.values, mask, 0.99, 0.95)
+    torch.testing.assert_close((r.advantages, r.returns), (advantages, returns))
+    assert metrics["objective/kl"] == pytest.approx(
+        -log_r[mask].mean().item(), rel=1e-4
+    )  # k1, as the controller's target
+
+
 def test_normalised_values_are_undone_before_gae():
     trainer = make_trainer(Places(20.0), lr=1e-2, use_adv_normalize=False)
     trainer.step()
@@ -399,6 +416,13 @@ def test_max_iterations_and_progress():
     assert list(trainer.train()) == []
 
 
+def test_total_episodes_and_progress():
+    trainer = make_trainer(total_episodes=13)
+    progress = [(metrics["episodes"], trainer.progress) for metrics in trainer.train()]
+    assert progress == [(6, pytest.approx(6 / 13)), (12, pytest.approx(12 / 13)), (18, 1.0)]
+    assert list(trainer.train()) == []
+
+
 def test_total_time_steps_counts_response_tokens():
     trainer = make_trainer(total_time_steps=45)
     tokens = 0
@@ -498,7 +522,7 @@ def test_a_kl_that_does_not_come_down_is_reported_at_16_32_64_iterations(caplog)
         trainer.iteration = 5
         trainer.kl.update(0.5)
         caplog.clear()
-        trainer._watch_kl(0.5)
+        watch_kl(trainer.kl, 0.5, trainer.iteration)
         reported += [(iteration + 1, caplog.messages[0])] if caplog.messages else []
     assert [iteration for iteration, _ in reported] == [16, 32]
     assert reported[0][1] == (
@@ -511,7 +535,7 @@ def test_a_coefficient_at_its_bound_is_reported_although_it_cannot_grow(caplog):
     trainer = make_trainer(kl_coef=4.9, kl_target=1e-9, kl_rate=1.0, kl_clip=0.05, kl_coef_max=5.0)
     for _ in range(16):
         trainer.kl.update(0.5)
-    trainer._watch_kl(0.5)
+    watch_kl(trainer.kl, 0.5, trainer.iteration)
     assert "grew 1.0-fold, now 5, which is its bound kl_coef_max: lower lr" in caplog.text
 
 
@@ -519,7 +543,7 @@ def test_a_start_far_from_the_reference_is_reported(caplog):
     trainer = make_trainer()
     for iteration, kl, is_reported in ((1, 0.9, False), (2, 1.2, False), (1, 1.2, True)):
         trainer.iteration = iteration
-        trainer._watch_kl(kl)
+        watch_kl(trainer.kl, kl, trainer.iteration)
         assert (
             "starts 1.20 nats per token away from its reference (objective/kl_initial)" in caplog.text
         ) is is_reported

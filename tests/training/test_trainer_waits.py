@@ -111,7 +111,9 @@ def iteration(gpu, config, models):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PPOUpdate, "__call__", counted(gpu, PPOUpdate.__call__, parts["update"]))
         patch.setattr(
-            rollout_module, "_teacher_forced", counted(gpu, rollout_module._teacher_forced, parts["reference"])
+            rollout_module,
+            "critic_and_reference",
+            counted(gpu, rollout_module.critic_and_reference, parts["reference"]),
         )
         gpu.reset()
         return parts, trainer.step(), gpu.num_waits

@@ -230,6 +230,9 @@ def test_switches_of_the_losses_arrive(monkeypatch, keys, largest):
     given.clear()
     make_trainer(**options, **keys, use_huber_loss=False, num_mini_batch=1, ppo_epoch=1).step()
     assert given == [(0.3, None), (0.3 if not keys else None, None)]
+    given.clear()
+    make_trainer(**options, **keys, value_clip_param=0.05, num_mini_batch=1, ppo_epoch=1).step()
+    assert given == [(0.3, None), (0.05 if not keys else None, 4.0)]
 
 
 def test_each_minibatch_is_the_mean_over_its_own_tokens(monkeypatch):

@@ -57,7 +57,10 @@ def pipeline(tmp_path_factory):
 
 def test_nothing_is_written_outside_runs(pipeline):
     assert {path.name for path in pipeline.iterdir()} == {"runs"}
-    stages = {"quickstart", *(f"quickstart_{name}" for name in ("data", "overheard", "pairs", "sft", "intent", "preference"))}
+    stages = {
+        "quickstart",
+        *(f"quickstart_{name}" for name in ("data", "overheard", "pairs", "sft", "intent", "preference")),
+    }
     assert {path.name for path in (pipeline / "runs").iterdir()} == stages
 
 
