@@ -14,7 +14,7 @@ from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, others
 from rlhf_dialog.rewards.base import Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
 from rlhf_dialog.rewards.meteor import wordnet_of
@@ -89,6 +89,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
             "mean_words": _array(len(text.split()) for text in texts),
             "truncated": _array(dialogue.truncated for dialogue in dialogues),
             "copied": _array(copied(d.prompt_turns[-1], d.response) for d in dialogues),
+            "copied_two": _array(copied_from(d.turns_before[-2:], d.response) for d in dialogues),
         },
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
         dialogues=dialogue_numbers(dialogues),

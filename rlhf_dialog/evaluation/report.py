@@ -24,6 +24,7 @@ SHOWN = (
     "mean_words",
     "distinct_2",
     "copied",
+    "copied_two",
 )
 
 

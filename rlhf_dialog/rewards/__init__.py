@@ -23,9 +23,11 @@
 
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import CompositeReward, build_reward
+from rlhf_dialog.rewards.copy_price import CopyPrice
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.rewards.length_hold import LengthHold
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from rlhf_dialog.rewards.remote import RemoteReward
@@ -34,7 +36,9 @@ from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, scored
 __all__ = [
     "BaseReward",
     "CompositeReward",
+    "CopyPrice",
     "Intent",
+    "LengthHold",
     "LengthMatch",
     "Meteor",
     "NLPReward",
