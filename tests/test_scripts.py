@@ -18,6 +18,7 @@ SHIMS = [
     "scripts/train_sft.py",
     "scripts/write_dialogues.py",
     "reward_models/train_intent_classifier.py",
+    "reward_models/train_relevance_model.py",
 ]
 
 

@@ -28,6 +28,10 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
     "write-dialogues": ("rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart"),
     "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
     "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
+    "train-relevance-model": (
+        "rlhf_dialog.commands.train_relevance_model",
+        "train the model of a reward that judges which reply fits its prompt",
+    ),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 

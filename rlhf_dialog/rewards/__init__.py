@@ -30,6 +30,7 @@ from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.length_hold import LengthHold
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
+from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.rewards.remote import RemoteReward
 from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, scored
 
@@ -43,6 +44,7 @@ __all__ = [
     "Meteor",
     "NLPReward",
     "PartScore",
+    "RelevanceReward",
     "RemoteReward",
     "RewardError",
     "Scorer",

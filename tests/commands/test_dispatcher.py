@@ -15,7 +15,7 @@ from rlhf_dialog.commands import dispatcher
 
 NAMES = (
     *("train", "chat", "evaluate", "train-sft", "train-intent-classifier", "benchmark", "quickstart"),
-    *("write-dialogues", "plot-run", "export"),
+    *("write-dialogues", "plot-run", "export", "train-relevance-model"),
 )
 
 

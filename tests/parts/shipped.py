@@ -6,6 +6,7 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
+from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
@@ -13,4 +14,5 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
     "sft": SFTConfig,
     "intent": IntentConfig,
     "judge": IntentConfig,
+    "relevance": RelevanceConfig,
 }
