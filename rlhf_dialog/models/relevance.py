@@ -204,7 +204,7 @@ class CrossEncoder(nn.Module):
                 hidden_dropout_prob=sizes.dropout,
                 attention_probs_dropout_prob=0.0,
                 pad_token_id=PAD,
-                num_labels=1,
+                num_labels=1,  # type: ignore[call-arg]
             )
         )
 

@@ -1,6 +1,5 @@
 """A price on the mean length that adapts, so that responses stay as long as they were at the start."""
 
-from numbers import Real
 from typing import Any
 
 from rlhf_dialog.config.registry import RewardFactory
@@ -81,7 +80,7 @@ class LengthHold(BaseReward):
 
 def _check(key: str, value: object, or_zero: bool = False) -> None:
     """Raises UserError when the argument is not a finite number above 0 (with `or_zero`: or 0)."""
-    usable = isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < float("inf")
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
     if not usable or (value == 0 and not or_zero):
         raise UserError(
             f"reward_class.args.{key}: {value!r} must be a finite number {'of at least 0' if or_zero else 'above 0'}"
