@@ -71,13 +71,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
         "the agent's: what sharper sampling gains without any training",
     )
-    add(
-        "--best_of",
-        type=int,
-        metavar="N",
-        help="also the best of N replies to each prompt by the score of the reward, for each agent: what a reward gains without "
-        "any training",
-    )
     add("--replies", type=home_path, help="JSONL file for every prompt with the replies of agents and baselines")
     add("--samples", type=home_path, help="JSON file for the replies of three prompts")
     add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
@@ -88,11 +81,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "variables and pickled weights, use rewards of --register",
     )
     add("--data_path", help="data to use in place of the configuration's; without a configuration there is no score")
-    add(
-        "--register",
-        help="Python file that registers rewards and metrics of your own, run first; for example train_ppo.py. The metrics "
-        "(MetricFactory) are measured of every system",
-    )
     add_judges(parser)
     add(
         "--legacy_eou",

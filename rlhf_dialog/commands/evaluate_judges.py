@@ -34,6 +34,18 @@ def add_judges(parser: argparse.ArgumentParser) -> None:
         help="relevance model that the reward never saw (docs: reward_models/README.md): how often a reply's own prompt is the "
         "first, and among the first 10, of 100: relevance_r1, relevance_r10. May be given several times",
     )
+    parser.add_argument(
+        "--register",
+        help="Python file that registers rewards and metrics of your own, run first; for example train_ppo.py. The metrics "
+        "(MetricFactory) are measured of every system",
+    )
+    parser.add_argument(
+        "--best_of",
+        type=int,
+        metavar="N",
+        help="also the best of N replies to each prompt by the score of the reward, for each agent: what a reward gains without "
+        "any training",
+    )
     of_reward = parser.add_mutually_exclusive_group()
     of_reward.add_argument("--intent_model", help="act classifier; default: that of the run's reward, if it has one")
     of_reward.add_argument(

@@ -21,7 +21,7 @@ NEAR_TURNS = 2  # the last turns of a prompt, which decide what is near
 
 @dataclass
 class Pairs:
-    """Everything as numbers of `table`; 0 is no turn."""
+    """Everything as numbers of `table`; 0 where there is no turn."""
 
     table: TurnTable
     contexts: Tensor  # (N, T), the last turn first
