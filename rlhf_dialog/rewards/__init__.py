@@ -18,6 +18,8 @@
 - **`reward_timeout_s` runs the reward in a daemon thread** (`timeout`), since an alarm would not reach code that
   blocks in C. faulthandler ends the process if the reward never releases the interpreter's lock.
 - **The KL arguments of NLPReward, at any depth, are the run's own keys** (`lifts_kl`): the KL belongs to the trainer.
+- **Relevance is a margin over a stored bank** (`relevance`), so that no constant response is worth more than 0 on
+  average, and a score depends neither on the batch nor on the number of processes.
 - **METEOR has two names**, `meteor` with WordNet and `meteor_exact_stem` without it, since the numbers differ.
 """
 

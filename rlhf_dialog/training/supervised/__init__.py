@@ -1,4 +1,4 @@
-"""The supervised stages: a policy that answers, a classifier of acts.
+"""The supervised stages: a policy that answers, a classifier of acts, a model of relevance.
 
 - **Targets end with the separator. The end-of-text token behind it carries no loss**, unless `learn_eos: true`. With
   prompts of every length the two contradict each other: after `a <EOU> b <EOU>` one example would teach the end of
@@ -12,4 +12,7 @@
 - **transformers' Trainer and trl's SFTTrainer do the training**; nothing experimental of trl is used. Batches hold
   rows of similar length (`hugging_face_trainer.batch_order`), in an order that is fixed before the training.
 - **`token_loss` is the mean over all labelled tokens**, not a mean of batch means.
+- **Copies are wrong replies in both directions** (`relevance_pairs`): as replies to the context that they repeat, and as
+  contexts in which the reply was just said. The second one is the question that the reward asks. Word vectors alone
+  cannot learn it, so the dual encoders also weigh shares of repeated words and word pairs (`models.relevance`).
 """
