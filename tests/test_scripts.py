@@ -20,6 +20,7 @@ SHIMS = [
     "scripts/write_dialogues.py",
     "reward_models/train_intent_classifier.py",
     "reward_models/train_preference_model.py",
+    "reward_models/train_relevance_model.py",
 ]
 
 

@@ -33,6 +33,10 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
     "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
     "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
     "push-to-hub": ("rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub"),
+    "train-relevance-model": (
+        "rlhf_dialog.commands.train_relevance_model",
+        "train the model of a reward that judges which reply fits its prompt",
+    ),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 

@@ -3,7 +3,7 @@
 python scripts/evaluate.py --agent runs/quickstart/agent --baseline runs/quickstart_sft --output evaluation.json
 
 The split is validation; read test once, at the end, for a row to publish. With --judge FOLDER the acts are also judged by a
-classifier that the reward never saw.
+classifier that the reward never saw; --relevance_model FOLDER judges whether replies fit their prompts.
 
 Any folder of a causal LM is an agent. Data and reward are those of the run that the agent came from (config.yaml beside
 agent/), or of --config; with --data_path neither is needed. A config.yaml that is found beside the agent is data: nothing of
@@ -13,7 +13,6 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 
 import argparse
 import logging
-import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from rlhf_dialog.commands.command_line import (
     home_path,
     set_up_logging,
 )
+from rlhf_dialog.commands.evaluate_judges import add_judges, judge_folder, register, relevance_folders, set_judges
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
@@ -49,7 +49,6 @@ from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
-from rlhf_dialog.rewards.intent import KEY as INTENT_KEY
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.terminal import Console
 
@@ -83,8 +82,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "variables and pickled weights, use rewards of --register",
     )
     add("--data_path", help="data to use in place of the configuration's; without a configuration there is no score")
-    add("--register", help="Python file that registers rewards of your own, run first; for example train_ppo.py")
-    add_acts(parser)
+    add_judges(parser)
     add(
         "--legacy_eou",
         action="store_true",
@@ -111,22 +109,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def add_acts(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say who judges the acts."""
-    parser.add_argument(
-        "--judge",
-        help="act classifier that the reward never saw (docs: reward_models/README.md): judge_accuracy and judge_macro_f1 "
-        "beside intent_accuracy and intent_macro_f1",
-    )
-    of_reward = parser.add_mutually_exclusive_group()
-    of_reward.add_argument("--intent_model", help="act classifier; default: that of the run's reward, if it has one")
-    of_reward.add_argument(
-        "--no_intent",
-        action="store_true",
-        help="leave out the intent metrics, and a score that needs a classifier",
-    )
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = parse(argv)
@@ -136,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def check(options: argparse.Namespace) -> None:
     """Raises UserError for options that cannot work."""
-    for name in ("batch_size", "max_prompts", "min_context_size"):
+    for name in ("batch_size", "max_prompts", "min_context_size", "best_of"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: found {value}, wanted at least 1")
@@ -166,13 +148,17 @@ def run(options: argparse.Namespace) -> None:
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
+    if options.best_of and judges.scorer is None:
+        raise UserError(
+            "--best_of: there is no reward to choose the best reply by; name one with --config, or leave --best_of out"
+        )
     prompts = held_out_prompts(task, options)
     warn_of_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
     systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
-    result = comparison.run(train_replies(task), options.sweep)
+    result = comparison.run(train_replies(task), options.sweep, options.best_of)
     result["settings"] = settings_of(options, task, sampling, judges, prompts)
     write_results(options, report.finite(result), comparison)
 
@@ -264,19 +250,6 @@ def read_run(options: argparse.Namespace) -> RunConfig | None:
         raise
 
 
-def register(path: str) -> None:
-    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
-    if not Path(path).is_file():
-        raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your rewards")
-    words, sys.argv = sys.argv, [path]
-    try:
-        runpy.run_path(path, run_name="registered")
-    except (Exception, SystemExit) as error:
-        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.argv = words
-
-
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
     reward, run, classifiers = None, task.run, task.classifiers()
@@ -294,19 +267,9 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
         judges.intent.precision = "fp32"  # so that a table does not depend on the processor that made it
-    judges.judge = load_judge(options)
+    set_judges(judges, options)
     judges.legacy_eou, judges.seed = options.legacy_eou, options.seed
     return judges
-
-
-def load_judge(options: argparse.Namespace) -> Intent | None:
-    """The classifier of --judge. Raises UserError when it cannot be found, loaded or used."""
-    if options.judge is None:
-        return None
-    try:
-        return Intent(options.judge, precision="fp32").to(options.device)
-    except UserError as error:
-        raise UserError(str(error).replace(INTENT_KEY, "--judge")) from error
 
 
 def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
@@ -355,12 +318,16 @@ def settings_of(
         "legacy_eou": options.legacy_eou,
         "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
-        "judge": options.judge,
+        "judge": judge_folder(options),
+        "judges": options.judge or [],
+        "relevance_models": {name: str(path) for name, path in relevance_folders(options).items()},
+        "own_metrics": judges.own_metrics,
+        "best_of": options.best_of,
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",
         "distinct_block": measure.BLOCK,
         "distinct_blocks": max(len(prompts) // measure.BLOCK, 1),
         "torch": torch.__version__,
-        "notes": judging.notes(prompts, judges, options.judge, paths),
+        "notes": judging.notes(prompts, judges, judge_folder(options), paths),
     }

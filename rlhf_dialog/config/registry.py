@@ -15,9 +15,9 @@ class Registry:
 
     def __init__(self, kind: str):
         self.kind = kind
-        self.classes: dict[str, type] = {}
+        self.classes: dict[str, Any] = {}
 
-    def register(self, name: str, cls: type | None = None) -> Any:
+    def register(self, name: str, cls: Any = None) -> Any:
         """Register `cls` under `name`; without `cls`, return a class decorator. A later class replaces an earlier one."""
         if cls is None:
             return lambda decorated: self.register(name, decorated)
@@ -50,3 +50,4 @@ class Registry:
 
 RewardFactory = Registry("reward")
 VecInfoFactory = Registry("vec-info")
+MetricFactory = Registry("metric")  # functions on finished dialogues that return one number for each

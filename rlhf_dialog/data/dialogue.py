@@ -61,6 +61,11 @@ class Dialogue:
             return []
         return [*self.earlier, Turn(POLICY, self.response), *self.later]
 
+    @property
+    def turns_before(self) -> list[str]:
+        """Everything said before `response`, oldest first."""
+        return [*self.prompt_turns, *(turn.text for turn in self.earlier)]
+
     def said(self, response: str, truncated: bool = False) -> "Dialogue":
         """The dialogue with one more turn of the policy; a truncated dialogue remains truncated."""
         truncated = truncated or self.truncated

@@ -60,10 +60,11 @@ class Comparison:
     batch_size: int = 64
     answers: dict[str, Replies] = field(default_factory=dict)
 
-    def run(self, train_replies: list[str], with_sweep: bool = False) -> dict[str, Any]:
+    def run(self, train_replies: list[str], with_sweep: bool = False, best_of: int | None = None) -> dict[str, Any]:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
-        `train_replies` are what the baseline `random_train_reply` draws from. Raises RewardError when the reward fails.
+        With `best_of`, the sweep also has the best of that number of replies by the score. `train_replies` are what the baseline
+        `random_train_reply` draws from. Raises RewardError when the reward fails.
         """
         self.answers = {name: self._answers_of(agent, name) for name, agent in self.systems.items()}
         measured = {name: measure.measure(found, self.judges) for name, found in self.answers.items()}
@@ -71,9 +72,9 @@ class Comparison:
         names = list(next(iter(result.values())))
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
-        if with_sweep:
+        if with_sweep or best_of:
             ours = measured["after" if "after" in measured else "metrics"]
-            swept = self._sweep(ours)
+            swept = (self._sweep(ours) if with_sweep else {}) | self._best_of(best_of or 0)
             result["sweep"] = {name: self._complete(found, names) for name, found in swept.items()}
             result["sweep_difference"] = {
                 name: measure.differences(found, ours, self.seed) for name, found in swept.items()
@@ -124,6 +125,20 @@ class Comparison:
                 found[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
         if "before" in self.systems and (match := self.matched(ours.points()["distinct_2"])):
             found[match.title] = measure.measure(match.answers, self.judges)
+        return found
+
+    def _best_of(self, count: int) -> dict[str, Measured]:
+        """Every agent with the best of `count` replies to each prompt, by names such as `before, best of 4`."""
+        if not count:
+            return {}
+        found = {}
+        for system, agent in self.systems.items():
+            title = f"{system}, best of {count}"
+            drawn = [
+                replies.generate_replies(agent, self.prompts, self.sampling, self.seed + i, self.batch_size, title)
+                for i in range(count)
+            ]
+            found[title] = measure.measure(measure.best_of(drawn, self.judges), self.judges)
         return found
 
     def matched(self, wanted: float) -> Match | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -10,8 +11,11 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
 from rlhf_dialog.evaluation.replies import have_acts
-from rlhf_dialog.rewards.base import walk
+from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.relevance import RelevanceReward
+
+R = TypeVar("R", bound=BaseReward)
 
 
 def notes(
@@ -25,6 +29,12 @@ def notes(
         f"Intervals: {NUM_RESAMPLES:,} resamples of {num_dialogues(prompts):,} dialogues, each with all its prompts "
         f"(distinct-n: of blocks of {BLOCK} replies). They leave out the seed of the training: an agent of another seed may "
         "differ by more."
+    ]
+    found += [
+        f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train another one "
+        "on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
+        for name, model in judges.relevance.items()
+        if any(same_weights(model, one.model) for one in _rewards(judges, RelevanceReward))
     ]
     if not have_acts(prompts):
         return found
@@ -57,7 +67,11 @@ def is_the_rewards(judges: Judges, judge_path: str, reward_paths: Iterable[str])
 
 def classifiers_of(judges: Judges) -> list[Intent]:
     """The act classifiers in the reward, at any depth."""
-    return [one for one in walk(judges.scorer.reward) if isinstance(one, Intent)] if judges.scorer else []
+    return _rewards(judges, Intent)
+
+
+def _rewards(judges: Judges, cls: type[R]) -> list[R]:
+    return [one for one in walk(judges.scorer.reward) if isinstance(one, cls)] if judges.scorer else []
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:

@@ -10,16 +10,18 @@ import numpy as np
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic
+from rlhf_dialog.evaluation.relevance import KS, recalls
 from rlhf_dialog.evaluation.replies import Replies, have_acts, have_references
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
-from rlhf_dialog.rewards.base import Purpose
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, others
+from rlhf_dialog.models.relevance import RelevanceModel
+from rlhf_dialog.rewards.base import BaseReward, Purpose
 from rlhf_dialog.rewards.intent import Intent, act_classifier
 from rlhf_dialog.rewards.meteor import wordnet_of
 from rlhf_dialog.rewards.needs import ACTS
-from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, scored
 
 logger = logging.getLogger(__name__)
 BLOCK = 100
@@ -32,20 +34,28 @@ class Judges:
     """What is measured beside lengths and distinct-n, and with what; every field is optional.
 
     `scorer`: the run's own reward, with its truncation penalty and the rule for a reply without a score (by default an error);
-    `intent`: a classifier of acts, usually the reward's own; `judge`: one that the reward never saw; `wordnet`: the result of
-    `load_wordnet`; `legacy_eou`: as in the published results, the text `<EOU>` is appended to references and finished
-    replies; `seed` determines the other prompts of `meteor_shuffled`. `purpose` and `iteration` are passed to the reward
-    before it scores.
+    `intent`: a classifier of acts, usually the reward's own; `judge`: one that the reward never saw; `relevance`: models that
+    say whether a reply fits its prompt, by the names of their metrics; `own`: what else is asked for one number for each reply,
+    by the name of its metric; `wordnet`: the result of `load_wordnet`; `legacy_eou`: as in the published results, the text
+    `<EOU>` is appended to references and finished replies; `seed` determines the other prompts of `meteor_shuffled` and of
+    the recall. `purpose` and `iteration` are passed to the reward before it scores.
     """
 
     scorer: Scorer | None = None
     intent: Intent | None = None
     judge: Intent | None = None
+    relevance: dict[str, RelevanceModel] = field(default_factory=dict)
+    own: dict[str, BaseReward] = field(default_factory=dict)
     wordnet: object | None = None
     legacy_eou: bool = False
     seed: int = 0
     purpose: Purpose = "evaluation"
     iteration: int = 0
+
+    @property
+    def own_metrics(self) -> list[str]:
+        """The names of the metrics of `relevance` and `own`."""
+        return [f"{name}_r{k}" for name in self.relevance for k in KS] + list(self.own)
 
 
 def judges_of(scorer: Scorer | None) -> Judges:
@@ -89,6 +99,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
             "mean_words": _array(len(text.split()) for text in texts),
             "truncated": _array(dialogue.truncated for dialogue in dialogues),
             "copied": _array(copied(d.prompt_turns[-1], d.response) for d in dialogues),
+            "copied_two": _array(copied_from(d.turns_before[-2:], d.response) for d in dialogues),
         },
         {f"distinct_{n}": _array(blocked_distinct_n(texts, n, BLOCK)) for n in (1, 2)},
         dialogues=dialogue_numbers(dialogues),
@@ -96,6 +107,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     if judges.scorer:
         begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
         found.per_prompt |= _of_reward(dialogues, judges.scorer)
+    _add_own(found, dialogues, judges)
     if have_references(dialogues):
         _add_overlap(found, dialogues, judges)
     for name, classifier in (("intent", judges.intent), ("judge", judges.judge)):
@@ -104,6 +116,21 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     if replies.reference_nll is not None:
         found.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
     return found
+
+
+def best_of(drawn: Sequence[Replies], judges: Judges) -> Replies:
+    """Of several replies to each prompt the one with the highest score, which `judges.scorer` gives; ties: the first one.
+
+    Raises RewardError when the reward fails.
+    """
+    assert judges.scorer is not None
+    totals = []
+    for replies in drawn:
+        begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
+        totals.append(_of_reward(replies.dialogues, judges.scorer)["score"])
+    scores = np.nan_to_num(np.stack(totals), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    pairs = [(drawn[i], row) for row, i in enumerate(scores.argmax(axis=0).tolist())]
+    return Replies([some.dialogues[row] for some, row in pairs], [some.num_tokens[row] for some, row in pairs])
 
 
 def distinct(replies: Replies, n: int) -> float:
@@ -126,6 +153,17 @@ def _of_reward(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
     scores, truncated = scorer.score(dialogues), _array(dialogue.truncated for dialogue in dialogues)
     parts = {PART_NAMES.get(name, name): _array(part.raw) for name, part in scores.parts.items()}
     return {"score": scorer.less_penalty(_array(scores.total), truncated), **parts}
+
+
+def _add_own(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
+    """Recall by the relevance models, and the numbers of rewards and metrics of the user's."""
+    groups = dialogue_numbers(dialogues).tolist()
+    for name, model in judges.relevance.items():
+        recalled = recalls(model, dialogues, groups, judges.seed)
+        found.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
+    for name, reward in judges.own.items():
+        begin_scoring(reward, judges.purpose, judges.iteration)
+        found.per_prompt[name] = _array(scored(reward, dialogues, ScoringRules(skip_unscored=True)).total)
 
 
 def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:

@@ -24,6 +24,7 @@ SHOWN = (
     "mean_words",
     "distinct_2",
     "copied",
+    "copied_two",
 )
 
 
@@ -90,7 +91,8 @@ def rows_of(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], lis
         name: result[name] for name in ("metrics", "before", "after", "difference") if name in result
     }
     others = result.get("sweep", {}) | result["baselines"]
-    return rows, others, [name for name in SHOWN if name in next(iter(rows.values()))]
+    own = result.get("settings", {}).get("own_metrics", [])
+    return rows, others, [name for name in dict.fromkeys([*SHOWN, *own]) if name in next(iter(rows.values()))]
 
 
 def markdown(result: dict[str, Any]) -> str:

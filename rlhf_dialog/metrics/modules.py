@@ -18,7 +18,7 @@ from datasets import Sequence as ListOf
 from rlhf_dialog.metrics.acts import NUM_ACTS, act_counts, macro_f1
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor
 from rlhf_dialog.metrics.overlap import ROUGE_KINDS, bleu_counts, bleu_of, rouge
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, others
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, others
 
 TEXT = Value("string")
 NUMBER = Value("int64")
@@ -106,6 +106,16 @@ class Copied(ReplyMetric):
 
     def _compute(self, predictions: Column, last_turns: Column, **_: Any) -> Result:
         return {"copied": mean(copied(turn, reply) for turn, reply in zip(last_turns, predictions, strict=True))}
+
+
+class CopiedTwo(ReplyMetric):
+    """`copied_two`: mean share of a reply's bigrams that also occur in one of the last two `turns` before it, 0 to 1."""
+
+    columns = ({"predictions": TEXT, "turns": ListOf(TEXT)},)
+
+    def _compute(self, predictions: Column, turns: Column, **_: Any) -> Result:
+        pairs = zip(turns, predictions, strict=True)
+        return {"copied_two": mean(copied_from(before[-2:], reply) for before, reply in pairs)}
 
 
 class Acts(ReplyMetric):

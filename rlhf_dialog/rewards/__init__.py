@@ -24,16 +24,21 @@
 - **A reward model reads text, with its own tokenizer** (`reward_inputs`, `scalar_model`), in the form that it was
   trained on; its training encodes with the same code. Rows are padded on the right, with the id by which the model
   finds the end of a text, so that no score depends on its batch.
+- **Relevance is a margin over a stored bank** (`relevance`), so that no constant response is worth more than 0 on
+  average, and a score depends neither on the batch nor on the number of processes.
 - **METEOR has two names**, `meteor` with WordNet and `meteor_exact_stem` without it, since the numbers differ.
 """
 
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import CompositeReward, build_reward
+from rlhf_dialog.rewards.copy_price import CopyPrice
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
+from rlhf_dialog.rewards.length_hold import LengthHold
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
+from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.rewards.remote import RemoteReward
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, scored
@@ -41,11 +46,14 @@ from rlhf_dialog.rewards.scoring import PartScore, Scorer, Scores, scored
 __all__ = [
     "BaseReward",
     "CompositeReward",
+    "CopyPrice",
     "Intent",
+    "LengthHold",
     "LengthMatch",
     "Meteor",
     "NLPReward",
     "PartScore",
+    "RelevanceReward",
     "RemoteReward",
     "RewardError",
     "RewardModel",

@@ -16,7 +16,7 @@ from rlhf_dialog.commands import dispatcher
 NAMES = (
     *("train", "chat", "evaluate", "train-sft", "train-intent-classifier"),
     *("train-preference-model", "benchmark", "quickstart"),
-    *("write-dialogues", "plot-run", "export", "push-to-hub"),
+    *("write-dialogues", "plot-run", "export", "push-to-hub", "train-relevance-model"),
 )
 
 

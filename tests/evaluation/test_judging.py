@@ -4,12 +4,13 @@ import shutil
 
 import pytest
 import torch
+from relevance_models import letter_model, save_letters
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.judging import is_the_rewards, notes, num_dialogues
 from rlhf_dialog.evaluation.measure import Judges, judges_of
-from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch
+from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
 from rlhf_dialog.rewards.scoring import Scorer
 
 PROMPTS = [Dialogue(["a"], act=1, meta={"dialogue": number}) for number in (4, 4, 9)]
@@ -77,3 +78,11 @@ def test_nothing_is_said_of_acts_that_nobody_judges_or_that_the_reward_does_not_
 def test_prompts_that_name_no_dialogue_are_one_each():
     assert num_dialogues(PROMPTS) == 2
     assert num_dialogues([*PROMPTS, Dialogue(["b"]), Dialogue(["b"])]) == 4
+
+
+def test_a_relevance_model_of_the_reward_is_no_independent_judge(tmp_path):
+    judges = Judges(Scorer(RelevanceReward(save_letters(tmp_path, seed=1))))
+    judges.relevance = {"relevance": letter_model(seed=2), "relevance_2": letter_model(seed=1)}
+    found = [note for note in notes([Dialogue(["a"])], judges, None, []) if "same model" in note]
+    assert len(found) == 1
+    assert found[0].startswith("The relevance model of relevance_2_r1 is the same model as the reward's")

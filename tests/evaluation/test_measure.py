@@ -37,6 +37,7 @@ def test_measures_by_hand():
         "mean_words": [3.0, 0.0],
         "truncated": [0.0, 1.0],
         "copied": [0.5, 0.0],
+        "copied_two": [0.5, 0.0],
     }
     assert {name: values.tolist() for name, values in found.per_block.items()} == {
         "distinct_1": [pytest.approx(2 / 3)],

@@ -9,7 +9,7 @@ from slow_metrics import corpus, slow_bleu, slow_macro_f1, slow_rouge
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.meteor import meteor
-from rlhf_dialog.metrics.modules import Acts, Copied, Distinct, Meteor, Rouge, SacreBleu
+from rlhf_dialog.metrics.modules import Acts, Copied, CopiedTwo, Distinct, Meteor, Rouge, SacreBleu
 from rlhf_dialog.metrics.text import others
 
 # ROUGE
@@ -114,3 +114,10 @@ def test_the_libraries_are_imported_only_when_used():
         "print(sorted({'evaluate', 'rouge_score', 'sacrebleu'} & set(sys.modules)))"
     )
     assert output_of("-c", code).strip() == "[]"
+
+
+def test_copied_two_looks_at_the_last_two_turns():
+    turns = [["a b c", "d e", "f g"], ["a b"]]
+    found = CopiedTwo().compute(predictions=["d e f g", "a b c"], turns=turns)
+    assert found == {"copied_two": pytest.approx((2 / 3 + 1 / 2) / 2)}
+    assert CopiedTwo().compute(predictions=["a b c"], turns=turns[:1]) == {"copied_two": 0.0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_dialog.metrics.text import blocked_distinct_n, copied, distinct_n, ngrams, others
+from rlhf_dialog.metrics.text import blocked_distinct_n, copied, copied_from, distinct_n, ngrams, others
 
 
 def test_ngrams_by_hand():
@@ -50,3 +50,10 @@ def test_others_is_a_permutation_without_a_fixed_point(count):
         assert all(i != j for i, j in enumerate(forward))
         assert [back[j] for j in forward] == list(range(count))
     assert others(count, 0) != others(count, 1) or count < 4
+
+
+def test_copied_from_counts_bigrams_of_any_of_the_turns():
+    turns = ["Do you like tea ?", "Only with milk ."]
+    assert copied_from(turns, "you like tea with milk") == pytest.approx(3 / 4)  # not "tea with"
+    assert copied_from(turns, "? Only") == 0  # no turn has both words
+    assert copied_from([], "you like") == 0

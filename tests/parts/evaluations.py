@@ -69,7 +69,7 @@ def classifier(tmp_path_factory):
     return str(folder)
 
 
-COUNTS = {"mean_length", "mean_words", "truncated", "copied", "distinct_1", "distinct_2"}
+COUNTS = {"mean_length", "mean_words", "truncated", "copied", "copied_two", "distinct_1", "distinct_2"}
 OVERLAP = {"rouge1", "rougeLsum", "sacrebleu", "meteor", "meteor_shuffled", "meteor_margin"}
 BASELINES = {
     "constant_reply",

@@ -7,6 +7,7 @@ import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are c
 from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
+from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
@@ -15,4 +16,5 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
     "intent": IntentConfig,
     "judge": IntentConfig,
     "preference": PreferenceConfig,
+    "relevance": RelevanceConfig,
 }

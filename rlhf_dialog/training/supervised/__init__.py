@@ -1,4 +1,4 @@
-"""The supervised stages: a policy that answers, a classifier of acts, a reward model of preferences.
+"""The supervised stages: a policy that answers, a classifier of acts, reward models of preferences and of relevance.
 
 - **Targets end with the separator. The end-of-text token behind it carries no loss**, unless `learn_eos: true`. With
   prompts of every length the two contradict each other: after `a <EOU> b <EOU>` one example would teach the end of
@@ -15,4 +15,7 @@
   as text they would lose the separators, and trl leaves out long pairs. Only the weights are saved, without trl's
   pickles; `problem_type` of a start with several labels is removed, else the saved model could not be loaded.
 - **`token_loss` is the mean over all labelled tokens**, not a mean of batch means.
+- **Copies are wrong replies in both directions** (`relevance_pairs`): as replies to the context that they repeat, and as
+  contexts in which the reply was just said. The second one is the question that the reward asks. Word vectors alone
+  cannot learn it, so the dual encoders also weigh shares of repeated words and word pairs (`models.relevance`).
 """

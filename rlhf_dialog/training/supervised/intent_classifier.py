@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.training.supervised.halves import Half, of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,
     ordered_dataset,
@@ -36,7 +37,6 @@ from rlhf_dialog.training.supervised.hugging_face_trainer import (
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
-REMAINDERS = {"even": 0, "odd": 1}
 
 
 class IntentConfig(SupervisedKeys):
@@ -47,7 +47,7 @@ class IntentConfig(SupervisedKeys):
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"
     )
-    half: Literal["all", "even", "odd"] = Field(
+    half: Half = Field(
         "all",
         description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
         "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
@@ -94,12 +94,7 @@ def training_pairs(config: IntentConfig, report: Callable[[str], None]) -> list[
     pairs = read_pairs(config, "train", report)
     if config.half == "all":
         return pairs
-    chosen = [pair for pair in pairs if pair.meta["dialogue"] % 2 == REMAINDERS[config.half]]
-    if not chosen:
-        raise UserError(
-            f"half: no pair of turns of '{config.data_path}' is in a dialogue at an {config.half} place of the train split; "
-            "use half: all, or more data"
-        )
+    chosen = of_half(pairs, config.half, config.data_path)
     report(f"train: {len(chosen)} of them are in the {config.half} dialogues")
     return chosen
 

@@ -1,0 +1,11 @@
+"""Train the relevance model of the reward:
+
+python reward_models/train_relevance_model.py --config relevance_dailydialog_small.yaml [--key value]
+"""
+
+import sys
+
+from rlhf_dialog.commands.train_relevance_model import main
+
+if __name__ == "__main__":
+    sys.exit(main())

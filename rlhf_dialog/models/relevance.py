@@ -1,0 +1,286 @@
+"""Models of relevance: how well a reply fits the turns before it (its context). Scores are nats under InfoNCE, up to a constant.
+
+C contexts of T turns, B replies, K candidates (contexts for a reply), N texts of L tokens, H width, M members.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import BertConfig, BertForSequenceClassification
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
+PAD, UNK, CLS, SEP = range(4)
+CHUNK = 512  # texts, or pairs, that go through a network together
+ROWS = 64  # replies that are compared with their candidates together
+BUCKETS = 1024  # of the hashes by which copies are found
+COPIED_TURNS = 2
+COPY_UNIT = 10.0  # so that the weights of copies learn as fast as the rest
+
+
+class RelevanceSizes(BaseModel):
+    """What a relevance model is built from."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    architecture: Literal["bag", "convolution", "cross_encoder"] = "convolution"
+    members: int = Field(3, ge=1, le=64)
+    context_size: int = Field(5, ge=1, le=1000)
+    max_turn_tokens: int = Field(48, ge=4, le=4096)
+    vocab_size: int = Field(8000, ge=len(SPECIAL), le=10**7)
+    hidden_size: int = Field(128, ge=2, le=16384)
+    num_layers: int = Field(2, ge=1, le=128)
+    num_heads: int = Field(2, ge=1, le=1024)
+    max_length: int = Field(128, ge=16, le=65536)
+    dropout: float = Field(0.3, ge=0, lt=1)
+    word_dropout: float = Field(0.2, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "RelevanceSizes":
+        if self.architecture == "cross_encoder" and self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size: {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        return self
+
+
+class TurnTable:
+    """Texts by number, so that each distinct text is tokenised and encoded once. Number 0 is the empty text: no turn."""
+
+    def __init__(self, tokenizer: Any, sizes: RelevanceSizes):
+        self.tokenizer, self.sizes = tokenizer, sizes
+        self.numbers = {"": 0}
+        self._ids: list[list[int]] = [[]]
+
+    def number(self, text: str) -> int:
+        """The number of a text."""
+        return self.numbers.setdefault(text.strip(), len(self.numbers))
+
+    def replies(self, texts: Sequence[str]) -> Tensor:
+        """Numbers (B,)."""
+        return torch.tensor([self.number(text) for text in texts], dtype=torch.long)
+
+    def contexts(self, contexts: Sequence[Sequence[str]]) -> Tensor:
+        """Numbers (C, T) of the newest turns, the last turn first; 0 where a context has fewer."""
+        size = self.sizes.context_size
+        rows = [[self.number(turn) for turn in list(turns)[: -size - 1 : -1]] for turns in contexts]
+        padded = [row + [0] * (size - len(row)) for row in rows]
+        return torch.tensor(padded, dtype=torch.long).reshape(len(rows), size)
+
+    @property
+    def ids(self) -> list[list[int]]:
+        """The token ids of every text, without special tokens; a longer text loses its end."""
+        if len(self._ids) < len(self.numbers):
+            missing = list(self.numbers)[len(self._ids) :]
+            found = self.tokenizer(missing, add_special_tokens=False, verbose=False)["input_ids"]
+            self._ids += [ids[: self.sizes.max_turn_tokens] for ids in found]
+        return self._ids
+
+
+@dataclass
+class Encoded:
+    """Texts of a table, each distinct one once (N), and where they are used."""
+
+    vectors: Tensor  # (N, H)
+    sketches: Tensor  # (N, 2, BUCKETS) bool: which words, and which pairs of neighbouring words, occur; by their hash
+    places: Tensor  # (B,) or (C, T): the row of each reply, or of each turn of each context
+
+
+class DualEncoder(nn.Module):
+    """Context and reply become unit vectors; the score is their product times a learned scale, and a price on copying.
+
+    A turn is the mean of its word vectors (`bag`), or of these plus a convolution over three words (`convolution`). A
+    context is a linear map of its turns side by side, the last one first. What such vectors cannot say is that a reply repeats
+    a turn, which has the same words as a relevant reply: so the shares of the reply's words and word pairs that occur in each
+    of the last two turns, and their squares, count with learned weights.
+    """
+
+    def __init__(self, sizes: RelevanceSizes):
+        super().__init__()
+        width = sizes.hidden_size
+        self.word_dropout = sizes.word_dropout
+        self.embedding = nn.Embedding(sizes.vocab_size, width, padding_idx=PAD)
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        convolves = sizes.architecture == "convolution"
+        self.convolution = nn.Linear(3 * width, width) if convolves else None
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.of_context = nn.Linear(sizes.context_size * width, width)
+        self.of_reply = nn.Linear(width, width)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(10.0)))
+        self.copying = nn.Parameter(torch.zeros(min(COPIED_TURNS, sizes.context_size), 4))
+
+    def encoded(self, table: TurnTable, numbers: Tensor) -> Encoded:
+        """The texts of `numbers` (of any shape) in `table`; those of similar length go through the network together."""
+        distinct, places = numbers.unique(return_inverse=True)
+        known = table.ids
+        ids = [known[i] for i in distinct.tolist()]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+        kept = [self._kept(_padded([ids[i] for i in chunk]).to(self.log_scale.device)) for chunk in chunks]
+        back = torch.tensor(order).argsort().to(self.log_scale.device)
+        vectors, sketches = torch.cat([self._turns(x) for x in kept]), torch.cat([_sketches(x) for x in kept])
+        return Encoded(vectors[back], sketches[back], places.to(back.device))
+
+    def _kept(self, ids: Tensor) -> Tensor:
+        """The ids (N, L), in training without a share of the words."""
+        return (
+            ids.masked_fill(torch.rand(ids.shape, device=ids.device) < self.word_dropout, PAD) if self.training else ids
+        )
+
+    def _turns(self, ids: Tensor) -> Tensor:
+        mask = (ids != PAD).unsqueeze(-1)
+        x = self.embedding(ids).masked_fill(~mask, 0.0)
+        if self.convolution is not None:
+            around = functional.pad(x, (0, 0, 1, 1))
+            x = x + functional.relu(self.convolution(torch.cat([around[:, :-2], x, around[:, 2:]], dim=-1)))
+        return x.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+    def context_vectors(self, texts: Encoded) -> Tensor:
+        """Unit vectors (C, H)."""
+        return functional.normalize(self.of_context(self.dropout(texts.vectors[texts.places].flatten(1))), dim=-1)
+
+    def reply_vectors(self, texts: Encoded) -> Tensor:
+        """Vectors (B, H) of the length of the scale."""
+        scale = self.log_scale.clamp(max=math.log(50.0)).exp()
+        return scale * functional.normalize(self.of_reply(self.dropout(texts.vectors)), dim=-1)[texts.places]
+
+    def copy_prices(self, replies: Encoded, contexts: Encoded, last: Tensor) -> tuple[Tensor, Tensor]:
+        """What each reply (B) pays for repeating each distinct turn (N) as one of the last turns, (B, N, turns).
+
+        `last` (..., turns): the rows of the last turns in `contexts`; also returned as numbers of those N.
+        """
+        turns, places = last.unique(return_inverse=True)
+        words = replies.sketches[replies.places].float()
+        shares = torch.einsum("bsd,nsd->bns", words, contexts.sketches[turns].float())
+        shares = shares / words.sum(dim=-1).clamp(min=1).unsqueeze(1)
+        return COPY_UNIT * torch.cat([shares, shares.square()], dim=-1) @ self.copying.T, places
+
+    def all_scores(self, contexts: Encoded, replies: Encoded) -> Tensor:
+        """Scores (B, C) of each reply with each context."""
+        prices, places = self.copy_prices(replies, contexts, contexts.places[:, : len(self.copying)])
+        paid = sum(prices[:, places[:, turn], turn] for turn in range(len(self.copying)))
+        return self.reply_vectors(replies) @ self.context_vectors(contexts).T + paid
+
+    def scores(self, table: TurnTable, contexts: Tensor, replies: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (B, K) of each reply with the contexts that `candidates` (B, K) names by their row in `contexts`.
+
+        `contexts` (C, T) and `replies` (B,) are numbers of `table`.
+        """
+        before, said = self.encoded(table, contexts), self.encoded(table, replies)
+        vectors, found = self.context_vectors(before), []
+        for rows in torch.arange(len(replies)).split(ROWS):
+            some, chosen = replace(said, places=said.places[rows]), candidates[rows].to(vectors.device)
+            products = torch.einsum("bh,bkh->bk", self.reply_vectors(some), vectors[chosen])
+            found.append(products + self._paid(some, before, chosen))
+        return torch.cat(found)
+
+    def _paid(self, replies: Encoded, contexts: Encoded, chosen: Tensor) -> Tensor:
+        """The prices of copying (B, K) for the contexts `chosen` (B, K)."""
+        prices, places = self.copy_prices(replies, contexts, contexts.places[chosen, : len(self.copying)])
+        rows, last = (
+            torch.arange(len(chosen), device=chosen.device),
+            torch.arange(len(self.copying), device=chosen.device),
+        )
+        return prices[rows[:, None, None], places, last].sum(dim=-1)
+
+
+class CrossEncoder(nn.Module):
+    """A BERT that reads `[CLS] oldest turn [SEP] .. last turn [SEP] reply [SEP]`; the start of a long context is cut off."""
+
+    def __init__(self, sizes: RelevanceSizes):
+        super().__init__()
+        self.word_dropout, self.max_length = sizes.word_dropout, sizes.max_length
+        self.bert = BertForSequenceClassification(
+            BertConfig(
+                vocab_size=sizes.vocab_size,
+                hidden_size=sizes.hidden_size,
+                num_hidden_layers=sizes.num_layers,
+                num_attention_heads=sizes.num_heads,
+                intermediate_size=4 * sizes.hidden_size,
+                max_position_embeddings=sizes.max_length,
+                hidden_dropout_prob=sizes.dropout,
+                attention_probs_dropout_prob=0.0,
+                pad_token_id=PAD,
+                num_labels=1,  # type: ignore[call-arg]
+            )
+        )
+
+    def of_pairs(self, table: TurnTable, contexts: Tensor, replies: Tensor) -> Tensor:
+        """Scores (N,) of N pairs: contexts (N, T) and replies (N,), as numbers of `table`."""
+        pairs = [self._joined(table.ids, *pair) for pair in zip(contexts.tolist(), replies.tolist(), strict=True)]
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]))
+        chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+        scores = torch.cat([self._scored([pairs[i] for i in chunk]) for chunk in chunks])
+        return scores[torch.tensor(order).argsort().to(scores.device)]
+
+    def _joined(self, ids: list[list[int]], context: list[int], reply: int) -> tuple[list[int], int]:
+        """The input, and the number of its tokens before the reply."""
+        answer = [*ids[reply][: self.max_length - 3], SEP]
+        turns = [token for turn in context[::-1] if turn for token in (*ids[turn], SEP)]
+        room = self.max_length - 1 - len(answer)
+        before = [CLS, *turns[max(0, len(turns) - room) :]]
+        return before + answer, len(before)
+
+    def _scored(self, pairs: list[tuple[list[int], int]]) -> Tensor:
+        device = next(self.parameters()).device
+        ids = _padded([pair for pair, _ in pairs]).to(device)
+        starts = torch.tensor([start for _, start in pairs], device=device)
+        types = (torch.arange(ids.shape[1], device=device) >= starts.unsqueeze(1)).long()
+        mask = ids != PAD
+        if self.training:
+            dropped = (ids > SEP) & (torch.rand(ids.shape, device=device) < self.word_dropout)
+            ids = ids.masked_fill(dropped, UNK)
+        return self.bert(input_ids=ids, attention_mask=mask, token_type_ids=types * mask).logits[:, 0].float()
+
+    def scores(self, table: TurnTable, contexts: Tensor, replies: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (B, K), as DualEncoder has them; each pair goes through the network."""
+        pairs = contexts[candidates.flatten()], replies.repeat_interleave(candidates.shape[1])
+        return self.of_pairs(table, *pairs).reshape(candidates.shape)
+
+
+class RelevanceModel(nn.Module):
+    """Several networks that learned the same with other seeds, their tokenizer, and the bank of training contexts.
+
+    `bank`: the turns of each context, oldest first.
+    """
+
+    def __init__(self, sizes: RelevanceSizes, tokenizer: Any, bank: list[list[str]]):
+        super().__init__()
+        network: Callable[..., nn.Module] = CrossEncoder if sizes.architecture == "cross_encoder" else DualEncoder
+        self.sizes, self.tokenizer, self.bank = sizes, tokenizer, bank
+        self.members = nn.ModuleList(network(sizes) for _ in range(sizes.members))
+
+    def table(self) -> TurnTable:
+        """An empty table of texts."""
+        return TurnTable(self.tokenizer, self.sizes)
+
+    @torch.no_grad()
+    def scores(self, contexts: Sequence[Sequence[str]], replies: Sequence[str], candidates: Tensor) -> Tensor:
+        """Scores (M, B, K) on the CPU, in float32: of each reply with the contexts in its row of `candidates` (B, K)."""
+        table = self.table()
+        numbers = table.contexts(contexts), table.replies(replies)
+        if not len(replies):
+            return torch.zeros(len(self.members), *candidates.shape)
+        found: Iterator[Tensor] = (member.scores(table, *numbers, candidates) for member in self.members)  # type: ignore[operator]
+        return torch.stack([scores.float().cpu() for scores in found])
+
+
+def _sketches(ids: Tensor) -> Tensor:
+    """(N, 2, BUCKETS): which hashes of words, and of pairs of neighbouring words, occur in ids (N, L)."""
+    following = torch.cat([ids[:, 1:], torch.zeros_like(ids[:, :1])], dim=1)
+    found = torch.zeros(len(ids), 2, BUCKETS, dtype=torch.bool, device=ids.device)
+    for kind, (hashes, mask) in enumerate(
+        ((ids, ids != PAD), (ids * 7919 + following * 104729, (ids != PAD) & (following != PAD)))
+    ):
+        rows, columns = mask.nonzero(as_tuple=True)
+        found[rows, kind, hashes[rows, columns] % BUCKETS] = True
+    return found
+
+
+def _padded(ids: list[list[int]]) -> Tensor:
+    """(N, L), at least one column."""
+    longest = max(map(len, ids), default=0) or 1
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in ids], dtype=torch.long).reshape(-1, longest)

@@ -1,0 +1,35 @@
+"""A price on copying: a response should not repeat what was just said."""
+
+from typing import Any
+
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.metrics.text import copied_from
+from rlhf_dialog.rewards.base import BaseReward
+
+
+@RewardFactory.register("CopyPrice")
+class CopyPrice(BaseReward):
+    """-(the share of the response's bigrams that also occur in one of the last `turns` turns before it), in [-1, 0].
+
+    Two turns, because a policy that may not repeat what the other speaker said repeats its own turn before that. Bigrams are
+    those of words in lower case, split at white space; a response of fewer than two words costs nothing.
+    Raises UserError when `turns` is not a whole number, at least 1.
+    """
+
+    name = "copy_price"
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def __init__(self, turns: int = 2):
+        if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
+            raise UserError(f"reward_class.args.turns: {turns!r} must be a whole number, at least 1")
+        self.turns = turns
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """One number in [-1, 0] for each dialogue."""
+        return [-copied_from(dialogue.turns_before[-self.turns :], dialogue.response) for dialogue in dialogues]

@@ -1,0 +1,95 @@
+"""Relevance: does the response fit its own prompt better than other prompts?"""
+
+import math
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.base import BaseReward
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEY = "reward_class.args.relevance_model"
+MODEL = "relevance model"  # its name among the frozen models of a reward
+HIGHEST_FLOOR = -1.0  # above it, the mean of a constant response could be above 0
+
+
+@RewardFactory.register("RelevanceReward")
+class RelevanceReward(BaseReward):
+    """log(exp s / mean(exp s, exp s_1 .. exp s_n)) in nats, at least `floor`: the InfoNCE margin of the response's own prompt.
+
+    s is the model's score of the response with its own prompt, s_i with the i-th of the n prompts of a bank that is stored with
+    the model, so that a score depends on no other response. At most log(n + 1); the mean over the model's members. A prompt that
+    is itself in the bank is left out there. The mean of one and the same response over prompts like those of the bank is at
+    most 0, because the mean of exp(margin) is 1, and with a floor of at most -1 no floor lifts it above 0.
+
+    `relevance_model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
+    bank (default: all); a cross-encoder reads each response with each of them, so that it needs a small one.
+    Raises UserError for a model that cannot be loaded and for arguments that cannot work.
+    """
+
+    name = "relevance"
+    uses_device = True
+
+    @classmethod
+    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
+        """Nothing: the model is always a folder of this machine."""
+        return {}
+
+    def __init__(self, relevance_model: str, floor: float | None = -3.0, bank_size: int | None = None):
+        from rlhf_dialog.models.relevance_folder import load_relevance
+
+        if floor is not None and not (_is_number(floor) and floor <= HIGHEST_FLOOR):
+            raise UserError(
+                f"reward_class.args.floor: {floor!r} must be a number of at most {HIGHEST_FLOOR:g} (with a higher one, the "
+                "mean of a constant response could be above 0), or null for none"
+            )
+        if bank_size is not None and (isinstance(bank_size, bool) or not isinstance(bank_size, int) or bank_size < 1):
+            raise UserError(f"reward_class.args.bank_size: {bank_size!r} must be a whole number, at least 1")
+        self.model = load_relevance(str(relevance_model), KEY)
+        self.floor = -math.inf if floor is None else float(floor)
+        self.bank = self.model.bank[:bank_size]
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """The margin of each dialogue in nats, from `floor` to log(n + 1)."""
+        return [max(margin, self.floor) for margin in self.margins(dialogues)]
+
+    def margins(self, dialogues: list[Dialogue]) -> list[float]:
+        """The margins without the floor."""
+        import torch
+
+        own, size = [dialogue.turns_before for dialogue in dialogues], self.model.sizes.context_size
+        rows, others = torch.arange(len(own)).unsqueeze(1), torch.arange(len(self.bank)) + len(own)
+        candidates = torch.cat([rows, others.expand(len(own), -1)], dim=1)
+        with self.at_work():
+            scores = self.model.scores([*own, *self.bank], [dialogue.response for dialogue in dialogues], candidates)
+        same = torch.tensor(
+            [[turns[-size:] == other[-size:] for other in self.bank] for turns in own], dtype=torch.bool
+        )
+        return margins_of(scores, same.reshape(len(own), len(self.bank))).tolist()
+
+    def frozen_models(self) -> dict[str, Any]:
+        """The relevance model."""
+        return {MODEL: self.model}
+
+    @classmethod
+    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
+        """The folder of the relevance model."""
+        return {MODEL: args["relevance_model"]} if args.get("relevance_model") else {}
+
+
+def margins_of(scores: "Tensor", left_out: "Tensor") -> "Tensor":
+    """Margins (B,) of scores (M, B, 1 + n), those of the own prompt first; prompts of `left_out` (B, n) do not count."""
+    import torch
+
+    others = scores[..., 1:].masked_fill(left_out, -math.inf)
+    known = torch.cat([scores[..., :1], others], dim=-1)
+    count = 1 + (~left_out).sum(dim=-1)
+    return (known[..., 0] - known.logsumexp(dim=-1) + count.log()).mean(dim=0)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,22 @@
+"""Halves of the training dialogues, so that the model of a reward and the judge of an evaluation share none."""
+
+from typing import Literal
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+
+Half = Literal["all", "even", "odd"]
+REMAINDERS = {"even": 0, "odd": 1}
+
+
+def of_half(pairs: list[Dialogue], half: Half, data_path: str) -> list[Dialogue]:
+    """Those pairs whose dialogue is at an even or odd place of the split (from 0). Raises UserError when there are none."""
+    if half == "all":
+        return pairs
+    chosen = [pair for pair in pairs if pair.meta["dialogue"] % 2 == REMAINDERS[half]]
+    if not chosen:
+        raise UserError(
+            f"half: no pair of turns of '{data_path}' is in a dialogue at an {half} place of the train split; "
+            "use half: all, or more data"
+        )
+    return chosen

@@ -1,0 +1,153 @@
+"""What a relevance model learns from: true pairs of context and reply, and replies and contexts that do not belong together.
+
+N pairs, T turns of a context, B pairs of a batch, S replies of the SFT model, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.models.relevance import TurnTable
+
+NUM_NEAR = 4  # near prompts of each prompt
+BLOCK = 4096  # prompts among which the near ones are searched
+SKETCH = 128  # numbers that represent a prompt in that search
+NEAR_TURNS = 2  # the last turns of a prompt, which decide what is near
+
+
+@dataclass
+class Pairs:
+    """Everything as numbers of `table`; 0 where there is no turn."""
+
+    table: TurnTable
+    contexts: Tensor  # (N, T), the last turn first
+    replies: Tensor  # (N,) the true replies
+    following: Tensor  # (N,) the turn after the reply
+    dialogues: Tensor  # (N,) the number of the dialogue
+    near: Tensor  # (N, up to NUM_NEAR) rows with near contexts, of other dialogues where there are any
+    model_replies: Tensor  # (S,) what the SFT model answers
+    model_dialogues: Tensor  # (S,) to a prompt of which dialogue
+
+
+@dataclass
+class Batch:
+    """B pairs with the candidates of their two questions: which reply fits the context, and which context fits the reply.
+
+    The first B candidates are those of the B pairs themselves; `*_weights` (B, ...) are logarithms of how often a candidate
+    counts, -inf where it may be right too.
+    """
+
+    contexts: Tensor  # (C, T)
+    replies: Tensor  # (R,)
+    reply_weights: Tensor  # (B, R)
+    context_weights: Tensor  # (B, C)
+
+
+def numbered(pairs: Sequence[Dialogue], table: TurnTable, answers: Sequence[Dialogue], seed: int) -> Pairs:
+    """The pairs (each with its true reply as `response`), and the SFT model's `answers` to prompts, as numbers."""
+    contexts = table.contexts([pair.prompt_turns for pair in pairs])
+    replies = table.replies([pair.response for pair in pairs])
+    dialogues = torch.tensor([pair.meta["dialogue"] for pair in pairs])
+    near = near_prompts(table, contexts, dialogues, seed)
+    return Pairs(
+        table,
+        contexts,
+        replies,
+        _following(contexts, replies, dialogues, near),
+        dialogues,
+        near,
+        table.replies([answer.response for answer in answers]),
+        torch.tensor([answer.meta["dialogue"] for answer in answers], dtype=torch.long),
+    )
+
+
+def _following(contexts: Tensor, replies: Tensor, dialogues: Tensor, near: Tensor) -> Tensor:
+    """The reply of the next pair of the same dialogue, which follows the reply of this one; at the end that of a near prompt."""
+    goes_on = (dialogues.roll(-1) == dialogues) & (contexts[:, 0].roll(-1) == replies)
+    return torch.where(goes_on, replies.roll(-1), replies[near[:, 0]])
+
+
+def near_prompts(table: TurnTable, contexts: Tensor, dialogues: Tensor, seed: int) -> Tensor:
+    """Rows (N, up to NUM_NEAR) of the prompts whose last turns share the most rare words, searched in blocks drawn by `seed`.
+
+    A prompt is the sum of its words' random vectors, each times log(N / number of prompts with the word).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    ids = table.ids
+    words = [[w for turn in row[:NEAR_TURNS] for w in ids[turn]] for row in contexts.tolist()]
+    counts = torch.zeros(table.sizes.vocab_size)
+    for some in words:
+        counts[list(set(some))] += 1
+    vectors = torch.randn(len(counts), SKETCH, generator=generator) * (
+        len(words) / counts.clamp(min=1)
+    ).log().unsqueeze(1)
+    sketches = functional.normalize(torch.stack([vectors[some].sum(dim=0) for some in words]), dim=-1)
+    order = torch.randperm(len(words), generator=generator)
+    num_blocks = max(1, round(len(words) / BLOCK))
+    near = torch.zeros(len(words), min(NUM_NEAR, max(len(words) // num_blocks - 1, 1)), dtype=torch.long)
+    for rows in order.tensor_split(num_blocks):
+        likeness = sketches[rows] @ sketches[rows].T
+        likeness[dialogues[rows].unsqueeze(1) == dialogues[rows]] -= 10
+        near[rows] = rows[likeness.fill_diagonal_(-100).topk(near.shape[1]).indices] if len(rows) > 1 else rows
+    return near
+
+
+def batch_of(pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: float) -> Batch:
+    """The candidates of the pairs in `rows` (B,).
+
+    Replies: the true ones, those to near prompts, the last turn and the turn before it, and some of the SFT model's. Contexts:
+    the true ones, near ones, and two in which the reply was just said: as the last turn, and as the turn before that. What
+    repeats a pair's own turns counts `copy_weight` times for it.
+    """
+    contexts, own = pairs.contexts[rows], pairs.replies[rows]
+    near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
+    drawn = torch.randint(max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,))
+    before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own)
+    replies = torch.cat([own, pairs.replies[near], contexts[:, 0], before, pairs.model_replies[drawn]])
+    said = torch.cat([own.unsqueeze(1), contexts[:, :-1]], dim=1)
+    said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
+    candidates = torch.cat([contexts, pairs.contexts[near], said, said_before])
+    return Batch(
+        candidates,
+        replies,
+        _reply_weights(pairs, rows, replies, drawn, copy_weight),
+        _context_weights(candidates, own, torch.cat([own, pairs.replies[near]]), copy_weight),
+    )
+
+
+def _reply_weights(pairs: Pairs, rows: Tensor, replies: Tensor, drawn: Tensor, copy_weight: float) -> Tensor:
+    """(B, R): 4 B replies of prompts, then those of the model; the true reply under another name may be right too."""
+    count = len(rows)
+    weights = _copies_weighted(count, 4 * count, copy_weight)
+    weights = torch.cat([weights, torch.zeros(count, len(drawn))], dim=1)
+    own = pairs.replies[rows].unsqueeze(1)
+    may_be_right = (replies == own) | (replies == 0)
+    may_be_right[:, 4 * count :] |= pairs.model_dialogues[drawn] == pairs.dialogues[rows].unsqueeze(1)
+    return _excluded(weights, may_be_right)
+
+
+def _context_weights(candidates: Tensor, own: Tensor, replies: Tensor, copy_weight: float) -> Tensor:
+    """(B, C): contexts with the same reply, and the own context again, may be right too."""
+    count = len(own)
+    may_be_right = (candidates.unsqueeze(0) == candidates[:count].unsqueeze(1)).all(dim=-1)
+    may_be_right[:, : len(replies)] |= replies == own.unsqueeze(1)
+    if candidates.shape[1] == 1:  # a context of one turn cannot hold the turn before the last
+        may_be_right[:, 3 * count :] = True
+    return _excluded(_copies_weighted(count, 4 * count, copy_weight), may_be_right)
+
+
+def _copies_weighted(count: int, columns: int, copy_weight: float) -> Tensor:
+    """Zeros (B, 4 B), with the logarithm of the weight where the third and fourth B columns belong to the row's own pair."""
+    weights, own = torch.zeros(count, columns), torch.arange(count)
+    weights[own, 2 * count + own] = weights[own, 3 * count + own] = torch.tensor(copy_weight).log()
+    return weights
+
+
+def _excluded(weights: Tensor, may_be_right: Tensor) -> Tensor:
+    """The weights with -inf where a candidate may be right, but for the true one, on the diagonal."""
+    may_be_right.fill_diagonal_(False)
+    return weights.masked_fill(may_be_right, -torch.inf)

@@ -1,0 +1,103 @@
+"""Judges and metrics of one's own, relevance models, and the best of several replies."""
+
+import json
+
+import pytest
+from relevance_models import save_letters
+
+from rlhf_dialog.config.registry import MetricFactory, RewardFactory
+
+pytestmark = pytest.mark.thorough
+
+OWN = """
+from rlhf_dialog import BaseReward, RewardFactory
+from rlhf_dialog.config.registry import MetricFactory
+
+@RewardFactory.register("Letters")
+class Letters(BaseReward):
+    name = "letters"
+    def __init__(self, times=1):
+        self.times = times
+    def __call__(self, dialogues):
+        return [float(self.times * len(d.response)) for d in dialogues]
+
+@MetricFactory.register("turns")
+def turns(dialogues):
+    return [len(d.prompt_turns) for d in dialogues]
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    monkeypatch.setattr(MetricFactory, "classes", {})
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    return str(path)
+
+
+def evaluated(script, tmp_path, *argv):
+    output = tmp_path / "e.json"
+    assert script.main(["--output", str(output), *map(str, argv)]) == 0
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def test_a_reward_and_a_metric_of_ones_own_judge_every_system(script, runs, own, prompts, tmp_path):
+    report, replies = tmp_path / "table.md", tmp_path / "replies.jsonl"
+    argv = ["--agent", runs[0], "--register", own, "--max_prompts", 6, "--report", report, "--replies", replies]
+    result = evaluated(script, tmp_path, *argv, "--judge", "Letters", "--judge", "{id: Letters, args: {times: 3}}")
+    lines = [json.loads(line) for line in replies.read_text(encoding="utf-8").splitlines()]
+    for name, metrics in {"metrics": result["metrics"], **result["baselines"]}.items():
+        letters = sum(len(line["replies"][name]["response"]) for line in lines) / 6
+        assert metrics["judge_letters"]["mean"] == pytest.approx(letters)
+        assert metrics["judge_letters_2"]["mean"] == pytest.approx(3 * letters)
+        assert metrics["turns"]["mean"] == pytest.approx(sum(len(line["prompt"]) for line in lines) / 6)
+    assert "| judge_letters | judge_letters_2 | turns |" in report.read_text(encoding="utf-8")
+    assert result["settings"]["judge"] is None
+
+
+def test_relevance_models_judge_every_system(script, runs, tmp_path):
+    first, second = save_letters(tmp_path / "first"), save_letters(tmp_path / "second", "convolution", seed=1)
+    argv = ["--agent", runs[0], "--baseline", runs[1], "--max_prompts", 12]
+    result = evaluated(script, tmp_path, *argv, "--relevance_model", first, "--relevance_model", second)
+    names = ["relevance_r1", "relevance_r10", "relevance_2_r1", "relevance_2_r10"]
+    assert result["settings"]["own_metrics"] == names
+    assert result["settings"]["relevance_models"] == {"relevance": first, "relevance_2": second}
+    for metrics in (result["before"], result["after"], *result["baselines"].values()):
+        assert all(0 <= metrics[name]["mean"] <= 1 for name in names)
+        assert metrics["relevance_r1"]["mean"] <= metrics["relevance_r10"]["mean"]
+    assert set(names) <= set(result["difference"])
+
+
+def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
+    argv = ["--agent", runs[0], "--max_prompts", 8]
+    one, three = (evaluated(script, tmp_path, *argv, "--best_of", n) for n in (1, 3))
+    assert one["sweep"]["metrics, best of 1"]["score"] == one["metrics"]["score"]
+    assert set(three["sweep"]) == set(three["sweep_difference"]) == {"metrics, best of 3"}
+    assert three["sweep"]["metrics, best of 3"]["score"]["mean"] > three["metrics"]["score"]["mean"]
+    assert three["settings"]["best_of"] == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--best_of", "0"], "--best_of: found 0, wanted at least 1"),
+        (["--relevance_model", "nowhere"], "--relevance_model: 'nowhere' is not the folder of a relevance model"),
+        (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
+        (["--judge", "{args: {}}"], "--judge: '{args: {}}' must be {id: Name"),
+        (["--judge", "{id: "], "is not YAML"),
+        (["--judge", "{id: CopyPrice, args: {turns: 0}}"], "--judge: args.turns: 0"),
+        (["--judge", "one", "--judge", "two"], "--judge: one and two are two act classifiers"),
+    ],
+)
+def test_judges_that_cannot_work(script, runs, argv, words, tmp_path, capsys):
+    assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), *argv]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_best_needs_a_reward(script, runs, data, tmp_path, capsys):
+    from evaluations import save_plain
+
+    argv = ["--agent", save_plain(tmp_path / "lm"), "--data_path", data, "--output", str(tmp_path / "e.json")]
+    assert script.main([*argv, "--best_of", "2"]) == 2
+    assert "--best_of: there is no reward" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""Scores of relevance models: against a slow second implementation, and independent of what is computed beside them."""
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from relevance_models import LETTERS, letter_model
+
+from rlhf_dialog.models.relevance import COPY_UNIT, RelevanceSizes, TurnTable
+
+CONTEXTS = [["a b", "c"], ["d e f"], ["g", "h", "i j", "k l"], ["c"]]
+REPLIES = ["b c", "", "i j"]
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["bag", "convolution", "cross_encoder"])
+
+
+def by_hand(member, context, reply):
+    """The score of one pair in plain Python and one text at a time."""
+    ids = lambda text: [4 + LETTERS.index(letter) for letter in text.split()]  # noqa: E731
+
+    def vector(text):
+        rows = [member.embedding.weight[i] for i in ids(text)]
+        if member.convolution is not None and rows:
+            padded = [torch.zeros(8), *rows, torch.zeros(8)]
+            around = [torch.cat(padded[i : i + 3]) for i in range(len(rows))]
+            rows = [row + member.convolution(x).relu() for row, x in zip(rows, around, strict=True)]
+        return sum(rows) / len(rows) if rows else torch.zeros(8)
+
+    newest = [*context[::-1], "", "", ""][:3]
+    before = member.of_context(torch.cat([vector(turn) for turn in newest]))
+    said = member.of_reply(vector(reply))
+    score = member.log_scale.exp() * before @ said / before.norm() / said.norm()
+    for turn, weights in zip(newest, member.copying, strict=False):
+        grams = [(set(ids(x)), set(zip(ids(x), ids(x)[1:], strict=False))) for x in (reply, turn)]
+        shares = [len(own & there) / max(len(own), 1) for own, there in zip(*grams, strict=True)]
+        score = score + COPY_UNIT * sum(w * x for w, x in zip(weights, [*shares, *(x**2 for x in shares)], strict=True))
+    return score.item()
+
+
+@pytest.mark.parametrize("architecture", ["bag", "convolution"])
+def test_the_scores_of_a_dual_encoder_by_hand(architecture):
+    model = letter_model(architecture)
+    candidates = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0], [2, 2, 0, 1]])
+    found = model.scores(CONTEXTS, REPLIES, candidates)
+    assert found.shape == (2, 3, 4)
+    for m, member in enumerate(model.members):
+        for b, reply in enumerate(REPLIES):
+            expected = [by_hand(member, CONTEXTS[c], reply) for c in candidates[b].tolist()]
+            assert found[m, b].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+@ARCHITECTURES
+def test_a_score_depends_on_its_pair_alone(architecture):
+    model = letter_model(architecture)
+    together = model.scores(CONTEXTS, REPLIES, torch.tensor([[0, 1, 2, 3]] * 3))
+    alone = [[model.scores([c], [r], torch.zeros(1, 1, dtype=torch.long))[:, 0, 0] for c in CONTEXTS] for r in REPLIES]
+    assert torch.allclose(together.permute(1, 2, 0), torch.stack([*map(torch.stack, alone)]), atol=1e-4)
+    assert together.std() > 0.01
+
+
+def test_training_and_use_compute_the_same_scores():
+    model = letter_model(dropout=0.0, word_dropout=0.0)
+    table, member = model.table(), model.members[0].train()
+    contexts, replies = table.contexts(CONTEXTS), table.replies(REPLIES)
+    with torch.no_grad():
+        every = member.all_scores(member.encoded(table, contexts), member.encoded(table, replies))
+    assert torch.allclose(every, model.scores(CONTEXTS, REPLIES, torch.arange(4).expand(3, 4))[0], atol=1e-4)
+
+
+def test_a_cross_encoder_reads_turns_and_reply_in_their_order():
+    model = letter_model("cross_encoder")
+    table = model.table()
+    (numbers,), (reply,) = table.contexts([["a b", "c"]]).tolist(), table.replies(["d e"]).tolist()
+    assert model.members[0]._joined(table.ids, numbers, reply) == ([2, 4, 5, 3, 6, 3, 7, 8, 3], 6)
+    long = table.replies(["a b c d e f g h i j k l m n o p q"]).tolist()[0]
+    ids, start = model.members[0]._joined(table.ids, numbers, long)
+    assert (len(ids), start, ids[0], ids[-1]) == (16, 2, 2, 3)  # of the context the end is left: one separator
+
+
+def test_a_table_numbers_each_text_once():
+    table = TurnTable(letter_model().tokenizer, RelevanceSizes(context_size=2, max_turn_tokens=4))
+    assert table.contexts([["a", "b"], ["b"], ["c", "b", " a "], []]).tolist() == [[1, 2], [1, 0], [2, 1], [0, 0]]
+    assert table.replies(["", "b", "a b c d e"]).tolist() == [0, 1, 3]
+    assert table.ids[table.number("a b c d e")] == [4, 5, 6, 7]
+    assert table.ids[0] == []
+
+
+def test_no_replies_no_scores():
+    assert letter_model().scores([], [], torch.zeros(0, 5, dtype=torch.long)).shape == (2, 0, 5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"architecture": "tree"},
+        {"members": 0},
+        {"vocab_size": 10**12},
+        {"surprise": 1},
+        {"hidden_size": 9, "num_heads": 2},
+    ],
+)
+def test_sizes_that_cannot_be_built(wrong):
+    with pytest.raises(ValidationError):
+        RelevanceSizes(**{"architecture": "cross_encoder", **wrong})
+    assert math.isfinite(RelevanceSizes().dropout)

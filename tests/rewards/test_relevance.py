@@ -1,0 +1,110 @@
+"""RelevanceReward: the margin by hand, and that no constant response is worth more than nothing."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from relevance_models import BANK, save_letters
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards import RelevanceReward, build_reward
+from rlhf_dialog.rewards.base import models_inside, needs_device
+from rlhf_dialog.rewards.composite import model_paths, reaches_out
+from rlhf_dialog.rewards.relevance import margins_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_letters(tmp_path_factory.mktemp("relevance"))
+
+
+@pytest.fixture(scope="module")
+def reward(folder):
+    return RelevanceReward(folder, floor=None)
+
+
+def test_the_margin_by_hand(reward):
+    contexts, reply = [["z", "a b", "c"], *BANK], "d e"
+    scores = reward.model.scores(contexts, [reply], torch.arange(8).unsqueeze(0))[:, 0].double()
+    expected = [math.log(math.exp(s[0]) / (sum(map(math.exp, s)) / 8)) for s in scores.tolist()]
+    assert reward([Dialogue(contexts[0], reply)]) == [pytest.approx(sum(expected) / 2, abs=1e-5)]
+
+
+def test_margins_of_scores_by_hand():
+    """Own prompt e^2, others 1 and e: e^2 / ((1 + e + e^2) / 3); without the last one e^2 / ((1 + e^2) / 2)."""
+    scores = torch.tensor([[[2.0, 0.0, 1.0], [2.0, 0.0, 1.0]]])
+    found = margins_of(scores, torch.tensor([[False, False], [False, True]])).tolist()
+    e = math.e
+    assert found == [pytest.approx(math.log(3 * e**2 / (1 + e + e**2))), pytest.approx(math.log(2 * e**2 / (1 + e**2)))]
+
+
+def test_it_is_floored_and_bounded(folder, reward):
+    dialogues = [Dialogue(turns, reply) for turns in BANK for reply in ("a b", "q", "", "t s r", "c d")]
+    free, floored = reward(dialogues), RelevanceReward(folder, floor=-1.25)(dialogues)
+    assert min(free) < -1.25
+    assert floored == [max(margin, -1.25) for margin in free]
+    assert max(free) <= math.log(len(BANK) + 1)
+
+
+@pytest.mark.parametrize("floor", [None, -1.0, -3.0])
+@pytest.mark.parametrize("reply", ["", "a", "c d", "k l m n", "t"])
+def test_a_constant_response_is_worth_nothing_on_average(folder, floor, reply):
+    """The prompts of the bank, each compared with the others: Jensen's inequality, whatever the weights are."""
+    scores = RelevanceReward(folder, floor=floor)([Dialogue(turns, reply) for turns in BANK])
+    assert sum(scores) <= 1e-5
+
+
+@given(st.lists(st.floats(-20, 20), min_size=2, max_size=12), st.floats(-9, -1))
+def test_no_floor_of_at_most_minus_one_lifts_a_constant_above_nothing(scores, floor):
+    x = torch.tensor(scores, dtype=torch.float64)
+    margins = (x - x.logsumexp(dim=0) + math.log(len(x))).clamp(min=floor)
+    assert margins.mean() <= 1e-9
+
+
+def test_a_score_depends_on_no_other_response(reward):
+    dialogues = [Dialogue(["a b", "c"], "d e f g h"), Dialogue(["e"], "a"), Dialogue(BANK[0], "q r")]
+    together = reward(dialogues)
+    assert together == pytest.approx([reward([dialogue])[0] for dialogue in dialogues], abs=1e-5)
+    assert reward(dialogues[::-1]) == pytest.approx(together[::-1], abs=1e-5)
+    assert reward([]) == []
+
+
+def test_the_prompt_is_everything_before_the_response(reward):
+    longer = Dialogue(["a", "b"]).said("c").heard("d e").said("f")
+    assert reward([longer]) == pytest.approx(reward([Dialogue(["b", "c", "d e"], "f")]), abs=1e-5)
+
+
+def test_a_smaller_bank_is_the_beginning_of_the_whole_one(folder):
+    small = RelevanceReward(folder, floor=None, bank_size=2)
+    scores = small.model.scores([["p"], *BANK[:2]], ["q"], torch.arange(3).unsqueeze(0))[:, 0]
+    expected = (scores[:, 0] - scores.logsumexp(dim=-1) + math.log(3)).mean()
+    assert small([Dialogue(["p"], "q")]) == [pytest.approx(expected.item(), abs=1e-5)]
+
+
+def test_what_it_holds(folder, reward):
+    assert [(name, module) for name, (_, module) in models_inside(reward).items()] == [
+        ("relevance model", reward.model)
+    ]
+    assert needs_device(reward)
+    assert model_paths("RelevanceReward", {"relevance_model": folder}) == {"relevance model": folder}
+    assert model_paths("RelevanceReward", {}) == {}
+    assert reaches_out("RelevanceReward", {"relevance_model": folder}) == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"relevance_model": "nowhere"}, "relevance_model: 'nowhere' is not the folder"),
+        ({"floor": -0.5}, r"args\.floor: -0\.5 must be a number of at most -1"),
+        ({"floor": "low"}, r"args\.floor"),
+        ({"bank_size": 0}, r"args\.bank_size"),
+        ({}, "wrong arguments"),
+    ],
+)
+def test_arguments_that_cannot_work(folder, args, words):
+    given = args if "relevance_model" in args or not args else {"relevance_model": folder, **args}
+    with pytest.raises(UserError, match=words):
+        build_reward("RelevanceReward", given)
