@@ -15,6 +15,7 @@ _HOME = {
     "CompositeReward": "rewards.composite",
     "Config": "config.schema",
     "Dialogue": "data.dialogue",
+    "ModelFactory": "config.registry",
     "NLPReward": "rewards.nlp_reward",
     "NLPVecInfo": "metrics.nlp",
     "PPOAgent": "runs.agent",

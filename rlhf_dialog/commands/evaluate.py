@@ -13,7 +13,6 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 
 import argparse
 import logging
-import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from rlhf_dialog.commands.command_line import (
     home_path,
     set_up_logging,
 )
+from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
@@ -82,7 +82,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "variables and pickled weights, use rewards of --register",
     )
     add("--data_path", help="data to use in place of the configuration's; without a configuration there is no score")
-    add("--register", help="Python file that registers rewards of your own, run first; for example train_ppo.py")
+    add("--register", help=REGISTER)
     add_acts(parser)
     add(
         "--legacy_eou",
@@ -162,6 +162,8 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
+    if options.register:
+        register(options.register)
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
@@ -230,8 +232,6 @@ class Task:
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
-    if options.register:
-        register(options.register)
     if run := read_run(options):
         data_path = options.data_path or run.data_path()
         least = options.min_context_size or run.config.min_context_size
@@ -258,19 +258,6 @@ def read_run(options: argparse.Namespace) -> RunConfig | None:
                 f"{error}\nIf it is a reward of your own, name the file that registers it: --register train_ppo.py{also}",
             )
         raise
-
-
-def register(path: str) -> None:
-    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
-    if not Path(path).is_file():
-        raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your rewards")
-    words, sys.argv = sys.argv, [path]
-    try:
-        runpy.run_path(path, run_name="registered")
-    except (Exception, SystemExit) as error:
-        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.argv = words
 
 
 def judges_of(options: argparse.Namespace, task: Task) -> Judges:

@@ -27,7 +27,7 @@ class Registry:
     def problem(self, name: str, args: dict[str, Any]) -> str | None:
         """What is wrong with `name` and `args`, or None; builds nothing."""
         if name not in self.classes:
-            known = ", ".join(sorted(self.classes))
+            known = ", ".join(sorted(self.classes)) or "none"
             return (
                 f"unknown {self.kind} '{name}'{nearest(name, self.classes) or '.'} Known: {known}. "
                 "Register your own class in train_ppo.py."
@@ -50,3 +50,4 @@ class Registry:
 
 RewardFactory = Registry("reward")
 VecInfoFactory = Registry("vec-info")
+ModelFactory = Registry("network")  # `models.network` has the contract
