@@ -16,6 +16,7 @@ _HOME = {
     "Config": "config.schema",
     "Dialogue": "data.dialogue",
     "MetricFactory": "config.registry",
+    "ModelFactory": "config.registry",
     "NLPReward": "rewards.nlp_reward",
     "NLPVecInfo": "metrics.nlp",
     "PPOAgent": "runs.agent",

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -55,8 +56,9 @@ def test_a_command_names_what_exists(command):
         config, _, _ = parse_arguments(words[2:], ())
         assert (ROOT / "configs" / config).is_file() or config in files()
     else:
-        library = ROOT / "rlhf_dialog" / "commands" / words[1].rpartition("/")[2]  # what a script of a few lines calls
-        sources = (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", library)
+        name = Path(words[1]).stem  # a script of a few lines calls the command of its name, which may have parts
+        libraries = (ROOT / "rlhf_dialog" / "commands").glob(f"{name}*.py")
+        sources = (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", *libraries)
         source = "".join(path.read_text(encoding="utf-8") for path in sources if path.is_file())
         assert all(f'"{word}"' in source for word in words if word.startswith("--"))
 
@@ -110,7 +112,7 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     """All but those that need DailyDialog or wait for somebody to talk."""
     runnable = [c for c in commands() if c.startswith("echo") or ("quickstart" in c and "chat.py" not in c)]
     runnable = [c for c in runnable if not c.startswith("make")]
-    assert len(runnable) == 5
+    assert len(runnable) == 7
     for command in (*runnable, "python my_train.py --config polite.yaml", "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))

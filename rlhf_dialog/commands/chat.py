@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
+from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.terminal import visible
@@ -64,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         "run_results and runs",
     )
     parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
+    parser.add_argument("--register", help=REGISTER)
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
     parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_REMOTE_CODE)
@@ -80,6 +82,8 @@ def _main(options: argparse.Namespace) -> None:
         raise UserError("standard output is closed, so no reply can be shown; leave it open")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
+    if options.register:
+        register(options.register)
     folder = options.agent or find_agent()
     torch.manual_seed(options.seed)
     agent = ChatAgent.load(folder, options.tokenizer, options.device, trust_remote_code=options.trust_remote_code)

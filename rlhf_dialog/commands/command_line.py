@@ -329,7 +329,7 @@ def _type_name(annotation: Any) -> str:
     if get_origin(annotation) is list:
         return f"list of {_type_name(get_args(annotation)[0])}"
     name = getattr(annotation, "__name__", "")
-    return {"str": "text", "bool": "true | false", "dict": "mapping"}.get(name, name)
+    return {"str": "text", "bool": "true | false", "dict": "mapping", "ClassConfig": "mapping"}.get(name, name)
 
 
 def _is_group(field: Any) -> bool:

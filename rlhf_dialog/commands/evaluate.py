@@ -31,7 +31,8 @@ from rlhf_dialog.commands.command_line import (
     home_path,
     set_up_logging,
 )
-from rlhf_dialog.commands.evaluate_judges import add_judges, judge_folder, register, relevance_folders, set_judges
+from rlhf_dialog.commands.evaluate_judges import add_judges, judge_folder, relevance_folders, set_judges
+from rlhf_dialog.commands.registering import register
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
@@ -145,6 +146,8 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
+    if options.register:
+        register(options.register)
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
@@ -218,8 +221,6 @@ class Task:
 
 def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
-    if options.register:
-        register(options.register)
     if run := read_run(options):
         data_path = options.data_path or run.data_path()
         least = options.min_context_size or run.config.min_context_size

@@ -1,8 +1,6 @@
 """The judges of scripts/evaluate.py: act classifiers, relevance models, and rewards and metrics of your own."""
 
 import argparse
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ def add_judges(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--register",
-        help="Python file that registers rewards and metrics of your own, run first; for example train_ppo.py. The metrics "
+        help="Python file that registers rewards, metrics and networks of your own, run first; for example train_ppo.py. The metrics "
         "(MetricFactory) are measured of every system",
     )
     parser.add_argument(
@@ -53,19 +51,6 @@ def add_judges(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out the intent metrics, and a score that needs a classifier",
     )
-
-
-def register(path: str) -> None:
-    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
-    if not Path(path).is_file():
-        raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your rewards")
-    words, sys.argv = sys.argv, [path]
-    try:
-        runpy.run_path(path, run_name="registered")
-    except (Exception, SystemExit) as error:
-        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.argv = words
 
 
 def set_judges(judges: Judges, options: argparse.Namespace) -> None:

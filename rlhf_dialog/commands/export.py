@@ -9,10 +9,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, home_path, new_folder, set_up_logging
+from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.loading import build_trained, load_causal_lm, load_tokenizer
+from rlhf_dialog.models.loading import build_trained, load_policy_lm, load_tokenizer
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.weights import load_module
@@ -64,6 +65,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="allow Hub models, pickles and code that the run's config.yaml asks for",
     )
+    add("--register", help=REGISTER)
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
 
@@ -71,6 +73,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 def _main(options: argparse.Namespace) -> None:
     given = {"model_path": options.model_path, "env.args.tokenizer_path": options.tokenizer_path}
     named = {key: path for key, path in given.items() if path is not None}
+    if options.register:
+        register(options.register)
     iteration = export(options.run, options.output, options.checkpoint, named, options.trust_config)
     logger.info("agent of iteration %d saved; talk to it: rlhf-dialog chat --agent %s", iteration, Path(options.output))
 
@@ -132,12 +136,11 @@ def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:
 
 def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> tuple[Policy, PreTrainedTokenizerBase]:
     """The policy of the checkpoint, built as in the run, and its tokenizer."""
-    remote, pickle = config.trust_remote_code, config.allow_pickle_weights
-    if remote:
+    if config.trust_remote_code:
         warn_of_remote_code(
             {"model_path": config.model_path, "env.args.tokenizer_path": config.env.args.tokenizer_path}
         )
-    lm = load_causal_lm(config.model_path, "model_path", remote, pickle, config.packing)
+    lm = load_policy_lm(config)
     if config.use_lora:
         _refuse_another_base(model_fingerprint(lm), config, source, state)
     tokenizer = load_tokenizer(config, lm)

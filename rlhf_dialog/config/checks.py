@@ -84,6 +84,7 @@ def check_together(config: Any) -> None:
             f"(num_responses_per_prompt); use a multiple of {n}"
         )
     _check_end(config)
+    _check_networks(config)
     if config.whiten_rewards and config.estimator.needs_groups:
         raise ValueError(
             f"whiten_rewards: {config.advantage_estimator} compares the sums of the rewards of whole responses; leave it out, or "
@@ -135,3 +136,18 @@ def _check_end(config: Any) -> None:
         raise ValueError(
             f"total_episodes: {config.total_episodes} beside {given[0]}: a run has one end; remove one of them"
         )
+
+
+def _check_networks(config: Any) -> None:
+    """Raises ValueError when a network of the user's meets a key that only models of transformers have."""
+    keys = [key for key in ("model_class", "critic_class") if getattr(config, key) is not None]
+    for other in ("use_lora", "use_deepspeed", "activation_checkpointing"):
+        if keys and getattr(config, other):
+            raise ValueError(f"{keys[0]}: is not supported with {other}: true; leave one of them out")
+    if config.critic_class and config.critic_path:
+        raise ValueError("critic_class: critic_path names another start of the critic; leave one of them out")
+    if config.critic_class and (config.use_share_model or not config.estimator.needs_critic):
+        key = (
+            "use_share_model: true" if config.use_share_model else f"advantage_estimator: {config.advantage_estimator}"
+        )
+        raise ValueError(f"critic_class: under {key} there is no separate critic; leave one of them out")

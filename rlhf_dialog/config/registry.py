@@ -27,7 +27,7 @@ class Registry:
     def problem(self, name: str, args: dict[str, Any]) -> str | None:
         """What is wrong with `name` and `args`, or None; builds nothing."""
         if name not in self.classes:
-            known = ", ".join(sorted(self.classes))
+            known = ", ".join(sorted(self.classes)) or "none"
             return (
                 f"unknown {self.kind} '{name}'{nearest(name, self.classes) or '.'} Known: {known}. "
                 "Register your own class in train_ppo.py."
@@ -51,3 +51,4 @@ class Registry:
 RewardFactory = Registry("reward")
 VecInfoFactory = Registry("vec-info")
 MetricFactory = Registry("metric")  # functions on finished dialogues that return one number for each
+ModelFactory = Registry("network")  # `models.network` has the contract

@@ -347,6 +347,11 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
 
     env: EnvConfig = Field(description="source of the prompts")
     reward_class: ClassConfig = Field(description="the reward: {id, args}")
+    model_class: ClassConfig | None = Field(
+        None,
+        description="a policy network of your own, see docs/MODELS.md; model_path then holds its tokenizer or an agent",
+    )
+    critic_class: ClassConfig | None = Field(None, description="a separate critic of your own, see docs/MODELS.md")
     vec_info_class: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="NLPVecInfo"), description="extra metrics: {id, args}"
     )

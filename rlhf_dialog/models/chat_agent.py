@@ -10,7 +10,7 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from rlhf_dialog.config.schema import DataKeys, SamplingKeys
+from rlhf_dialog.config.schema import ClassConfig, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
@@ -18,10 +18,11 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.host import fetch, send
 from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
+from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
 
-AGENT_FILE, AGENT_FORMAT = "rlhf_dialog.json", 1
+AGENT_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class AgentSettings(DataKeys, SamplingKeys):
     """The settings in `rlhf_dialog.json` of an agent's folder; a folder without it gets the defaults."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # the file may be a link to one that holds secrets
+
+    model_class: ClassConfig | None = None  # the network of the user's whose weights lie beside the file
 
 
 class ChatAgent(Speaker):

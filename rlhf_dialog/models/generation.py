@@ -91,7 +91,7 @@ class StopRule:
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, separator: str, also: Sequence[int] = ()):
         self.tokenizer, self.separator = tokenizer, separator
-        own = policy.lm.generation_config.eos_token_id if policy.lm.generation_config else None
+        own = getattr(getattr(policy.lm, "generation_config", None), "eos_token_id", None)
         ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])}
         closing = closing_ids(tokenizer, separator)
         if unknown := [i for i in also if i >= num_ids(tokenizer)]:

@@ -19,6 +19,7 @@ from transformers.activations import NewGELUActivation
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import network
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
@@ -48,8 +49,11 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` allows it.
 
-    Raises UserError when it cannot be loaded, or can be neither packed nor padded on the left.
+    The folder of an agent with a network of the user's is read with the registered class. Raises UserError when it cannot be
+    loaded, or can be neither packed nor padded on the left.
     """
+    if (spec := network.spec_in(path)) is not None:
+        return prepared(network.load_policy(spec, path, key), path, key, packing)
     lm = load_pretrained(
         AutoModelForCausalLM,
         path,
@@ -60,17 +64,41 @@ def load_causal_lm(
     )
     lm.eval()
     with readable(path, key, "a causal LM"):
-        check_ends(lm, path, key)
-        fuse_gelu(lm)
-        use_onednn(lm)
-        if not (packing and use_packing(lm)):
-            check_left_padding(lm, path, key)
+        return prepared(lm, path, key, packing)
+
+
+def prepared(lm: PreTrainedModel, path: str, key: str, packing: bool) -> PreTrainedModel:
+    """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left."""
+    check_ends(lm, path, key)
+    fuse_gelu(lm)
+    use_onednn(lm)
+    if not (packing and use_packing(lm)):
+        check_left_padding(lm, path, key)
     return lm
+
+
+def load_policy_lm(config: Config) -> PreTrainedModel:
+    """The language model that a run trains, before any update: that of `model_path`, or the network of `model_class`.
+
+    The network starts with the weights of `model_path` if that is an agent with this network, else as its class makes it with
+    the run's seed. Raises UserError as `load_causal_lm`.
+    """
+    spec, path = config.model_class, config.model_path
+    if spec is None:
+        options = (config.trust_remote_code, config.allow_pickle_weights, config.packing)
+        return load_causal_lm(path, "model_path", *options)
+    found = network.spec_in(path)
+    if found is not None and found.id == spec.id:
+        lm = network.load_policy(spec, path, "model_path")
+    else:
+        lm = network.new_policy(spec, "model_class", config.seed)
+        logger.info("model_class: '%s' starts as its class makes it; model_path '%s' is not its agent", spec.id, path)
+    return prepared(lm, spec.id, "model_class", config.packing)
 
 
 def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
     """Raises UserError when an end token of the generation configuration is not an id; warns of one outside the vocabulary."""
-    own = lm.generation_config.eos_token_id if lm.generation_config else None
+    own = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
     for end in own if isinstance(own, list) else [own]:
         if end is not None and (type(end) is not int or not -1 <= end < 2**31):
             raise UserError(
@@ -130,7 +158,9 @@ def packing_error(lm: PreTrainedModel) -> float:
 
 
 def num_embeddings(lm: PreTrainedModel) -> int:
-    """The number of rows of the input embedding; token ids must be smaller."""
+    """The number of rows of the input embedding, or of logits of a user's network; token ids must be smaller."""
+    if isinstance(lm, network.NetworkLM):
+        return int(lm.config.vocab_size)
     embedding: Any = lm.get_input_embeddings()
     return int(embedding.weight.shape[0])
 
@@ -138,9 +168,11 @@ def num_embeddings(lm: PreTrainedModel) -> int:
 @torch.no_grad()
 def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
     """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
-    if lm.get_output_embeddings() is None:
+    name = type(network.own_network(lm)).__name__
+    is_own = network.spec_of(lm) is not None
+    if lm.get_output_embeddings() is None and not is_own:
         raise UserError(
-            f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is not a causal LM that can be trained here"
+            f"{key}: '{path}' ({name}) has no output embedding, so it is not a causal LM that can be trained here"
         )
     ids = torch.arange(2, 10).unsqueeze(0) % num_embeddings(lm)
     padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
@@ -148,15 +180,16 @@ def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
     plain, shifted = (PaddedDecoder(Policy(lm), *inputs).features for inputs in ((ids, mask[:, 3:]), (padded, mask)))
     difference = (plain.log_softmax(-1) - shifted.log_softmax(-1)).abs().max().item()
     if not difference < 1e-2:
+        remedy = "skip the tokens whose attention_mask is 0" if is_own else "use a model that takes position_ids"
         raise UserError(
-            f"{key}: '{path}' ({type(lm).__name__}) changes its predictions by {difference:.2g} nats when a prompt is "
-            "padded on the left, so batches of prompts would be wrong; use a model that takes position_ids"
+            f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when a prompt is "
+            f"padded on the left, so batches of prompts would be wrong; {remedy}"
         )
     continued = lm(input_ids=torch.cat([ids, ids[:, :2]], dim=1)).logits[:, ids.shape[1] - 1]
     if not (plain.log_softmax(-1) - continued.log_softmax(-1)).abs().max().item() < 1e-2:
-        raise UserError(
-            f"{key}: '{path}' ({type(lm).__name__}) looks at the tokens that follow, so it is not a causal LM"
-        )
+        raise UserError(f"{key}: '{path}' ({name}) looks at the tokens that follow, so it is not a causal LM")
+    if is_own:
+        network.check_own(lm, key)
 
 
 def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -184,10 +217,10 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
     """The tokenizer of `env.args.tokenizer_path`. Raises UserError when its ids do not fit the model."""
     path = config.env.args.tokenizer_path or config.model_path
     tokenizer = read_tokenizer(path, "env.args.tokenizer_path", config.trust_remote_code)
-    rows = num_embeddings(lm)
+    rows, name = num_embeddings(lm), config.model_class.id if config.model_class else config.model_path
     if num_ids(tokenizer) > rows:
         raise UserError(
-            f"env.args.tokenizer_path: '{path}' has {num_ids(tokenizer)} tokens, but the model '{config.model_path}' "
+            f"env.args.tokenizer_path: '{path}' has {num_ids(tokenizer)} tokens, but the model '{name}' "
             f"has embeddings for only {rows}; use the model's own tokenizer"
         )
     if path != config.model_path:
@@ -257,7 +290,7 @@ def load_models(config: Config, device: torch.device) -> Models:
             {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
         )
     options = {"trust_remote_code": remote, "allow_pickle_weights": pickle, "packing": config.packing}
-    lm = load_causal_lm(config.model_path, "model_path", **options)
+    lm = load_policy_lm(config)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)
     _compare_with_reference(tokenizer, config)
@@ -284,7 +317,7 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
         logger.warning(
             "ref_model: '%s' is not model_path, so a second model is kept in memory for the reference", config.ref_model
         )
-    if ref_lm.get_output_embeddings().out_features != lm.get_output_embeddings().out_features:
+    if num_logits(ref_lm) != num_logits(lm):
         raise UserError(
             f"ref_model: '{config.ref_model}' has another vocabulary size than model_path '{config.model_path}'; "
             "use a reference of the same family"
@@ -292,15 +325,26 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
     return ref_lm
 
 
+def num_logits(lm: PreTrainedModel) -> int:
+    """The number of tokens among which the model chooses."""
+    return num_embeddings(lm) if network.spec_of(lm) else int(lm.get_output_embeddings().out_features)
+
+
 def build_trained(
     config: Config, lm: PreTrainedModel, amp: dict[str, Any], critic_lm: PreTrainedModel | None = None
 ) -> tuple[Policy, Critic | None]:
-    """The policy, and the separate critic if there is one: on `critic_lm`, else on a copy of the trunk, or with LoRA an adapter
-    on the same trunk."""
+    """The policy, and the separate critic if there is one.
+
+    The critic is one of `critic_class`, or lies on `critic_lm`, else on a copy of the trunk, or with LoRA is an adapter on the
+    same trunk.
+    """
     uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
+    if uses_critic and config.critic_class is None:
+        network.check_value_head(lm)
     if critic_lm is None:
-        critic_lm = copy.deepcopy(lm) if separate and not config.use_lora else lm
+        is_copy = separate and not config.use_lora and config.critic_class is None
+        critic_lm = copy.deepcopy(lm) if is_copy else lm
     own: tuple[str | None, str | None] = (None, None)
     if config.use_lora:
         adapters = ["policy", "critic"] if separate else ["policy"]
@@ -310,6 +354,8 @@ def build_trained(
         for trunk in {id(one): one.base_model for one in (lm, critic_lm)}.values():
             recompute_layers(trunk)
     policy = Policy(lm, with_value_head=uses_critic and not separate, adapter=own[0], **amp)
+    if config.critic_class is not None:
+        return policy, network.new_critic(config.critic_class, config.seed, amp)
     return policy, Critic(critic_lm, adapter=own[1], **amp) if separate else None
 
 

@@ -29,6 +29,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
+from rlhf_dialog.models.network import save_policy, spec_of
 from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
@@ -297,8 +298,12 @@ def _pointed(pointer: Path) -> Path:
 def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
     """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, with the value head and our settings."""
     with written_whole(folder) as target:
-        merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
-        policy.lm.save_pretrained(target, state_dict=merged)
+        own = spec_of(policy.lm)
+        if own is not None:
+            save_policy(policy.lm, target)
+        else:
+            merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
+            policy.lm.save_pretrained(target, state_dict=merged)
         tokenizer.save_pretrained(target)
         if policy.value_head is not None:
             save_model(policy.value_head, str(target / "value_head.safetensors"))
@@ -314,7 +319,8 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
                 *(["stop_token_ids"] if config.stop_token_ids else []),  # which older versions do not know
             }
         )
-        write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings})
+        network = {} if own is None else {"model_class": own.model_dump()}
+        write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings, **network})
 
 
 def _split(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -26,6 +26,7 @@ SHARED_KEYS = (
     *("max_new_tokens", "temperature", "top_k", "top_p", "stop_token_ids"),
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )
+NETWORK_KEYS = ("model_class", "critic_class")
 BATCH_KEYS = (
     "rollout_batch_size",
     "num_responses_per_prompt",
@@ -51,6 +52,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
+        **{key: own.model_dump() for key in NETWORK_KEYS if (own := getattr(config, key)) is not None},
     }
     return json.loads(json.dumps(identity, default=str))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from devices import deterministic, device  # noqa: F401  fixtures
 from handlers import handlers  # noqa: F401
+from own_networks import own_networks  # noqa: F401
 from ppo_runs import refused, rewards, run, world  # noqa: F401  fixtures
 from prices import price  # noqa: F401  a fixture
 from rank_runs import ppo  # noqa: F401  a fixture

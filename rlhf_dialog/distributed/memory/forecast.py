@@ -274,10 +274,13 @@ def processes_here() -> int:
 
 
 def report_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
-    """Log the forecast of this process, with a warning where it exceeds the free memory; None when no forecast is possible.
+    """Log the forecast of this process, with a warning where it exceeds the free memory; None when no forecast is possible, as
+    for a network of the user's.
 
     Several processes on one machine share its memory, but have one GPU each.
     """
+    if config.model_class or config.critic_class:
+        return None
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     setting = setting or setting_of(config, world_size, on_cuda=device.type == "cuda")
     sizes = read_sizes(config)

@@ -1,0 +1,22 @@
+"""`--register FILE`: rewards, metrics and networks of the user's own for the commands that train nothing."""
+
+import runpy
+import sys
+from pathlib import Path
+
+from rlhf_dialog.errors import UserError
+
+REGISTER = "Python file that registers rewards and networks of your own, run first; for example train_ppo.py"
+
+
+def register(path: str) -> None:
+    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
+    if not Path(path).is_file():
+        raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your classes")
+    words, sys.argv = sys.argv, [path]
+    try:
+        runpy.run_path(path, run_name="registered")
+    except (Exception, SystemExit) as error:
+        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.argv = words

@@ -1,0 +1,316 @@
+"""Networks that a user writes: built by `ModelFactory`, checked when they are loaded, saved as safetensors with their id.
+
+B rows, L tokens, V vocabulary.
+
+**The contract.** `model_class: {id, args}` builds the policy and `critic_class: {id, args}` a separate critic; what is
+registered is called with `args` and returns a `torch.nn.Module`. The plain path needs of
+
+- a policy: `forward(input_ids, attention_mask)`, both (B, L), returns logits (B, L, V), or an object with `.logits`. Logits at a
+  token depend on the tokens up to it alone, and those with `attention_mask` 0 (on the left when responses are written, on the
+  right when they are read) change nothing: a recurrent network skips them, one with positions takes `position_ids`. V is at
+  least the size of the tokenizer.
+- a policy with a value head (`use_share_model: true`), or of which the critic is a copy: `get_output_embeddings()` returns the
+  `nn.Linear` that computes the logits, whose input the value head reads.
+- a critic of its own: the same `forward` returns values (B, L), or (B, L, 1).
+
+`forward` also gets `position_ids` (B, L), where it has a parameter of that name. Without `past_key_values` it computes every
+response from its first token on again at each step. With `past_key_values` and `use_cache` it returns an object with both
+`.logits` and `.past_key_values`, and gets the latter back with the newest tokens alone; `attention_mask` then covers all tokens.
+
+The fast path (no padding) needs more: a `transformers.PreTrainedModel` that takes its attention from the library's registry
+(`_supports_attention_backend`), and `forward` as the library's causal LMs have it, with the cache and `get_output_embeddings()`.
+"""
+
+import inspect
+import json
+import os
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.config.schema import ClassConfig
+from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
+from rlhf_dialog.models.decoding import PaddedDecoder, position_ids_of
+from rlhf_dialog.models.packing import Packed
+from rlhf_dialog.models.policy import Critic, Policy, accepted, run_rows
+
+AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
+CONTRACT = "docs/MODELS.md has the contract"
+
+
+class NetworkConfig(PreTrainedConfig):
+    """The config.json of an agent with a network of the user's; its id and args are in rlhf_dialog.json."""
+
+    model_type = "rlhf_dialog_network"
+
+
+AutoConfig.register(NetworkConfig.model_type, NetworkConfig)
+
+
+class Trunk(nn.Module):
+    """The network without its output embedding: what a value head reads."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool = False) -> tuple[Tensor]:
+        """The input (B, L, H) of the output embedding."""
+        found: list[Tensor] = []
+        head: Any = output_embeddings(self.network)
+        with head.register_forward_pre_hook(lambda _, args: found.append(args[0])):
+            call(self.network, input_ids, attention_mask)
+        return (found[0],)
+
+
+class NetworkLM(PreTrainedModel):
+    """A causal LM around a plain module, for everything that calls one as transformers does."""
+
+    config_class = NetworkConfig
+    base_model_prefix = "trunk"
+
+    def __init__(self, network: nn.Module, num_ids: int):
+        config = NetworkConfig()
+        config.vocab_size = num_ids
+        config.max_position_embeddings = getattr(network, "max_position_embeddings", None)
+        super().__init__(config)
+        self.trunk = Trunk(network)
+        self.generation_config = None  # type: ignore[assignment]
+        self.keeps_state = "past_key_values" in inspect.signature(network.forward).parameters
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+    ) -> CausalLMOutputWithPast:
+        """Logits (B, L, V). `past_key_values` is what the network returned, or the ids (B, .) of all tokens before."""
+        if past_key_values is not None and not self.keeps_state:
+            input_ids = torch.cat([past_key_values, input_ids], dim=1)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        options = {"past_key_values": past_key_values, "use_cache": use_cache} if self.keeps_state else {}
+        output = call(self.trunk.network, input_ids, mask, **options)
+        state = getattr(output, "past_key_values", None) if self.keeps_state else input_ids
+        kept: Any = state if use_cache else None
+        return CausalLMOutputWithPast(logits=logits_of(output), past_key_values=kept)
+
+    def get_output_embeddings(self) -> Any:
+        return output_embeddings(self.trunk.network)
+
+
+class ValueTrunk(nn.Module):
+    """A network that returns values, as a trunk whose only hidden unit is the value."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool = False) -> tuple[Tensor]:
+        """Values (B, L, 1)."""
+        values = call(self.network, input_ids, attention_mask)
+        return (values.view(*input_ids.shape, 1),)
+
+
+class OwnCritic(Critic):
+    """A separate critic that a user wrote."""
+
+    def __init__(self, network: nn.Module, use_amp: bool = False, amp_dtype: torch.dtype = torch.bfloat16):
+        nn.Module.__init__(self)
+        self.trunk, self.use_amp, self.amp_dtype = ValueTrunk(network), use_amp, amp_dtype
+        self.adapter, self.value_head = None, None  # type: ignore[assignment]
+
+    def forward(self, packed: Packed) -> Tensor:
+        """Values (K,) before each target of `packed`; at least float32."""
+        with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp):
+            values = run_rows(self.trunk, packed, packs=False)
+        values = values.flatten()[packed.place[packed.keep]]
+        return values if values.dtype == torch.float64 else values.float()
+
+
+def call(network: nn.Module, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
+    """The output of a user's `forward`, which gets `position_ids` if it takes them."""
+    positions = position_ids_of(attention_mask)[:, -input_ids.shape[1] :]
+    options |= accepted(network, position_ids=positions)
+    return network(input_ids=input_ids, attention_mask=attention_mask, **options)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits of a user's `forward`: what it returned, or `.logits` of it."""
+    return getattr(output, "logits", output)
+
+
+def output_embeddings(network: nn.Module) -> nn.Linear | None:
+    """The layer that computes the logits, where the network names it."""
+    named = getattr(network, "get_output_embeddings", None)
+    return named() if named is not None else None
+
+
+def new_policy(spec: ClassConfig, key: str, seed: int = 0) -> PreTrainedModel:
+    """The policy network as its class makes it with this seed, in eval mode; `key` is what named it.
+
+    Raises UserError with what is missing in the contract.
+    """
+    network = _create(spec, key, seed)
+    num_ids = _probe(network, spec.id, key, torch.zeros(1, 3, dtype=torch.long)).shape[-1]
+    _probe(network, spec.id, key, torch.full((1, 3), num_ids - 1))  # the last token has an embedding too
+    takes = set(inspect.signature(network.forward).parameters)
+    is_whole = isinstance(network, PreTrainedModel) and {"past_key_values", "use_cache"} <= takes
+    lm: Any = network if is_whole and output_embeddings(network) is not None else NetworkLM(network, num_ids)
+    lm.network_class = spec
+    return lm.eval()
+
+
+def new_critic(spec: ClassConfig, seed: int, amp: dict[str, Any]) -> OwnCritic:
+    """The critic of `critic_class`. Raises UserError with what is missing in the contract."""
+    network = _create(spec, "critic_class", seed)
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    values = _called(network, spec.id, "critic_class", ids)
+    if not isinstance(values, Tensor) or values.shape not in ((2, 3), (2, 3, 1)):
+        raise UserError(
+            f"critic_class: forward of '{spec.id}' returns {_described(values)} for ids (2, 3), not values (2, 3); {CONTRACT}"
+        )
+    return OwnCritic(network, **amp)
+
+
+def load_policy(spec: ClassConfig, folder: str, key: str) -> PreTrainedModel:
+    """The policy network with the weights in an agent's folder. Raises UserError when they do not fit it."""
+    lm = new_policy(spec, key)
+    path = Path(os.path.expanduser(folder)) / WEIGHTS
+    try:
+        load_model(own_network(lm), str(path), strict=True)
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        words = " ".join(str(error).split())[:300]
+        raise UserError(f"{key}: '{path}' does not fit the network '{spec.id}': {words}") from error
+    return lm.eval()
+
+
+def save_policy(lm: PreTrainedModel, target: Path) -> None:
+    """Write the weights as safetensors under the network's own names, and a config.json."""
+    if isinstance(lm, NetworkLM):
+        save_model(lm.trunk.network, str(target / WEIGHTS))
+        lm.config.save_pretrained(target)
+    else:
+        lm.save_pretrained(target)
+
+
+def own_network(lm: nn.Module) -> nn.Module:
+    """The module that the user's class made."""
+    return lm.trunk.network if isinstance(lm, NetworkLM) else lm
+
+
+def spec_of(lm: nn.Module) -> ClassConfig | None:
+    """The id and args with which a user's network was built; None for a model of transformers."""
+    return getattr(lm, "network_class", None)
+
+
+def spec_in(folder: str) -> ClassConfig | None:
+    """The `model_class` in an agent's folder; None where there is none, or where the file cannot be read."""
+    try:
+        text = (Path(os.path.expanduser(folder)) / AGENT_FILE).read_text(encoding="utf-8")
+        found = json.loads(text).get("model_class")
+        return None if found is None else ClassConfig.model_validate(found)
+    except (OSError, ValueError, AttributeError, RecursionError, ValidationError):
+        return None
+
+
+def check_value_head(lm: PreTrainedModel) -> None:
+    """Raises UserError when a value head would have nothing to read."""
+    if (spec := spec_of(lm)) and not isinstance(output_embeddings(own_network(lm)), nn.Linear):
+        raise UserError(
+            f"model_class: '{spec.id}' has no get_output_embeddings() that returns the nn.Linear of its logits, whose input the "
+            "critic reads; add it, or set critic_class, or an advantage_estimator without a critic"
+        )
+
+
+@torch.no_grad()
+def check_own(lm: PreTrainedModel, key: str) -> None:
+    """Raises UserError when padding on the right changes the logits of a user's network, or when tokens one by one get other
+    logits than all at once: then the state that it keeps is wrong."""
+    _check_right_padding(lm, key)
+    ids = torch.arange(6).view(2, 3) % lm.config.get_text_config().vocab_size
+    mask = torch.tensor([[True] * 3, [False, True, True]])
+    decoder = PaddedDecoder(Policy(lm), ids, mask)
+    for step in range(2):
+        decoder.step(ids[:, step])
+    whole, wide = torch.cat([ids, ids[:, :2]], dim=1), torch.cat([mask, torch.ones(2, 2, dtype=torch.bool)], dim=1)
+    wanted = PaddedDecoder(Policy(lm), whole, wide).features
+    if not (difference := (decoder.features.log_softmax(-1) - wanted.log_softmax(-1)).abs().max().item()) < 1e-2:
+        raise UserError(
+            f"{key}: the predictions of {type(own_network(lm)).__name__} differ by {difference:.2g} nats when tokens come one by "
+            f"one; its past_key_values do not hold what it has read; {CONTRACT}"
+        )
+
+
+def _check_right_padding(lm: PreTrainedModel, key: str) -> None:
+    ids, mask = (
+        torch.tensor([[0, 1, 2, 0, 0]]) % lm.config.get_text_config().vocab_size,
+        torch.tensor([[1, 1, 1, 0, 0]]),
+    )
+    padded, plain = (logits_of(lm(input_ids=ids[:, :n], attention_mask=mask[:, :n]))[:, :3] for n in (5, 3))
+    if not (difference := (padded.log_softmax(-1) - plain.log_softmax(-1)).abs().max().item()) < 1e-2:
+        raise UserError(
+            f"{key}: {type(own_network(lm)).__name__} changes its predictions by {difference:.2g} nats when a row is padded on "
+            f"the right; skip the tokens whose attention_mask is 0; {CONTRACT}"
+        )
+
+
+def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
+    if problem := ModelFactory.problem(spec.id, spec.args):
+        where = " Name the file that registers it: --register train_ppo.py." if key.startswith("--") else ""
+        raise UserError(f"{key}: {problem}{where}")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = ModelFactory.create(spec.id, spec.args)
+    except SignalExit:
+        raise
+    except USER_CODE_RAISES as error:
+        raise UserError(f"{key}: '{spec.id}' raised {_where(error)}") from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"{key}: '{spec.id}' is {_described(network)}, not a torch.nn.Module; {CONTRACT}")
+    takes = inspect.signature(network.forward).parameters
+    if missing := [name for name in ("input_ids", "attention_mask") if name not in takes]:
+        raise UserError(f"{key}: forward of '{spec.id}' does not take {' and '.join(missing)}; {CONTRACT}")
+    if not any(p.requires_grad for p in network.parameters()):
+        raise UserError(f"{key}: '{spec.id}' has no parameter to train (requires_grad); {CONTRACT}")
+    return network.eval()
+
+
+def _probe(network: nn.Module, name: str, key: str, ids: Tensor) -> Tensor:
+    """The logits (1, L, V) of `ids` (1, L)."""
+    logits = logits_of(_called(network, name, key, ids))
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != ids.shape:
+        raise UserError(
+            f"{key}: forward of '{name}' returns {_described(logits)} for ids {tuple(ids.shape)}, not logits (1, 3, V) or an "
+            f"object with .logits; {CONTRACT}"
+        )
+    return logits
+
+
+@torch.no_grad()
+def _called(network: nn.Module, name: str, key: str, ids: Tensor) -> Any:
+    try:
+        return call(network, ids, torch.ones_like(ids))
+    except SignalExit:
+        raise
+    except USER_CODE_RAISES as error:
+        raise UserError(f"{key}: forward of '{name}' raised {_where(error)}; {CONTRACT}") from error
+
+
+def _described(x: Any) -> str:
+    return f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+
+
+def _where(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]} at {frame.filename}:{frame.lineno}"

@@ -1,0 +1,218 @@
+"""Networks of the user's: what a run asks of them, and the recurrent one of docs/MODELS.md beside a plain computation."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from own_networks import Mean
+from plain import new_case
+from tiny import byte_tokenizer
+from torch import nn
+from trainers import make_trainer, settings
+
+from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.config.schema import ClassConfig
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import network
+from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced, teacher_forced_values
+from rlhf_dialog.models.loading import build_trained, check_left_padding, num_embeddings, prepared
+from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.policy import Policy
+
+pytestmark = pytest.mark.usefixtures("own_networks")
+SIZES = {"vocab_size": 61, "hidden_size": 12}
+
+
+def loaded(name="GruPolicy", args=SIZES):
+    return prepared(network.new_policy(ClassConfig(id=name, args=args), "model_class", 3), name, "model_class", True)
+
+
+def alone(module, row):
+    """The network's output for the ids of one row (L,), without padding."""
+    return network.logits_of(network.call(module, row.unsqueeze(0), torch.ones_like(row).unsqueeze(0)))[0]
+
+
+@pytest.mark.parametrize(("name", "args"), [("GruPolicy", SIZES), ("Mean", {"size": 61})])
+def test_log_probabilities_and_values_are_those_of_each_row_alone(name, args):
+    lm, case = loaded(name, args), new_case(5, holes=False)
+    critic = network.new_critic(ClassConfig(id="GruCritic", args=SIZES), 1, {})
+    found = teacher_forced(Policy(lm), *case.inputs, 0.7)
+    values = teacher_forced_values(critic, *case.inputs)
+    for row, (prompt, counts) in enumerate(zip(case.prompt_mask, case.response_mask, strict=True)):
+        ids = torch.cat([case.prompt_ids[row][prompt], case.response_ids[row][counts]])
+        n = int(counts.sum())
+        logprobs = (alone(network.own_network(lm), ids)[-n - 1 : -1] / 0.7).log_softmax(-1)
+        expected = logprobs.gather(1, ids[-n:].unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(found.logprobs[row][counts], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            values[row][counts], alone(critic.trunk.network, ids)[-n - 1 : -1], rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "args"), [("GruPolicy", {"vocab_size": 259, "hidden_size": 12}), ("Mean", {"size": 259})]
+)
+def test_sampling_and_teacher_forcing_agree(name, args):
+    lm = loaded(name, args)
+    policy, tokenizer = Policy(lm, with_value_head=name == "GruPolicy"), byte_tokenizer()
+    if policy.value_head is not None:
+        nn.init.normal_(policy.value_head.weight)
+    ids, mask = torch.arange(10).view(2, 5), torch.tensor([[True] * 5, [False] * 3 + [True] * 2])
+    torch.manual_seed(0)
+    written = respond(policy, ids, mask, Sampling(6), StopRule(policy, tokenizer, "<EOU>"), 256)
+    found = teacher_forced(policy, ids, mask, written.ids, written.mask, 1.0)
+    torch.testing.assert_close(found.logprobs, written.logprobs, rtol=1e-4, atol=1e-5)
+    if written.values is not None:
+        assert written.values.std() > 0
+        torch.testing.assert_close(found.values, written.values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"critic_class": {"id": "GruCritic", "args": SIZES}}, {"use_share_model": True}], ids=str
+)
+def test_each_kind_of_critic_starts_and_learns(keys):
+    config = settings(**{"use_share_model": False, **keys}, model_class={"id": "GruPolicy", "args": SIZES})
+    policy, critic = build_trained(config, loaded(), {})
+    case = new_case(2, holes=False)
+    packed = pack(*case.inputs)
+    values = policy(packed, 1.0)[2] if critic is None else critic(packed)
+    assert values.shape == packed.targets.shape
+    values.sum().backward()
+    used = policy if critic is None else critic
+    heads = [name for name, p in used.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0]
+    everything = [f"trunk.network.{name}" for name, _ in critic.trunk.network.named_parameters()] if critic else []
+    assert heads == (everything if "critic_class" in keys else ["value_head.weight", "value_head.bias"])
+
+
+def test_the_seed_makes_the_network_and_leaves_the_generators():
+    torch.manual_seed(9)
+    first, second, other = (
+        network.new_policy(ClassConfig(id="GruPolicy", args=SIZES), "k", seed) for seed in (1, 1, 2)
+    )
+    drawn = torch.rand(())
+    torch.manual_seed(9)
+    assert drawn == torch.rand(())
+    assert torch.equal(first.trunk.network.head.weight, second.trunk.network.head.weight)
+    assert not torch.equal(first.trunk.network.head.weight, other.trunk.network.head.weight)
+    assert num_embeddings(first) == 61
+
+
+def test_weights_are_saved_under_the_names_of_the_network(tmp_path):
+    lm = loaded()
+    network.save_policy(lm, tmp_path)
+    again = network.load_policy(ClassConfig(id="GruPolicy", args=SIZES), str(tmp_path), "--agent")
+    ids = torch.arange(4).unsqueeze(0)
+    assert torch.equal(again(ids).logits, lm(ids).logits)
+    with pytest.raises(UserError, match=r"--agent: '.*model.safetensors' does not fit the network 'GruPolicy'"):
+        network.load_policy(ClassConfig(id="GruPolicy", args={**SIZES, "hidden_size": 10}), str(tmp_path), "--agent")
+    (tmp_path / network.WEIGHTS).unlink()
+    with pytest.raises(UserError, match=r"does not fit the network 'GruPolicy': No such file"):
+        network.load_policy(ClassConfig(id="GruPolicy", args=SIZES), str(tmp_path), "--agent")
+
+
+class Careless(nn.Module):
+    """A network with one fault."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault, self.embedding, self.head = fault, nn.Embedding(9, 8), nn.Linear(8, 11 if fault == "small" else 9)
+        self.gru = nn.GRU(8, 8, batch_first=True)
+        if fault == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, input_ids, attention_mask, past_key_values=None, use_cache=False):
+        if self.fault == "raises":
+            raise KeyError("weights")
+        x = self.embedding(input_ids) * 3
+        if self.fault != "padding":
+            x = x * attention_mask[:, -x.shape[1] :].unsqueeze(2)
+        hidden = x.cumsum(dim=1)
+        if self.fault == "future":
+            hidden = hidden + x.flip(1).cumsum(dim=1).flip(1)
+        if self.fault == "right":
+            hidden = hidden + (attention_mask == 0).sum() * (attention_mask[0, 0] == 1)
+        if self.fault == "shape":
+            return hidden[:, -1]
+        return SimpleNamespace(logits=self.head(hidden), past_key_values=torch.ones(()))
+
+
+class Nameless(nn.Linear):
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: 3, "'Faulty' is a int, not a torch.nn.Module"),
+        (lambda: Nameless(2, 2), "forward of 'Faulty' does not take input_ids and attention_mask"),
+        (lambda: Careless("frozen"), "'Faulty' has no parameter to train"),
+        (lambda: Careless("raises"), r"forward of 'Faulty' raised KeyError: 'weights' at .*test_network.py:\d+"),
+        (lambda: Careless("shape"), r"forward of 'Faulty' returns a tensor \(1, 8\) for ids \(1, 3\), not logits"),
+        (lambda: Careless("small"), "forward of 'Faulty' raised IndexError"),
+        (
+            lambda: Careless("padding"),
+            r"changes its predictions by .* nats .*skip the tokens whose attention_mask is 0",
+        ),
+        (lambda: Careless("right"), r"changes its predictions by .* nats when a row is padded on the right"),
+        (lambda: Careless("future"), "looks at the tokens that follow"),
+        (lambda: Careless("state"), r"the predictions of Careless differ by .* nats when tokens come one by one"),
+        (lambda: 1 / 0, "'Faulty' raised ZeroDivisionError"),
+    ],
+)
+def test_what_is_missing_is_said(make, message):
+    ModelFactory.register("Faulty", make)
+    with pytest.raises(UserError, match=f"model_class: .*{message}"):
+        loaded("Faulty", {})
+
+
+def test_a_critic_and_a_value_head_need_their_parts():
+    with pytest.raises(
+        UserError, match=r"critic_class: forward of 'GruPolicy' returns a SimpleNamespace .*not values \(2, 3\)"
+    ):
+        network.new_critic(ClassConfig(id="GruPolicy", args=SIZES), 0, {})
+    config = settings(model_class={"id": "Mean", "args": {"size": 61}})
+    with pytest.raises(UserError, match=r"model_class: 'Mean' has no get_output_embeddings\(\)"):
+        build_trained(config, loaded("Mean", {"size": 61}), {})
+    with pytest.raises(
+        UserError, match=r"--agent: unknown network 'Gone'.* Name the file that registers it: --register"
+    ):
+        network.new_policy(ClassConfig(id="Gone"), "--agent")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"model_class": {"id": "Mean"}, "use_lora": True}, "model_class: is not supported with use_lora: true"),
+        (
+            {"critic_class": {"id": "Mean"}, "use_share_model": True},
+            "critic_class: under use_share_model: true there is",
+        ),
+        (
+            {"critic_class": {"id": "Mean"}, "use_share_model": False, "advantage_estimator": "reinforce_pp"},
+            "critic_class: under advantage_estimator: reinforce_pp there is no separate critic",
+        ),
+    ],
+)
+def test_keys_that_contradict_a_network(keys, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**keys)
+
+
+def test_a_trainer_on_a_network_passes_its_checks():
+    def new_lm(_):
+        return loaded("GruPolicy", {"vocab_size": 259, "hidden_size": 12})
+
+    trainer = make_trainer(new_lm=lambda seed: with_ends(new_lm(seed)))
+    first, second = trainer.step(), trainer.step()
+    assert (first["objective/kl"], second["iteration"]) == (pytest.approx(0, abs=1e-6), 2)
+
+
+def with_ends(lm):
+    lm.generation_config = SimpleNamespace(eos_token_id=None)
+    return lm
+
+
+def test_the_probe_of_left_padding_knows_a_good_network():
+    check_left_padding(loaded("Mean", {"size": 61}), "Mean", "model_class")
+    assert isinstance(Mean(61), nn.Module)
