@@ -52,6 +52,9 @@ def test_a_command_names_what_exists(command):
         return
     assert words[0].endswith("python")
     assert (ROOT / words[1]).is_file() or words[1] in files()
+    if "--from_trl" in words:
+        assert "--from_trl FILE" in (ROOT / "rlhf_dialog/commands/train.py").read_text(encoding="utf-8")
+        return
     if words[1] == "train_ppo.py" or "--config" in words:
         config, _, _ = parse_arguments(words[2:], ())
         assert (ROOT / "configs" / config).is_file() or config in files()

@@ -59,4 +59,4 @@ def test_a_trl_without_ppo_is_refused(tmp_path, monkeypatch, capsys):
     assert f"--trl {tmp_path}: holds no TRL with PPO" in said
     assert f"`pip install --no-deps --target {tmp_path} trl==1.12.0`" in said
     for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]  # monkeypatch would put it back
