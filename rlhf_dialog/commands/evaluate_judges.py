@@ -34,7 +34,7 @@ def add_judges(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--register",
-        help="Python file that registers rewards, metrics and networks of your own, run first; for example train_ppo.py. The metrics "
+        help="Python file that registers rewards, metrics and networks of your own, run first; for example train_ppo.py. Metrics "
         "(MetricFactory) are measured of every system",
     )
     parser.add_argument(
