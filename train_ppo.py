@@ -1,6 +1,6 @@
 """Train a dialog model with PPO:  python train_ppo.py --config nlp_ppo.yaml [--key value]
 
-Register a reward or a vec-info class of your own here, before main():
+Register a reward, a vec-info class or a network of your own here, before main():
 
     from rlhf_dialog import RewardFactory
     from my_rewards import Politeness

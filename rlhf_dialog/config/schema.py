@@ -47,7 +47,8 @@ class SamplingKeys(Settings):
     top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
     stop_token_ids: list[TokenId] = Field(
-        [], description="ids that end a response too, beside the model's end tokens and turn_separator"
+        [],
+        description="ids that end a response too, beside the model's end tokens and turn_separator; their text stays in it",
     )
 
 

@@ -15,6 +15,9 @@
 - **Positions are counted over real tokens.** Packed rows have no padding. A model that cannot pack gets
   `position_ids` from the mask, and must pass a probe when it is loaded: padding on the left must not change its
   predictions.
+- **A network of the user's is a causal LM like any other** (`network`, whose docstring is the contract): a wrapper gives
+  a plain module what transformers' models have. It takes the plain path, after probes of padding, order and state. It is
+  saved under its own names, with its id and args in rlhf_dialog.json, and built from the run's seed, the same on all ranks.
 - **Dropout is off by `eval()`**, in every model and for the whole run, so the model's saved configuration does not
   change.
 - **The value head** reads the input of the output embedding through a hook, so it works for any causal LM, and only

@@ -52,7 +52,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "rollout_batch_size": batch_plan(config).num_responses,
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
-        **{key: own.model_dump() for key in NETWORK_KEYS if (own := getattr(config, key)) is not None},
+        **{key: (own := getattr(config, key)) and own.model_dump() for key in NETWORK_KEYS},
     }
     return json.loads(json.dumps(identity, default=str))
 

@@ -9,6 +9,7 @@ from plain import new_case
 from tiny import byte_tokenizer
 from torch import nn
 from trainers import make_trainer, settings
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
@@ -17,7 +18,7 @@ from rlhf_dialog.models import network
 from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import build_trained, check_left_padding, num_embeddings, prepared
 from rlhf_dialog.models.packing import pack
-from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.policy import Policy, packs
 
 pytestmark = pytest.mark.usefixtures("own_networks")
 SIZES = {"vocab_size": 61, "hidden_size": 12}
@@ -108,6 +109,17 @@ def test_weights_are_saved_under_the_names_of_the_network(tmp_path):
     (tmp_path / network.WEIGHTS).unlink()
     with pytest.raises(UserError, match=r"does not fit the network 'GruPolicy': No such file"):
         network.load_policy(ClassConfig(id="GruPolicy", args=SIZES), str(tmp_path), "--agent")
+
+
+def test_a_model_of_transformers_takes_the_fast_path(tmp_path):
+    sizes = {"vocab_size": 61, "n_positions": 64, "n_layer": 1, "n_head": 2}
+    ModelFactory.register("Mine", lambda width: GPT2LMHeadModel(GPT2Config(**sizes, n_embd=width)))
+    lm = loaded("Mine", {"width": 16})
+    assert isinstance(lm, GPT2LMHeadModel)
+    assert packs(lm)
+    network.save_policy(lm, tmp_path)
+    again = network.load_policy(ClassConfig(id="Mine", args={"width": 16}), str(tmp_path), "--agent")
+    assert all(torch.equal(x, again.state_dict()[name]) for name, x in lm.state_dict().items())
 
 
 class Careless(nn.Module):

@@ -89,4 +89,6 @@ def test_another_network_is_another_run(own_networks, run, capsys):
     assert run(*POLICY, *CRITIC, "--max_iterations", "1") == 0
     capsys.readouterr()
     assert run(*POLICY, "--critic_class", "{id: GruCritic, args: {vocab_size: 300}}", "--resume") == 2
-    assert "critic_class: " in capsys.readouterr().err
+    assert "critic_class: {" in capsys.readouterr().err
+    assert run(*POLICY, "--resume") == 2
+    assert "critic_class: null here, {" in capsys.readouterr().err
