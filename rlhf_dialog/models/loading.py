@@ -340,7 +340,7 @@ def build_trained(
     """
     uses_critic = config.estimator.needs_critic
     separate = uses_critic and not config.use_share_model
-    if uses_critic and config.critic_class is None:
+    if uses_critic and config.critic_class is None and critic_lm is None:
         network.check_value_head(lm)
     if critic_lm is None:
         is_copy = separate and not config.use_lora and config.critic_class is None
