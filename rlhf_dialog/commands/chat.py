@@ -2,8 +2,10 @@
 
 import argparse
 import io
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, c
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.terminal import visible
 
 WELCOME = "Say something. `reset` starts a new dialogue, `quit` ends the program."
@@ -56,6 +59,13 @@ def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str]
                 history += [said, reply]
 
 
+def at_temperature(sampling: Sampling, temperature: float) -> Sampling:
+    """`sampling` at another temperature; at 0 it is greedy. Raises UserError for a negative or infinite temperature."""
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"--temperature {temperature:g}: give 0 or more, for example 0.7")
+    return replace(sampling, greedy=True) if temperature == 0 else replace(sampling, temperature=temperature)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
     parser = argparse.ArgumentParser(description="Chat with a trained agent in the terminal.")
@@ -68,6 +78,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--register", help=REGISTER)
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="below 1 the replies are surer and more alike; 0: always the most likely token (default: the agent's own)",
+    )
     parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_REMOTE_CODE)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options = parser.parse_args(argv)
@@ -87,6 +103,8 @@ def _main(options: argparse.Namespace) -> None:
     folder = options.agent or find_agent()
     torch.manual_seed(options.seed)
     agent = ChatAgent.load(folder, options.tokenizer, options.device, trust_remote_code=options.trust_remote_code)
+    if options.temperature is not None:
+        agent.sampling = at_temperature(agent.sampling, options.temperature)
 
     def write(text: str) -> None:
         print(visible(text), flush=True)

@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
     shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
     if (folder / CHECK).is_file():
         console.print(f"check the targets:  {shown} {CHECK}")
-    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {RUN}/agent")
+    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {RUN}/agent --temperature 0.3")
     return 0
 
 

@@ -143,6 +143,24 @@ def test_main_finds_the_newest_agent(agent_folder, tmp_path, monkeypatch, capsys
     assert "run_results/x/agent" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.3])
+def test_the_temperature_of_a_chat(agent_folder, monkeypatch, temperature):
+    seen = []
+    monkeypatch.setattr(chat, "converse", lambda agent, read, write: seen.append(agent.sampling))
+    assert chat.main(["--agent", str(agent_folder)]) == 0
+    assert chat.main(["--agent", str(agent_folder), "--temperature", str(temperature)]) == 0
+    own, other = seen
+    assert not own.greedy
+    assert own.temperature != 0.3
+    assert (other.greedy, other.temperature) == ((True, own.temperature) if temperature == 0 else (False, 0.3))
+
+
+@pytest.mark.parametrize("temperature", ["-1", "nan", "inf"])
+def test_an_impossible_temperature_is_exit_code_2(agent_folder, capsys, temperature):
+    assert chat.main(["--agent", str(agent_folder), f"--temperature={temperature}"]) == 2
+    assert f"--temperature {temperature}: give 0 or more, for example 0.7" in capsys.readouterr().err
+
+
 def test_control_c_is_130_without_a_traceback(agent_folder, monkeypatch, capsys):
     answers(monkeypatch, "Hello", KeyboardInterrupt)
     assert chat.main(["--agent", str(agent_folder)]) == 130
