@@ -270,7 +270,7 @@ def _create(spec: ClassConfig, key: str, seed: int) -> nn.Module:
         raise UserError(f"{key}: {problem}{where}")
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would leave its seed on every GPU
             network = ModelFactory.create(spec.id, spec.args)
     except SignalExit:
         raise

@@ -15,7 +15,7 @@ from zoo import END, KINDS, PAD, SOME, new_lm
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
-from rlhf_dialog.models.generation import respond, unpacked
+from rlhf_dialog.models.generation import respond
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
@@ -63,8 +63,9 @@ def settings(**keys: Any) -> Config:
 def features_of(policy: Policy, case: Case) -> torch.Tensor:
     """The features (B, T, .) of the response tokens."""
     inputs = (case.prompt_ids, case.prompt_mask, case.response_ids, case.response_mask)
+    packed = pack(*inputs)
     with torch.no_grad():
-        return unpacked(policy.features(pack(*inputs))[0], case.response_mask)
+        return packed.scatter(policy.features(packed)[0])
 
 
 def fast_gradients(
