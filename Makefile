@@ -17,13 +17,13 @@ quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -q -n 2 --durations=10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
 
 test-fast: .venv/installed-dev
-	$(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart and not ci"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart and not ci"
 
 test-all: .venv/installed-all
-	$(BIN)/python -m pytest -q -n 2 -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m ""
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
