@@ -12,7 +12,7 @@ from rlhf_dialog.rewards.base import BaseReward
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEY = "reward_class.args.relevance_model"
+KEY = "reward_class.args.model"
 MODEL = "relevance model"  # its name among the frozen models of a reward
 HIGHEST_FLOOR = -1.0  # above it, the mean of a constant response could be above 0
 
@@ -26,7 +26,7 @@ class RelevanceReward(BaseReward):
     is itself in the bank is left out there. The mean of one and the same response over prompts like those of the bank is at
     most 0, because the mean of exp(margin) is 1, and with a floor of at most -1 no floor lifts it above 0.
 
-    `relevance_model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
+    `model`: a folder that reward_models/train_relevance_model.py wrote. `bank_size`: only the first prompts of the
     bank (default: all); a cross-encoder reads each response with each of them, so that it needs a small one.
     Raises UserError for a model that cannot be loaded and for arguments that cannot work.
     """
@@ -39,7 +39,7 @@ class RelevanceReward(BaseReward):
         """Nothing: the model is always a folder of this machine."""
         return {}
 
-    def __init__(self, relevance_model: str, floor: float | None = -3.0, bank_size: int | None = None):
+    def __init__(self, model: str, floor: float | None = -3.0, bank_size: int | None = None):
         from rlhf_dialog.models.relevance_folder import load_relevance
 
         if floor is not None and not (_is_number(floor) and floor <= HIGHEST_FLOOR):
@@ -49,7 +49,7 @@ class RelevanceReward(BaseReward):
             )
         if bank_size is not None and (isinstance(bank_size, bool) or not isinstance(bank_size, int) or bank_size < 1):
             raise UserError(f"reward_class.args.bank_size: {bank_size!r} must be a whole number, at least 1")
-        self.model = load_relevance(str(relevance_model), KEY)
+        self.model = load_relevance(str(model), KEY)
         self.floor = -math.inf if floor is None else float(floor)
         self.bank = self.model.bank[:bank_size]
 
@@ -78,7 +78,7 @@ class RelevanceReward(BaseReward):
     @classmethod
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
         """The folder of the relevance model."""
-        return {MODEL: args["relevance_model"]} if args.get("relevance_model") else {}
+        return {MODEL: args["model"]} if args.get("model") else {}
 
 
 def margins_of(scores: "Tensor", left_out: "Tensor") -> "Tensor":

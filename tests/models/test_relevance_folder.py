@@ -51,8 +51,8 @@ def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
     path = save_letters(tmp_path)
     damage(tmp_path)
     with pytest.raises(UserError, match=words) as error:
-        load_relevance(path, "reward_class.args.relevance_model")
-    assert str(error.value).startswith("reward_class.args.relevance_model: ")
+        load_relevance(path, "reward_class.args.model")
+    assert str(error.value).startswith("reward_class.args.model: ")
 
 
 def test_other_folders_are_none(tmp_path):

@@ -89,15 +89,15 @@ def test_what_it_holds(folder, reward):
         ("relevance model", reward.model)
     ]
     assert needs_device(reward)
-    assert model_paths("RelevanceReward", {"relevance_model": folder}) == {"relevance model": folder}
+    assert model_paths("RelevanceReward", {"model": folder}) == {"relevance model": folder}
     assert model_paths("RelevanceReward", {}) == {}
-    assert reaches_out("RelevanceReward", {"relevance_model": folder}) == {}
+    assert reaches_out("RelevanceReward", {"model": folder}) == {}
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ({"relevance_model": "nowhere"}, "relevance_model: 'nowhere' is not the folder"),
+        ({"model": "nowhere"}, "args.model: 'nowhere' is not the folder"),
         ({"floor": -0.5}, r"args\.floor: -0\.5 must be a number of at most -1"),
         ({"floor": "low"}, r"args\.floor"),
         ({"bank_size": 0}, r"args\.bank_size"),
@@ -105,6 +105,6 @@ def test_what_it_holds(folder, reward):
     ],
 )
 def test_arguments_that_cannot_work(folder, args, words):
-    given = args if "relevance_model" in args or not args else {"relevance_model": folder, **args}
+    given = args if "model" in args or not args else {"model": folder, **args}
     with pytest.raises(UserError, match=words):
         build_reward("RelevanceReward", given)
