@@ -102,7 +102,7 @@ def after_the_quickstart(tmp_path):
     if not all(path.is_dir() for path in made):
         pytest.skip("make quickstart has not been run")
     (tmp_path / "runs").mkdir()
-    for path in (*made, *(ROOT / name for name in ("configs", "scripts", "train_ppo.py", "chat.py"))):
+    for path in (*made, *(ROOT / name for name in ("configs", "scripts", "reward_models", "train_ppo.py", "chat.py"))):
         (tmp_path / path.relative_to(ROOT)).symlink_to(path)
     for name, text in files().items():
         (tmp_path / name).write_text(text)
