@@ -9,6 +9,7 @@ from typing import Any, Literal
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE
+from rlhf_dialog.models.relevance_folder import is_relevance_folder
 from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 
 CARD = "README.md"
@@ -24,6 +25,10 @@ def kind_of(folder: Path, key: str) -> Kind:
         raise UserError(f"{key}: no such folder: '{folder}'; give the folder of an agent, e.g. run_results/first/agent")
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
+    if is_relevance_folder(str(folder)):
+        raise UserError(
+            f"{key}: '{folder}' is a relevance model, whose bank holds texts of its data; it is not published"
+        )
     weights = list(folder.glob("*.safetensors"))
     if not [path for path in weights if path.name != "value_head.safetensors"]:
         raise UserError(f"{key}: '{folder}' has no weights (model.safetensors), so there is nothing to publish")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from agents import save
+from relevance_models import save_letters
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.files import files_of, kind_of, write
@@ -80,6 +81,11 @@ def test_damaged_settings_are_refused(content, folder):
     (folder / "config.json").write_text(content)
     with pytest.raises(UserError, match=r"--agent: .*config\.json cannot be read"):
         files_of(folder, "--agent")
+
+
+def test_the_texts_in_a_relevance_model_stay_here(tmp_path):
+    with pytest.raises(UserError, match="is a relevance model, whose bank holds texts of its data"):
+        kind_of(Path(save_letters(tmp_path / "relevance")), "--agent")
 
 
 def test_a_classifier_is_a_reward_model(classifier, tmp_path):
