@@ -8,6 +8,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.preferences import markdown
 from rlhf_dialog.publishing.card import card_header
 from rlhf_dialog.publishing.data_set import DataSet, data_set_of
+from rlhf_dialog.publishing.marks import cell
 from rlhf_dialog.publishing.privacy import reduced, without_places
 
 SPLITS = ("validation", "test")
@@ -18,14 +19,17 @@ LIMITS = """- It judges as its data taught it; its languages, topics and style a
 
 def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: str) -> str:
     """The README.md of a reward model with that config.json; `report` is empty where there is none. Raises UserError."""
-    settings = report.get("settings") or {}
+    settings, maker = (
+        report.get("settings") or {},
+        "trained by rlhf-dialog" if report else "without a report of its training",
+    )
     try:
         data = data_set_of(settings.get("data_path"))
         header = card_header(
             repo, data, _results(report, data), pipeline_tag="text-classification", tags=["reward-model"]
         )
         parts = [
-            f"# {repo.rpartition('/')[2]}\n\nA reward model for dialogues, trained by rlhf-dialog: it reads a dialogue's last "
+            f"# {repo.rpartition('/')[2]}\n\nA reward model for dialogues, {maker}: it reads a dialogue's last "
             "turns and a reply, and judges the reply.",
             f"## Use\n\nSet its name where a reward or `--judge` of rlhf-dialog takes a model: `{repo}`.",
             f"## Output\n\n{_output(model)}",
@@ -91,5 +95,7 @@ def _results(report: dict[str, Any], data: DataSet) -> list[EvalResult]:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    rows = [f"| `{name}` | `{reduced(x)}` |" for name, x in settings.items() if x is not None and name != "output"]
+    rows = [
+        f"| {cell(name)} | {cell(reduced(x))} |" for name, x in settings.items() if x is not None and name != "output"
+    ]
     return "\n".join(["## How it was made", "", "| setting | value |", "|---|---|", *rows])

@@ -18,7 +18,13 @@ REPORT = {
         "per_class": {"inform": {"f1": 1.0}},
         "confusion_matrix": [[1]],
     },
-    "settings": {"data_path": "/home/ada/daily_dialog", "output": "/home/ada/out", "model_path": None, "seed": 3},
+    "settings": {
+        "data_path": "/home/ada/daily_dialog",
+        "output": "/home/ada/out",
+        "model_path": None,
+        "seed": 3,
+        "turn_separator": "<|e|>\n",
+    },
     "versions": {"torch": "2.9"},
 }
 MODEL = {"id2label": {"0": "inform", "1": "question"}}
@@ -34,6 +40,7 @@ def test_its_header_table_and_limits(tmp_path):
     assert "Always `inform`: accuracy 0.500 (validation)." in card.text
     assert "One class: 0 `inform`, 1 `question`." in card.text
     assert "| `seed` | `3` |" in card.text
+    assert r"| `turn_separator` | `<\|e\|>\n` |" in card.text
     assert "/home" not in card.content
 
 
@@ -55,6 +62,7 @@ def test_the_card_of_a_preference_model_has_its_report_with_its_warnings(tmp_pat
 def test_without_a_report_it_says_so():
     text = reward_card("ada/judge", {}, {"id2label": {"0": "LABEL_0"}}, "--agent")
     assert "Not measured." in text
+    assert "trained by rlhf-dialog" not in text
     assert "One number: higher is better." in text
 
 
