@@ -5,9 +5,10 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.preferences import markdown
 from rlhf_dialog.publishing.card import card_header
 from rlhf_dialog.publishing.data_set import DataSet, data_set_of
-from rlhf_dialog.publishing.privacy import reduced
+from rlhf_dialog.publishing.privacy import reduced, without_places
 
 SPLITS = ("validation", "test")
 LIMITS = """- It judges as its data taught it; its languages, topics and style are those of its data.
@@ -29,7 +30,7 @@ def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: s
             f"## Use\n\nSet its name where a reward or `--judge` of rlhf-dialog takes a model: `{repo}`.",
             f"## Output\n\n{_output(model)}",
             f"## Data\n\n{data.text}",
-            f"## Evaluation\n\n{_table(report)}",
+            f"## Evaluation\n\n{_pairs(report) if 'normalisation' in report else _table(report)}",
             f"## Limits\n\n{LIMITS}",
             _settings(settings),
             "## Versions\n\n" + ", ".join(f"{name} {x}" for name, x in (report.get("versions") or {}).items()),
@@ -47,12 +48,21 @@ def _output(model: dict[str, Any]) -> str:
 
 
 def _numbers(report: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The plain numbers of each split that was measured."""
+    """The plain numbers of each split that was measured; the held-out pairs of a preference model are the validation."""
+    if "normalisation" in report:
+        return {"validation": {"num_pairs": report["num_pairs"], "accuracy": report["accuracy"]["mean"]}}
     return {
         split: {name: x for name, x in report[split].items() if isinstance(x, int | float) and not isinstance(x, bool)}
         for split in SPLITS
         if isinstance(report.get(split), dict)
     }
+
+
+def _pairs(report: dict[str, Any]) -> str:
+    """The page of a preference model, with its warnings first, without its title."""
+    normal = report["normalisation"]
+    page = markdown(report | {"normalisation": normal | {"of": without_places(normal["of"])}})
+    return page.partition("\n")[2].strip()
 
 
 def _table(report: dict[str, Any]) -> str:
