@@ -64,6 +64,7 @@ class RewardModel(BaseReward):
     ):
         _check_numbers(clip, length_price, uncertainty_coef, {"batch_size": batch_size, "max_length": max_length})
         _check_choices(model, members, combine, normalize)
+        _check_texts({"input_form": input_form, "turn_separator": turn_separator})
         self.clip = None if clip is None else float(clip)
         self.length_price, self.uncertainty_coef = float(length_price), float(uncertainty_coef)
         self.combine, self.scalar, self._deviation = combine, None, 0.0
@@ -162,6 +163,12 @@ def _check_choices(model: Any, members: Any, combine: Any, normalize: Any) -> No
         raise UserError(f"{ARGS}.combine: {combine!r} is not one of {', '.join(COMBINE)}")
     if normalize not in (None, True, False):
         raise UserError(f"{ARGS}.normalize: {normalize!r} must be true, false or null")
+
+
+def _check_texts(given: dict[str, Any]) -> None:
+    for key, value in given.items():
+        if not isinstance(value, str | None):
+            raise UserError(f"{ARGS}.{key}: {value!r:.100} must be text, in quotes, or null")
 
 
 def _check_numbers(clip: Any, price: Any, coef: Any, whole: dict[str, Any]) -> None:

@@ -128,6 +128,8 @@ def test_a_score_that_is_not_finite_stops_with_the_dialogue(folders, monkeypatch
         ({"model": "x", "max_length": True}, "reward_class.args.max_length: True"),
         ({"model": "x", "combine": "max"}, "reward_class.args.combine: 'max' is not one of mean, min, uncertainty"),
         ({"model": "x", "normalize": "yes"}, "reward_class.args.normalize: 'yes'"),
+        ({"model": "x", "turn_separator": 5}, "reward_class.args.turn_separator: 5 must be text"),
+        ({"model": "x", "input_form": ["text"]}, "reward_class.args.input_form: ['text'] must be text"),
         ({"model": "x", "precision": "int8"}, "reward_class.args.precision: 'int8'"),
     ],
 )

@@ -141,6 +141,16 @@ def test_a_stored_mean_and_deviation_that_cannot_be_used(tmp_path, keys, words):
         scalar.normalisation(None)
 
 
+def test_texts_that_follow_each_other_without_a_separator(tmp_path):
+    """As TRL joins a prompt and a reply that are texts."""
+    folder = save_scalar(tmp_path)
+    scalar = ScalarModel(folder, "key", turn_separator="")
+    ids = scalar.input.encode(Dialogue(["Hi ."], "Hello ."))["input_ids"]
+    assert scalar.tokenizer.decode(ids) == "Hi .Hello .<eos>"
+    with pytest.raises(UserError, match=r"reward_class\.args\.turn_separator: '' leaves nothing between turns"):
+        ScalarModel(folder, "key", input_form="dialogue", turn_separator="")
+
+
 def test_a_form_that_nobody_knows(tmp_path):
     folder = save_scalar(tmp_path)
     with pytest.raises(UserError, match=r"reward_class\.args\.input_form: 'prose' is not one of dialogue"):
