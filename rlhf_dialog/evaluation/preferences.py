@@ -118,6 +118,10 @@ def notes(result: dict[str, Any]) -> list[str]:
         )
     if (result["last_turn_repeated"]["preferred_to_chosen"] or 0) > 0.5:
         found.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
+    if result["last_turn_repeated"]["preferred_to_chosen"] is None:
+        found.append(
+            "No pair has a prompt apart from its replies: in a dialogue, the model will read a form that it was not trained on."
+        )
     if not result["swap"]["passed"]:
         found.append(
             "The probability of an exchanged pair is not one less the first one: a score depends on its batch."

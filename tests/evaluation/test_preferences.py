@@ -151,6 +151,12 @@ def test_chosen_replies_that_repeat_the_last_turn_are_pointed_out():
     assert "only 50 held-out pairs" in found
 
 
+def test_pairs_without_prompts_are_pointed_out():
+    pairs = [PreferencePair(Dialogue([], f"Q: {i} A: yes"), Dialogue([], f"Q: {i} A: no"), None, "x") for i in range(4)]
+    assert "No pair has a prompt apart from its replies" in " ".join(report.measure_pairs(pairs, words)["notes"])
+    assert "No pair has a prompt" not in " ".join(report.measure_pairs(PAIRS, words)["notes"])
+
+
 def test_the_page_shows_the_numbers():
     found = report.measure_pairs(PAIRS, words)
     page = report.markdown(found | {"normalisation": {"mean": 1.5, "std": 0.25, "of": "8 held-out replies"}})
