@@ -80,17 +80,17 @@ class RewardModel(BaseReward):
             self.mean, self.std = self.scalar.normalisation(normalize)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
-        """The score of each dialogue; NaN where the model's output is."""
+        """The score of each dialogue; NaN where the output of a model is NaN or inf."""
         scores = self._of_members(dialogues) if self.members else self._normalized(dialogues)
         if self.clip is not None:
-            scores = [min(max(score, -self.clip), self.clip) for score in scores]
+            scores = [min(max(score, -self.clip), self.clip) for score in scores]  # NaN stays NaN
         return [s - self.length_price * len(d.response.split()) for s, d in zip(scores, dialogues, strict=True)]
 
     def outputs(self, dialogues: list[Dialogue]) -> list[float]:
         """The model's own output for each dialogue, before `normalize` and everything after it; not for `members`."""
         scalar: ScalarModel = self.scalar  # type: ignore[assignment]
         with self.at_work():
-            return scalar.outputs(dialogues)
+            return [output if math.isfinite(output) else math.nan for output in scalar.outputs(dialogues)]
 
     def _normalized(self, dialogues: list[Dialogue]) -> list[float]:
         return [(output - self.mean) / self.std for output in self.outputs(dialogues)]
