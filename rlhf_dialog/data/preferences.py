@@ -39,7 +39,7 @@ class PreferencePair:
 
     @property
     def prompt(self) -> str:
-        """What the pairs of one prompt share: the turns that both sides begin with, whatever the white space between words.
+        """What the pairs of one prompt share: the turns that both sides begin with; white space counts as one space.
 
         Without a prompt it is the text that both begin with; its last line may belong to the replies, and does not count.
         """
