@@ -66,7 +66,9 @@ def test_without_a_report_it_says_so():
     assert "One number: higher is better." in text
 
 
-@pytest.mark.parametrize("report", [{"settings": 3}, {"validation": {"majority": 3}}, {"versions": [1]}, {"normalisation": 3}])
+@pytest.mark.parametrize(
+    "report", [{"settings": 3}, {"validation": {"majority": 3}}, {"versions": [1]}, {"normalisation": 3}]
+)
 def test_a_damaged_report_is_one_message(report):
     with pytest.raises(UserError, match=r"--agent: its report\.json is damaged"):
         reward_card("ada/judge", report, MODEL, "--agent")
