@@ -63,6 +63,15 @@ def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
     assert str(error.value).startswith("reward_class.args.model: ")
 
 
+def test_a_model_of_before_copied_turns_has_two(tmp_path):
+    path = save_letters(tmp_path, seed=3, copied_turns=2)
+    document = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert document.pop("copied_turns") == 2
+    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    question = [["a b", "c"], ["d"]], ["c a", "e"], torch.tensor([[0, 1], [1, 0]])
+    assert torch.equal(load_relevance(path, "key").scores(*question), letter_model(seed=3).scores(*question))
+
+
 def test_a_config_that_asks_for_more_memory_than_there_is(tmp_path):
     """4 TB of weights beside a file of some kilobytes: refused by the shapes, and not when the memory is gone."""
     path = save_letters(tmp_path)
