@@ -244,8 +244,11 @@ class CrossEncoder(nn.Module):
 class RelevanceModel(nn.Module):
     """Several networks that learned the same with other seeds, their tokenizer, and the bank of training contexts.
 
-    `bank`: the turns of each context, oldest first.
+    `bank`: the turns of each context, oldest first. `learned_from`: the data and the half of its dialogues that it learned from,
+    if that is known.
     """
+
+    learned_from: tuple[str, str] | None = None
 
     def __init__(self, sizes: RelevanceSizes, tokenizer: Any, bank: list[list[str]]):
         super().__init__()

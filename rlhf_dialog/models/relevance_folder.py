@@ -63,7 +63,17 @@ def load_relevance(path: str, key: str) -> RelevanceModel:
             f"{key}: '{path}' has NaN or infinite weights ({broken[0]}), with which every comparison is meaningless; train the "
             "model again, with a lower learning_rate if the training itself ended so"
         )
+    model.learned_from = _learned_from(folder)
     return model.eval().requires_grad_(False)
+
+
+def _learned_from(folder: Path) -> tuple[str, str] | None:
+    """Data and half, as the report beside the model says; None where it does not."""
+    try:
+        settings = json.loads((folder / "report.json").read_text(encoding="utf-8"))["settings"]
+        return str(settings["data_path"]), str(settings["half"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
 
 
 def _check_shapes(sizes: RelevanceSizes, tokenizer: Any, weights: Path) -> None:
