@@ -1,16 +1,12 @@
 """The keys of a bot's config.yaml: how it learns from feedback, and when a new version is promoted."""
 
-import textwrap
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import Settings
-
-WIDTH = 110
 
 
 class LossKeys(Settings):
@@ -120,17 +116,3 @@ class BotSettings(GateKeys, FilterKeys, OptimizerKeys, LossKeys):
 def read_settings(path: Path) -> BotSettings:
     """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
     return load_settings(BotSettings, path)
-
-
-def commented_yaml(settings: BotSettings | None = None) -> str:
-    """A config.yaml that loads again, with the meaning of each key above it."""
-    values = (settings or BotSettings()).model_dump()
-    lines = ["# How this bot learns from feedback: read by `python -m rlhf_dialog.feedback learn`."]
-    for group in (LossKeys, OptimizerKeys, FilterKeys, GateKeys):
-        lines += ["", f"# --- {group.__doc__} ---"]
-        for name in group.model_fields:
-            if name in values:
-                about = group.model_fields[name].description or ""
-                lines += textwrap.wrap(about, WIDTH, initial_indent="# ", subsequent_indent="#   ")
-                lines.append(yaml.safe_dump({name: values.pop(name)}, allow_unicode=True).strip())
-    return "\n".join(lines) + "\n"
