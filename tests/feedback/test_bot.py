@@ -239,6 +239,21 @@ def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
     assert person not in (bot.folder / "lineage.json").read_text()
 
 
+def test_a_night_that_ends_while_somebody_is_forgotten_is_marked(bot, monkeypatch):
+    store = bot.store()
+    person = store.hashed("ann")
+    store.begin("ann", "terminal")
+    store.close()
+    real = Bot._rows_removed
+
+    def after_a_night(self, person_hash):
+        night(bot, people=[person])
+        return real(self, person_hash)
+
+    monkeypatch.setattr(Bot, "_rows_removed", after_a_night)
+    assert bot.forget(person) == {"rows": 1, "tainted": ["0002"]}
+
+
 def test_what_is_kept_and_what_is_removed(bot):
     for concordance in (0.5, 0.9, 0.6, 0.7, 0.8):
         bot.promote(night(bot, gate={"concordance": concordance}))
