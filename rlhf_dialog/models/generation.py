@@ -159,9 +159,11 @@ class StopRule:
             )
 
 
-def random_numbers(rows: int, sampling: Sampling, device: torch.device) -> Tensor:
-    """What decides the tokens of `rows` responses (rows, T), in [0, 1), from torch's global random state."""
-    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device)
+def random_numbers(
+    rows: int, sampling: Sampling, device: torch.device, generator: torch.Generator | None = None
+) -> Tensor:
+    """What decides the tokens of `rows` responses (rows, T), in [0, 1), by default from torch's global random state."""
+    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device, generator=generator)
 
 
 @torch.no_grad()

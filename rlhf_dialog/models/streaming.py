@@ -3,7 +3,7 @@
 B dialogues, P prompt tokens, T response tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +36,7 @@ class GrowingReply:
 
 def stream(
     speaker: Speaker, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
-) -> Iterator[list[GrowingReply]]:
+) -> Generator[list[GrowingReply], None, None]:
     """Answer the turns of each prompt; after each token, all replies so far. The rows share one generation.
 
     `uniform` (B, T) are the `random_numbers` of the replies, by default from torch's global random state. Raises RunStopped when
