@@ -74,7 +74,7 @@ def load_agent(
     adjust: Callable[[Sampling], Sampling] | None = None,
 ) -> ChatAgent:
     """An agent from a local folder; a plain chat model speaks by its own template. Raises UserError as `ChatAgent.load`."""
-    plain = None if (Path(folder) / AGENT_FILE).is_file() else chat_settings(tokenizer or folder)
+    plain = {} if (Path(folder).expanduser() / AGENT_FILE).is_file() else chat_settings(folder, tokenizer)
     settings = AgentSettings(**plain) if plain else None
     agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code)
     agent.sampling = agent.sampling if adjust is None else adjust(agent.sampling)

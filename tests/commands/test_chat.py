@@ -11,24 +11,38 @@ from processes import HANGING, start_python
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
+from rlhf_dialog.commands.chat_words import Screen
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.feedback.talk import Talk
 
 # the terminal
 
 
 class Scripted:
-    """Answers with the turn it got and how many turns came before it."""
+    """Answers with the turn it got; `asked` has each turn with those that came before it in its dialogue."""
+
+    version, problem = "0001", None
 
     def __init__(self):
         self.asked: list[tuple[str, list[str]]] = []
+        self.history: list[str] = []
 
-    def chat(self, text: str, history: list[str]) -> str:
-        self.asked.append((text, list(history)))
-        return "" if text == "silence" else f"re {text}"
+    def begin(self):
+        self.history = []
+        return self
+
+    def say(self, text: str):
+        self.asked.append((text, list(self.history)))
+        reply = "" if text == "silence" else f"re {text}"
+        self.history += [text, reply]
+        yield reply[:2]
+        yield reply
 
     def spoken(self, text: str) -> str:
         return text.replace("<EOU>", "").strip()
+
+    def end(self) -> None:
+        pass
 
 
 def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
@@ -40,7 +54,7 @@ def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
             raise EOFError
         return left.pop(0)
 
-    converse(chat_agent, read, written.append)  # type: ignore[arg-type]
+    converse(chat_agent.begin, read, Screen(written.append))  # type: ignore[arg-type]
     assert not left, "it ended before the last line"
     return chat_agent, written
 
@@ -88,14 +102,21 @@ def test_no_line_of_a_reply_can_pass_for_a_prompt():
 
 def test_a_reply_cannot_steer_the_terminal(agent_folder, monkeypatch, capsys):
     answers(monkeypatch, "Hello", "quit")
-    monkeypatch.setattr(chat.ChatAgent, "chat", lambda *_: "\x1b]0;owned\x07\x9b2J")
+    monkeypatch.setattr(Talk, "say", lambda *_: iter(["\x1b", "\x1b]0;owned\x07\x9b2J"]))
     assert chat.main(["--agent", str(agent_folder)]) == 0
     assert r"> Agent: \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 
 
 def test_words_that_only_begin_like_a_command_are_text():
-    chat_agent, _ = talk(["quit smoking ?", "/resetting", "quit"])
-    assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "/resetting"]
+    chat_agent, _ = talk(["quit smoking ?", "good", "why", "//resetting", "quit"])
+    assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "good", "why", "/resetting"]
+
+
+def test_an_unknown_word_is_not_said_to_the_agent():
+    chat_agent, written = talk(["/resetting", "/usr/bin is what ?", "quit"])
+    assert chat_agent.asked == []
+    assert "did you mean '/reset'?" in written[1]
+    assert "// begins a message with a slash" in written[2]
 
 
 def test_find_agent_takes_ppo_agent_then_the_newest_run(tmp_path):
@@ -146,7 +167,9 @@ def test_main_finds_the_newest_agent(agent_folder, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize("temperature", [0.0, 0.3])
 def test_the_temperature_of_a_chat(agent_folder, monkeypatch, temperature):
     seen = []
-    monkeypatch.setattr(chat, "converse", lambda agent, read, write: seen.append(agent.sampling))
+    monkeypatch.setattr(
+        chat, "converse", lambda begin, *_: seen.append(begin().answering._served.agent("agent").sampling)
+    )
     assert chat.main(["--agent", str(agent_folder)]) == 0
     assert chat.main(["--agent", str(agent_folder), "--temperature", str(temperature)]) == 0
     own, other = seen
@@ -208,7 +231,7 @@ def test_a_device_or_seed_that_cannot_be_is_exit_code_2(agent_folder, capsys, op
 
 
 def test_a_letter_that_the_terminal_lacks_is_written_out(agent_folder, monkeypatch):
-    monkeypatch.setattr(ChatAgent, "chat", lambda *_: "caf\u00e9")
+    monkeypatch.setattr(Talk, "say", lambda *_: iter(["caf\u00e9"]))
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, "ascii"))
     answers(monkeypatch, "Hello", "quit")
