@@ -124,8 +124,10 @@ class Served:
                 self._loading.release()
 
     def agent(self, version: str) -> ChatAgent:
-        """A version that a dialogue holds."""
-        return self._agents[version]
+        """A version that a dialogue holds. Raises UserError when the dialogue has ended and the version left."""
+        if (agent := self._agents.get(version)) is None:
+            raise UserError(f"version {version} is not in memory any more; begin a new dialogue")
+        return agent
 
     @contextmanager
     def borrowed(self, version: str) -> Iterator[ChatAgent]:

@@ -46,6 +46,8 @@ def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     assert served.agent(early) == "agent 0001"
     served.release(early)
     assert served.versions == ["0002"]
+    with pytest.raises(UserError, match="0001 is not in memory any more; begin a new dialogue"):
+        served.agent(early)
     served.release(late)
     assert served.versions == ["0002"]  # the next dialogue gets it
     assert source.loaded == ["0001", "0002"]
