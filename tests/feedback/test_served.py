@@ -65,6 +65,22 @@ def test_a_version_leaves_when_its_last_dialogue_ends():
     assert served.versions == ["0002"]
 
 
+def test_a_dialogue_may_end_while_another_one_begins():
+    """As garbage collection does it: in the same thread, in the middle of a load."""
+    source = Versions()
+    served, load = Served(source), source.load
+    served.hold()
+    source.line = ["0002", "0001"]
+
+    def collecting(version):
+        served.release("0001")
+        return load(version)
+
+    source.load = collecting
+    assert served.hold() == "0002"
+    assert served.versions == ["0002"]
+
+
 def test_full_memory_serves_the_newest_version_in_it():
     source = Versions()
     served = Served(source, max_versions=2)
