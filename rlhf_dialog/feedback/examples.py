@@ -165,19 +165,20 @@ def _ids(turn: StoredTurn) -> tuple[int, ...] | None:
     return tuple(turn.token_ids) if turn.token_ids else None
 
 
-def training_set(examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random) -> TrainingSet:
+def training_set(
+    examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random
+) -> TrainingSet:
     """What a night learns from: all that is new, older examples drawn again, nobody above the cap.
 
     `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filtered` leaves out. Empty when
     nothing is new.
     """
-    own = Examples(*([one for one in some if not one.heldout] for some in (examples.answers, examples.pairs)))
+    own = [one for one in examples.all if not one.heldout]
     before = set(consumed)
     kept, left_out = filtered(own, settings)
     new = [one for one in kept if one.event not in before]
     older = [one for one in kept if one.event in before]
-    seen = frozenset(one.event for one in own.all) | before
-    left_out = Counter(left_out)
+    seen = frozenset(one.event for one in own) | before
     chosen = _capped([*new, *_replayed(older, len(new), settings.replay_share, draw)], settings.person_cap, left_out)
     num_new = sum(one.event not in before for one in chosen)
     return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **left_out}, num_new, seen)
@@ -247,9 +248,9 @@ def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     return HeldOut(*_split(kept), dict(left_out), weights)
 
 
-def filtered(examples: Examples, settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
-    kept, left_out = _distinct(examples.all)
+    kept, left_out = _distinct(examples)
     fitting = [one for one in kept if _fits(one, settings)]
     left_out["too short or too long (min_words, max_words)"] += len(kept) - len(fitting)
     agreed = _agreed(fitting, settings.agreement)
@@ -313,5 +314,3 @@ def shown(left_out: dict[str, int]) -> str:
     '3 edits that change nothing, 2 repetitions'
     """
     return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items(), key=lambda item: -item[1]))
-
-
