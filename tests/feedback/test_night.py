@@ -320,7 +320,9 @@ def test_a_full_disk_leaves_nothing_half_written(day, monkeypatch, place):
         patch.setattr("rlhf_dialog.feedback.learner.write_json", full)
         with pytest.raises(UserError, match="No space left on device"):
             learn(day)
-    assert {name: x for name, x in files(day.folder).items() if name != "reference.json" and "night/" not in name} == before
+    assert {
+        name: x for name, x in files(day.folder).items() if name != "reference.json" and "night/" not in name
+    } == before
     assert not list(day.folder.rglob(".*.tmp"))
     assert learn(day).promoted
 
@@ -367,3 +369,18 @@ def test_sft_data_is_replayed_and_guards_the_perplexity(day, tmp_path):
     assert report.used["sft"] > 0
     assert [guard.name for guard in report.guards][-1] == "rise of the perplexity"
     assert report.promoted
+
+
+def test_adapters_go_on_from_night_to_night(day, monkeypatch):
+    pytest.importorskip("peft")
+    verdict(monkeypatch)
+    set_keys(day, use_lora=True, lora_r=2)
+    assert learn(day).promoted
+    talk_to(day, 30, seed=2)
+    learn(day)
+    assert versions(day)["0003"]["start"] == versions(day)["0002"]["end"]
+    assert (day.version_folder("0003") / "learner" / "adapter.safetensors").exists()
+    set_keys(day)
+    talk_to(day, 5, seed=3)
+    with pytest.raises(UserError, match=r"use_lora: False, but .*000. was trained with adapters; set it back"):
+        learn(day)
