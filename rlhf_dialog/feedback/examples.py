@@ -108,7 +108,9 @@ def read_examples(store: Store, upto: int | None = None) -> Examples:
         chosen = {event.turn for event in some if event.kind == "choice"}
         for event in some:
             example = _example(event, turns, chosen, heldout[dialogue])
-            if isinstance(example, Answer):
+            if not example.prompt_turns:  # of an import
+                left_out["answers to nothing"] += 1
+            elif isinstance(example, Answer):
                 answers.append(example)
             elif example.chosen.strip() != example.rejected.strip():
                 pairs.append(example)
@@ -129,7 +131,7 @@ def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
         elif event.kind in ("thumb", "score") and newest[event.person, event.turn] != event.id:
             left_out["older judgements of the same answer"] += 1
         elif event.kind == "score" and event.value not in (*LIKED, *DISLIKED):
-            left_out["scores of 3, which are no label"] += 1
+            left_out["scores of 3, which say neither"] += 1
         else:
             kept.append(event)
     return kept, left_out
@@ -165,19 +167,20 @@ def _ids(turn: StoredTurn) -> tuple[int, ...] | None:
     return tuple(turn.token_ids) if turn.token_ids else None
 
 
-def training_set(examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random) -> TrainingSet:
+def training_set(
+    examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random
+) -> TrainingSet:
     """What a night learns from: all that is new, older examples drawn again, nobody above the cap.
 
     `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filtered` leaves out. Empty when
     nothing is new.
     """
-    own = Examples(*([one for one in some if not one.heldout] for some in (examples.answers, examples.pairs)))
+    own = [one for one in examples.all if not one.heldout]
     before = set(consumed)
     kept, left_out = filtered(own, settings)
     new = [one for one in kept if one.event not in before]
     older = [one for one in kept if one.event in before]
-    seen = frozenset(one.event for one in own.all) | before
-    left_out = Counter(left_out)
+    seen = frozenset(one.event for one in own) | before
     chosen = _capped([*new, *_replayed(older, len(new), settings.replay_share, draw)], settings.person_cap, left_out)
     num_new = sum(one.event not in before for one in chosen)
     return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **left_out}, num_new, seen)
@@ -240,21 +243,27 @@ def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
 
 
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
-    """All held-out examples ever collected, repetitions left out, with the weights of their people."""
-    kept, left_out = _distinct([one for one in examples.all if one.heldout])
+    """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
+    kept, left_out = _measurable([one for one in examples.all if one.heldout], settings)
     by_person = capped_weights(Counter(one.person for one in kept), settings.person_cap)
     weights = {one.event: float(by_person[one.person]) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
 
 
-def filtered(examples: Examples, settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
-    kept, left_out = _distinct(examples.all)
+    kept, left_out = _measurable(examples, settings)
+    agreed = _agreed(kept, settings.agreement)
+    left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
+    return agreed, +left_out
+
+
+def _measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+    """Without repetitions, and within the limits of length."""
+    kept, left_out = _distinct(examples)
     fitting = [one for one in kept if _fits(one, settings)]
     left_out["too short or too long (min_words, max_words)"] += len(kept) - len(fitting)
-    agreed = _agreed(fitting, settings.agreement)
-    left_out["people do not agree (agreement)"] += len(fitting) - len(agreed)
-    return agreed, +left_out
+    return fitting, +left_out
 
 
 def _distinct(examples: Sequence[Example]) -> tuple[list[Example], Counter[str]]:
@@ -313,5 +322,3 @@ def shown(left_out: dict[str, int]) -> str:
     '3 edits that change nothing, 2 repetitions'
     """
     return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items(), key=lambda item: -item[1]))
-
-

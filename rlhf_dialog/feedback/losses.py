@@ -44,7 +44,9 @@ def dpo_losses(chosen_log_ratios: Tensor, rejected_log_ratios: Tensor, beta: flo
     return -logsigmoid(beta * (chosen_log_ratios - rejected_log_ratios))
 
 
-def balanced_weights(num_liked: int, num_disliked: int, desirable: float | None, undesirable: float | None) -> tuple[float, float]:
+def balanced_weights(
+    num_liked: int, num_disliked: int, desirable: float | None, undesirable: float | None
+) -> tuple[float, float]:
     """KTO's weights of liked and disliked answers; one that is None lets both kinds weigh the same in sum, within 1/4 and 4.
 
     (Equation 8 of arXiv 2402.01306 asks for a ratio of these sums of 1 to 4/3.) Of two, the mean weight of an answer is 1.

@@ -92,10 +92,15 @@ class GateKeys(Settings):
         0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"
     )
     max_perplexity_rise: float = Field(
-        0.2, ge=0, le=10**3, description="guard: largest rise of the perplexity on the validation split of sft_data_path"
+        0.2,
+        ge=0,
+        le=10**3,
+        description="guard: largest rise of the perplexity on the validation split of sft_data_path",
     )
     guard_prompts: int = Field(64, ge=1, le=10**5, description="prompts that the guards measure")
-    keep_last: int = Field(5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first")
+    keep_last: int = Field(
+        5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"
+    )
 
 
 class BotSettings(GateKeys, FilterKeys, OptimizerKeys, LossKeys):

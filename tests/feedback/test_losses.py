@@ -40,7 +40,11 @@ class Trainer(SimpleNamespace):
         accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext, **alone)
         super().__init__(
             **{"model": model, "ref_model": ref_model, "accelerator": accelerator, "aux_loss_enabled": False},
-            **{"_metrics": {"train": defaultdict(list), "eval": defaultdict(list)}, "_total_train_tokens": 0, "_tp_size": 1},
+            **{
+                "_metrics": {"train": defaultdict(list), "eval": defaultdict(list)},
+                "_total_train_tokens": 0,
+                "_tp_size": 1,
+            },
             **{"args": SimpleNamespace(gradient_checkpointing_kwargs=None), **options},
         )
 
