@@ -16,22 +16,28 @@ MAX_REQUESTS = 3  # with the name, which every user wants to know
 class Goal:
     """`constraints`: slot -> value or `dontcare`. `requests`: slot -> what the user has heard, None at first.
 
-    `name` is the venue that the user wants, if it is a certain one; `other_than` are the venues that the user refused.
+    `wanted_name`: the only venue that will do, or empty; `name`: the one that the user settled on; `other_than`: the venues
+    that the user refused.
     """
 
     constraints: dict[str, str]
     requests: dict[str, str | None] = field(default_factory=lambda: {NAME: None})
+    wanted_name: str = ""
     name: str = ""
     other_than: list[str] = field(default_factory=list)
 
     def copy(self) -> "Goal":
         """A goal of its own with the same content."""
-        return Goal(dict(self.constraints), dict(self.requests), self.name, list(self.other_than))
+        return Goal(dict(self.constraints), dict(self.requests), self.wanted_name, self.name, list(self.other_than))
+
+    def reconsider(self) -> None:
+        """Forget which venues were settled on or refused."""
+        self.name, self.other_than = self.wanted_name, []
 
     def fits(self, entity: Entity) -> bool:
         """Whether the entity fulfils every constraint. The name that the user settled on is not a constraint."""
         wanted = all(value in (entity[slot], DONTCARE) for slot, value in self.constraints.items())
-        return wanted and entity[NAME] not in self.other_than
+        return wanted and entity[NAME] not in self.other_than and self.wanted_name in ("", entity[NAME])
 
     def requested(self) -> list[str]:
         """The slots of the requests without the name."""
@@ -76,13 +82,13 @@ def goal_of(domain: Domain, data: Mapping[str, Any]) -> Goal:
         if slot not in domain.requestable:
             hint = nearest(slot, domain.requestable) or "."
             raise UserError(f"{where}: '{slot}' cannot be requested{hint} Use {', '.join(domain.requestable)}")
-    name = constraints.pop(NAME, "")
+    name = constraints.pop(NAME, DONTCARE).replace(DONTCARE, "")
     _check_fulfillable(domain, name, requests, where)
-    return Goal(constraints, dict.fromkeys([NAME, *requests]), name)
+    return Goal(constraints, dict.fromkeys([NAME, *requests]), name, name)
 
 
 def _check_fulfillable(domain: Domain, name: str, requests: list[str], where: str) -> None:
-    relaxed = [entity for entity in domain.entities if name in ("", DONTCARE, entity[NAME])]
+    relaxed = [entity for entity in domain.entities if name in ("", entity[NAME])]
     if not relaxed:
         raise UserError(
             f"{where}: no entity has the {NAME} '{name}', also when every other constraint is relaxed"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, combinations, product
 from math import prod
@@ -73,22 +74,32 @@ class Domain:
         """The constraints of every goal that two or three entities fulfil, and their cumulative weights.
 
         The weights are those of slots and values drawn uniformly, `dontcare` being one of the values, and drawn again
-        until two or three entities fit. In a domain without such a goal, one entity or more.
+        until two or three entities fit. In a domain without such a goal, one entity or more. Raises UserError when no
+        entity fulfils any goal.
         """
         if self._goals is None:
-            weighed = list(self._weighed_goals())
-            few = [goal for goal in weighed if 2 <= len(self.matching(goal[0])) <= 3] or weighed
-            self._goals = [goal for goal, _ in few], list(accumulate(weight for _, weight in few))
+            counted = [
+                one for slots in combinations(self.constraints, self._num_wanted) for one in self._counted(slots)
+            ]
+            few = [one for one in counted if 2 <= one[2] <= 3] or counted
+            self._goals = [goal for goal, _, _ in few], list(accumulate(weight for _, weight, _ in few))
+        if not self._goals[0]:
+            raise UserError(f"domain {self.name}: no entity has values that the ontology knows; correct the entities")
         return self._goals
 
-    def _weighed_goals(self) -> Iterable[tuple[dict[str, str], float]]:
-        for slots in combinations(self.constraints, min(MAX_CONSTRAINTS, len(self.constraints))):
-            weight = 1 / prod(len(self.constraints[slot]) + 1 for slot in slots)
-            found: dict[tuple[str, ...], None] = {}
-            for entity in self.entities:
-                if all(entity[slot] in self.constraints[slot] for slot in slots):
-                    found |= dict.fromkeys(product(*((entity[slot], DONTCARE) for slot in slots)))
-            yield from ((dict(zip(slots, values, strict=True)), weight) for values in found)
+    @property
+    def _num_wanted(self) -> int:
+        return min(MAX_CONSTRAINTS, len(self.constraints))
+
+    def _counted(self, slots: tuple[str, ...]) -> list[tuple[dict[str, str], float, int]]:
+        """For every goal on these slots that an entity fulfils: the goal, its weight, and how many entities do."""
+        weight = 1 / prod(len(self.constraints[slot]) + 1 for slot in slots)
+        known = [
+            [(entity[slot], DONTCARE) if entity[slot] in self.constraints[slot] else (DONTCARE,) for slot in slots]
+            for entity in self.entities
+        ]
+        found = Counter(values for options in known for values in product(*options))
+        return [(dict(zip(slots, values, strict=True)), weight, count) for values, count in found.items()]
 
 
 def checked(domain: Domain, where: str) -> tuple[Domain, str]:

@@ -28,7 +28,7 @@ class AgendaUser:
         self.goal, self.rng = goal.copy(), rng
         self.chances = {name: rng.uniform(low, high) for name, (low, high) in self.ranges.items()}
         self.patience = self.all_patience = rng.randint(*PATIENCE)
-        constraints: list[Pair] = [*goal.constraints.items(), *([(NAME, goal.name)] if goal.name else [])]
+        constraints: list[Pair] = [*goal.constraints.items(), *([(NAME, goal.wanted_name)] if goal.wanted_name else [])]
         self.agenda: list[Plan] = [("bye", []), *(("inform", [pair]) for pair in reversed(constraints))]
         self.agenda.append(("inform", [(TYPE, self.domain.type)]))
         self.used = {slot: {value} for slot, value in goal.constraints.items()}
@@ -196,7 +196,7 @@ class AgendaUser:
             return False
         spoken = [s for s, value in said.pairs if s in self.domain.constraints and value != DONTCARE]
         slot = rng.choice(spoken or list(goal.constraints))
-        goal.name, goal.other_than = "", []
+        goal.reconsider()
         value = DONTCARE
         if not self._chance("relaxes_constraint") and slot in self.used:
             others = [value for value in self.domain.constraints[slot] if value not in self.used[slot]]
@@ -218,7 +218,7 @@ class AgendaUser:
         goal = self.goal
         free = [n for n in said.choices if n not in goal.other_than and goal.name in ("", n)]
         if not free:
-            goal.name, goal.other_than = "", []
+            goal.reconsider()
         for slot in goal.constraints.keys() - said.slots:
             goal.constraints[slot] = DONTCARE
             self._drop(slot)

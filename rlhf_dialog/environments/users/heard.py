@@ -53,7 +53,7 @@ def misheard(goal: Goal, domain: Domain, said: Heard, slot: str) -> bool:
 
 def _wrong_venue(goal: Goal, domain: Domain, said: Heard) -> bool:
     """A venue that the user refused; or answers about another venue than the one that the user settled on."""
-    if said.offer in goal.other_than:
+    if said.offer in goal.other_than or (goal.wanted_name and said.offer != goal.wanted_name):
         return True
     known = {*domain.constraints, NAME}
     about_venue = any(slot in domain.requestable and slot not in known for slot in said.slots)
