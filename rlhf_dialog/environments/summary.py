@@ -15,7 +15,7 @@ class Summary:
     """ranked: for each constraint slot its values with probabilities, best first
     accepted: slot -> value that is believed, in the ontology's order
     method, discourse_act: the most probable ones; `byconstraints` and `none` where none is sure
-    counts: for the 1, 2, ... most certain values of `accepted`: 0, 1, 2 to 4, more entities fit, can be told apart
+    counts: for the 1, 2, ... most certain values of `accepted`: 0, 1, 2 to 4, more entities fit, differ in an open slot
     """
 
     ranked: dict[str, list[tuple[str, float]]]

@@ -62,7 +62,10 @@ def test_a_goal_of_the_user():
         ({"constraints": {"te": "green"}}, "'te' is not a constraint slot; did you mean 'tea'"),
         ({"constraints": {"tea": "grean"}}, "the slot 'tea' has no value 'grean'; did you mean 'green'"),
         ({"requests": ["tea"]}, "'tea' cannot be requested"),
-        ({"constraints": {"name": "bea", "tea": "green"}}, "no entity has the name 'bea', also when every other .* 'ben'"),
+        (
+            {"constraints": {"name": "bea", "tea": "green"}},
+            "no entity has the name 'bea', also when every other .* 'ben'",
+        ),
         ({"constraints": {"name": "dot"}, "requests": ["hours"]}, "no entity says anything of .* 'hours'"),
     ],
 )
