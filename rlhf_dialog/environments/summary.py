@@ -53,9 +53,9 @@ def summarise(domain: Domain, belief: Belief) -> Summary:
 
 def _method(belief: Belief) -> str:
     top = max(METHODS[1:], key=lambda name: belief.method.get(name, 0.0))
-    if top in ("finished", "restart") and belief.method.get(top, 0.0) <= SURE_ABOVE:
-        return "byconstraints"
-    return top
+    score = belief.method.get(top, 0.0)
+    unsure = score < 1.0 - sum(belief.method.values()) or (top in ("finished", "restart") and score <= SURE_ABOVE)
+    return "byconstraints" if unsure else top
 
 
 def _counts(domain: Domain, accepted: dict[str, tuple[str, float]]) -> list[Counts]:

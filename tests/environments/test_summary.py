@@ -48,7 +48,8 @@ def test_what_the_user_does_not_care_about_does_not_distinguish():
     ("method", "top"),
     [
         ({}, "byconstraints"),
-        ({"byname": 0.3, "byalternatives": 0.2}, "byname"),
+        ({"byname": 0.5, "byalternatives": 0.2}, "byname"),
+        ({"byname": 0.3, "byalternatives": 0.2}, "byconstraints"),  # none has .5
         ({"finished": 0.5, "byname": 0.4}, "byconstraints"),
         ({"finished": 0.6}, "finished"),
     ],

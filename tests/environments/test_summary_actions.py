@@ -45,8 +45,8 @@ def test_the_names():
         (belief_of(slots=SURE, method={"byname": 1.0}), {"confirm_tea", "confirm_area"}),
         (belief_of(slots={"tea": {"black": 1.0}}), {"confirm_tea", "inform"}),  # dot and eve are in one place
         (belief_of(offered="ada", method={"byname": 1.0}), {"inform_byname", "reqmore"}),
-        (belief_of(name={"ada": 0.7}, method={"byname": 1.0}), {"inform_byname"}),
-        (belief_of(name={"ada": 0.3}, method={"byname": 1.0}), set()),
+        (belief_of(name={"ada": 0.8}, method={"byname": 1.0}), {"inform_byname"}),
+        (belief_of(name={"ada": 0.79}, method={"byname": 1.0}), set()),
         (belief_of(offered="ada", method={"byalternatives": 1.0}), {"inform_alternatives", "reqmore"}),
         (belief_of(method={"byalternatives": 1.0}), set()),  # nothing was offered
         (belief_of(method={"finished": 0.6}), {"bye"}),
