@@ -228,6 +228,25 @@ def test_the_turn_limit_ends_a_dialogue_that_has_failed():
     assert (total, info["turns"], info["terminated"], info["truncated"], info["success"]) == (-7, 7, False, True, False)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_user_may_say_nothing(rate):
+    talker = Talker()
+    talker.answer = lambda system_acts: []
+    environment = ActLevel(DOMAIN, rate, user=talker, max_turns=5)
+    _, _, info = play(environment, at_random(environment), seed=0)
+    assert info["user_acts"] == [[Act("hello")], *[[Act("null")]] * 5]
+
+
+@pytest.mark.parametrize("turn", [None, "bye", [("bye", "", "")], Act("bye")])
+def test_a_user_that_returns_something_else_is_named(turn):
+    talker = Talker()
+    talker.answer = lambda system_acts: turn
+    environment = ActLevel(DOMAIN, user=talker)
+    environment.reset(seed=0)
+    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act"):
+        environment.step(0)
+
+
 def test_a_goodbye_in_the_last_turn_is_an_end():
     environment = ActLevel(DOMAIN, max_turns=1)
     _, _, info = play(environment, only("bye")(environment), seed=0)
