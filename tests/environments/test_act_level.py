@@ -1,4 +1,6 @@
 import importlib
+import os
+import subprocess
 import sys
 import time
 import warnings
@@ -304,6 +306,41 @@ def test_without_gymnasium_it_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "rlhf_dialog.environments.act_level")
     with pytest.raises(UserError, match="pip install gymnasium"):
         importlib.import_module("rlhf_dialog.environments.act_level")
+
+
+PROGRAM = """
+import hashlib
+from rlhf_dialog.environments.act_level import ActLevel
+environment = ActLevel("restaurant", 0.3)
+text = ""
+for dialogue in range(20):
+    observation, info = environment.reset(seed=1, options={"dialogue": dialogue})
+    for turn in range(25):
+        allowed = info["action_mask"].nonzero()[0]
+        observation, _, terminated, truncated, info = environment.step(allowed[turn % len(allowed)])
+        text += str(observation.tolist())
+        if terminated or truncated:
+            break
+    text += str(info)
+print(hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+@pytest.mark.thorough
+def test_another_process_has_the_same_dialogues():
+    """Also with another order of sets."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert len(runs[0]) == 65
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.slow
