@@ -1,7 +1,7 @@
 """The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -42,6 +42,7 @@ class Limits:
 
 
 NO_LIMITS = Limits(None, None)
+NOTHING_MORE: Mapping[str, Any] = {}
 
 
 class Environment(Protocol):
@@ -80,22 +81,29 @@ class Environment(Protocol):
 
 
 def opened(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:
-    """Reset the environment; returns the prompt of the new episode.
-
-    Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
-    """
-    found = _called(environment, "reset", limits, lambda: environment.reset(seed=seed))
-    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
-        raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
-    text, info = found
+    """Reset the environment; returns the prompt of the new episode. Raises UserError as `opening` does."""
+    text, info = opening(environment, seed, limits)
     prompt = info.get("prompt", Dialogue([text]))
     if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
         raise _wrong(environment, f"reset: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
     return prompt
 
 
+def opening(
+    environment: Environment, seed: int | None, limits: Limits = NO_LIMITS, more: Mapping[str, Any] = NOTHING_MORE
+) -> tuple[str, dict[str, Any]]:
+    """Reset the environment, with the arguments `more`; returns the user's first turn and the info.
+
+    Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
+    """
+    found = _called(environment, "reset", limits, lambda: environment.reset(seed=seed, **more))
+    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
+        raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
+    return found
+
+
 def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> Step:
-    """Make one step. Raises UserError as `opened` does, and for a reward that is not finite."""
+    """Make one step. Raises UserError as `opening` does, and for a reward that is not finite."""
     found = _called(environment, "step", limits, lambda: environment.step(reply))
     if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
