@@ -76,7 +76,7 @@ SYSTEM_KEYWORDS: Keywords = (
     ("hello|welcome", Act("hello")),
 )
 CALLED = {"pricerange": "price range", "phone": "phone number", "hours": "opening hours"}
-MARKS = re.compile(r"\s*([.,?!;])(?=\s|$)\s*")
+MARKS = re.compile(r"\s*([.,?!;])(?=[\s.,?!;]|$)\s*")
 END = r"(?: [.?!;](?= |$)|$) *"
 
 
