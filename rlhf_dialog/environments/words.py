@@ -60,7 +60,7 @@ SYSTEM: Templates = {
     ("missed", ANY, DONTCARE): ("I looked for any {slot} .",),
 }
 USER_KEYWORDS: Keywords = (
-    ("bye", Act("bye")),
+    ("bye|goodbye", Act("bye")),
     ("thank|thanks", Act("thankyou")),
     ("another|else|different|other", Act("reqalts")),
     ("any|anything|whichever|care|matter", Act("inform", "", DONTCARE)),
