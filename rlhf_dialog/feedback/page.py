@@ -104,26 +104,42 @@ class Page:
         """A thumb, a reason of the flag, or a thumb that is taken back."""
 
         def rate(talk: Talk) -> str:
-            turn = self._answer_at(talk, data.index).turn.id
+            item = self._answer_at(talk, data.index)
             if data.liked in ("", None):
-                talk.withdraw("thumb", turn=turn)
+                talk.withdraw("thumb", turn=item.turn.id)
                 return "Saved: your thumb is taken back."
-            reason = data.liked if data.liked in REASONS else ""
-            talk.thumb(data.liked is True, str(reason), turn=turn)
-            said = "you like this answer" if data.liked is True else "you do not like this answer"
+            liked, reason = data.liked is True, str(data.liked) if data.liked in REASONS else ""
+            if (item.liked, item.reason or "") != (liked, reason):  # Gradio sends a reason twice
+                talk.thumb(liked, reason, turn=item.turn.id)
+            said = "you like this answer" if liked else "you do not like this answer"
             return f"Saved: {said}{f' ({reason.lower()})' if reason else ''}."
 
         return self._rated(dialogue, request, rate)
 
-    def edit(self, dialogue: str, request: gr.Request, data: gr.EditData) -> View:
-        """A better answer, written over the bot's."""
+    def draft(self, dialogue: str, request: gr.Request) -> list[Any]:
+        """Open the editor with the last answer: its parts, its text, the note."""
+        found: list[str] = []
+
+        def read(talk: Talk) -> str:
+            if talk.last is None or pair_to_compare(talk):
+                raise UserError("there is not yet one answer to edit")
+            found.append(talk.texts[talk.last.position])
+            return ""
+
+        text = self._rated(dialogue, request, read, "looks")[-1]
+        return [gr.Column(visible=bool(found)), *found, text] if found else [gr.skip(), gr.skip(), text]
+
+    def edit(self, better: str, dialogue: str, request: gr.Request) -> View:
+        """A better answer than the last one; the first output is the editor, which stays open when it cannot be stored."""
+        stored: list[bool] = []
 
         def rate(talk: Talk) -> str:
-            turn = self._answer_at(talk, data.index).turn.id
-            talk.edit(checked_length(str(data.value), self.limits, "the answer"), turn=turn)
+            talk.edit(checked_length(str(better or ""), self.limits, "the answer"))
+            stored.append(True)
             return "Saved: the dialogue goes on with your answer."
 
-        return self._rated(dialogue, request, rate)
+        view = self._rated(dialogue, request, rate)
+        return [gr.Column(visible=not stored), *view]
 
     def choose_first(self, dialogue: str, request: gr.Request) -> View:
         """The first of two answers is better."""

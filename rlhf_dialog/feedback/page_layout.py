@@ -4,7 +4,7 @@ It loads no font, and has no share icon and no footer.
 """
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gradio as gr
 
@@ -18,7 +18,7 @@ CONSENT = (
     "What you write and how you rate it is stored to train this bot. You are known by a random number in a cookie, and by "
     "nothing else; <b>Forget me</b> removes all that is yours."
 )
-GREETING = "Say something. Then rate the answers: thumbs, the flag for a reason, the pencil for a better answer."
+GREETING = "Say something. Then rate the answers: thumbs, the flag for a reason, the arrow for another answer."
 MAX_WAITING = 500  # events of all people together
 MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback
 CSS = """
@@ -26,19 +26,21 @@ CSS = """
 main.app, .app {padding: 12px !important}
 #head {padding: 0 4px}
 #head h1 {font-size: 1.35rem; font-weight: 650; margin: 0}
-#head p {color: var(--body-text-color-subdued); font-size: .85rem; margin: 2px 0 0}
+#head p {font-size: .85rem; margin: 2px 0 0}
+#head p, #who, #chat .placeholder-content {color: #475569}
+.dark :is(#head p, #who, #chat .placeholder-content) {color: #cbd5e1}
 #chat {height: calc(100dvh - 235px) !important; min-height: 300px; border-radius: 12px}
 #chat .top-panel, #chat .message-buttons-right {display: none}
 #chat .message {border-radius: 12px !important}
 #chat .message-content .md {overflow-wrap: anywhere; white-space: pre-wrap}
 #chat button {min-width: 28px; min-height: 28px}
-#chat .placeholder-content {max-width: 26rem; color: var(--body-text-color-subdued); text-align: center}
+#chat .placeholder-content {max-width: 26rem; text-align: center}
 #note {min-height: 1.5em; padding: 0 4px; font-size: .9rem}
 #note p {margin: 0}
 #note [role=alert] {color: #b91c1c; font-weight: 600}
 .dark #note [role=alert] {color: #fca5a5}
 #message {border-radius: 12px}
-#who {font-size: .85rem; color: var(--body-text-color-subdued)}
+#who {font-size: .85rem}
 #score .wrap, #whole .wrap {gap: 6px; flex-wrap: nowrap}
 #score label, #whole label {padding: 8px 0; flex: 1 1 0; justify-content: center; min-width: 0}
 #score label span, #whole label span {margin: 0}
@@ -69,21 +71,25 @@ def build(page: "Page") -> gr.Blocks:
         dialogue = gr.Textbox("", visible="hidden")
         with gr.Row():
             with gr.Column(scale=3, min_width=300):
-                chat, compare, better, status, box = _talking(page.limits.message_chars)
+                chat, compare, better, editor, status, box = _talking(page.limits.message_chars)
             with gr.Column(scale=1, min_width=240):
                 new = gr.Button("New dialogue")
                 earlier = gr.Dropdown([], label="Your dialogues", filterable=False, elem_id="earlier")
                 score, whole = (_scores(f"The {what}: 1 bad, 5 good", name) for what, name in SCORED)
+                edit = gr.Button("Edit the answer", size="sm")
                 why = gr.Button("Why this answer?", size="sm")
                 version = gr.HTML("", elem_id="who")
                 removed = _forgetting()
         view = [chat, dialogue, compare, score, whole, earlier, version, status]
-        quick: dict[str, Any] = {"outputs": view, "show_progress": "hidden", "api_visibility": "private"}
+        hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        quick = {"outputs": view, **hidden}
         slow = {**quick, "concurrency_limit": MAX_ANSWERING, "concurrency_id": "answers"}
         box.submit(page.say, [box, dialogue], **{**slow, "outputs": [box, *view]})
         chat.retry(page.again, dialogue, **slow)
         chat.like(page.thumb, dialogue, **quick)
-        chat.edit(page.edit, dialogue, **quick)
+        edit.click(page.draft, dialogue, [editor.parts, editor.text, status], **hidden)
+        editor.save.click(page.edit, [editor.text, dialogue], **{**quick, "outputs": [editor.parts, *view]})
+        editor.cancel.click(lambda: gr.Column(visible=False), None, editor.parts, **hidden)
         better[0].click(page.choose_first, dialogue, **quick)
         better[1].click(page.choose_second, dialogue, **quick)
         score.input(page.score, [score, dialogue], **quick)
@@ -100,8 +106,25 @@ def build(page: "Page") -> gr.Blocks:
 SCORED = (("last answer", "score"), ("whole dialogue", "whole"))
 
 
-def _talking(message_chars: int) -> tuple[gr.Chatbot, gr.Row, list[gr.Button], gr.HTML, gr.Textbox]:
-    """The dialogue, the choice between two answers, what was done, and the box of the message."""
+class Editor(NamedTuple):
+    """Where a better answer is written. Gradio's own editor would show what is written as HTML."""
+
+    parts: gr.Column
+    text: gr.Textbox
+    save: gr.Button
+    cancel: gr.Button
+
+
+def _editor(message_chars: int) -> Editor:
+    with gr.Column(visible=False, elem_id="editor") as parts:
+        text = gr.Textbox(label="What the answer should be", lines=2, max_length=message_chars)
+        with gr.Row():
+            save, cancel = gr.Button("Save", variant="primary", size="sm"), gr.Button("Cancel", size="sm")
+    return Editor(parts, text, save, cancel)
+
+
+def _talking(message_chars: int) -> tuple[gr.Chatbot, gr.Row, list[gr.Button], Editor, gr.HTML, gr.Textbox]:
+    """The dialogue, the choice between two answers, a better one, what was done, and the box of the message."""
     chat = gr.Chatbot(
         show_label=False,
         elem_id="chat",
@@ -111,12 +134,12 @@ def _talking(message_chars: int) -> tuple[gr.Chatbot, gr.Row, list[gr.Button], g
         allow_tags=False,
         latex_delimiters=[],
         buttons=["copy"],
-        editable="all",  # Gradio cannot edit the answers alone; the style hides the pencil of the other messages
         group_consecutive_messages=False,
         feedback_options=("Like", "Dislike", *REASONS),
     )
     with gr.Row(visible=False, elem_id="compare") as compare:
         better = [gr.Button(f"The {one} answer is better") for one in ("first", "second")]
+    editor = _editor(message_chars)
     status = gr.HTML("", elem_id="note")
     box = gr.Textbox(
         show_label=False,
@@ -127,7 +150,7 @@ def _talking(message_chars: int) -> tuple[gr.Chatbot, gr.Row, list[gr.Button], g
         autofocus=True,
         elem_id="message",
     )
-    return chat, compare, better, status, box
+    return chat, compare, better, editor, status, box
 
 
 def _scores(label: str, name: str) -> gr.Radio:

@@ -1,6 +1,7 @@
 """What a page shows of a dialogue: one message after the other, two answers where they are to be compared; as texts and HTML."""
 
 import html
+import re
 from dataclasses import dataclass
 
 from rlhf_dialog.errors import UserError
@@ -8,6 +9,7 @@ from rlhf_dialog.feedback.store import Event, StoredTurn
 from rlhf_dialog.feedback.talk import Talk
 from rlhf_dialog.terminal import visible
 
+JOINER = "\u2060"
 REASONS = ("Not true", "Off topic", "Unkind", "Too long", "Repeats itself")  # of a dislike
 
 
@@ -78,8 +80,17 @@ def _turn_at(talk: Talk, position: int, edits: dict[int | None, str]) -> StoredT
 
 
 def message(speaker: str, text: str) -> dict[str, str]:
-    """One message as Gradio wants it; control characters are written out."""
-    return {"role": "user" if speaker == "user" else "assistant", "content": visible(text)}
+    """One message as Gradio wants it."""
+    return {"role": "user" if speaker == "user" else "assistant", "content": as_text(text)}
+
+
+def as_text(text: str) -> str:
+    """What Gradio, which reads a message as HTML, shows as `text`; control characters are written out.
+
+    An invisible character after each `<` and `&` that would begin a tag or an entity makes them text. Entities in their place
+    would be seen by who copies an answer.
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])|&(?=[A-Za-z#])", rf"\g<0>{JOINER}", visible(text))
 
 
 def messages(items: list[Shown]) -> list[dict[str, str]]:

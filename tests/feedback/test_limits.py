@@ -41,7 +41,7 @@ def test_one_person_and_all_together(clock):
         rates.count("messages", person)
     with pytest.raises(UserError, match="faster than this page allows; wait 30 seconds"):
         rates.count("messages", "a")
-    with pytest.raises(UserError, match="too many people .* wait 15 seconds"):
+    with pytest.raises(UserError, match=r"too many people .* wait 15 seconds"):
         rates.count("messages", "c")
     rates.count("ratings", "a")
     clock.now += 30

@@ -1,0 +1,19 @@
+"""How the page looks, as far as it can be seen without a browser."""
+
+import re
+
+import pytest
+
+pytest.importorskip("gradio", reason="the page needs gradio")
+
+from rlhf_dialog.feedback.page_layout import CSS, theme
+
+
+def test_nothing_of_the_looks_is_loaded_from_elsewhere():
+    look = theme()
+    assert not any("//" in sheet for sheet in look._stylesheets)
+    assert not re.search(r"@import|https?:|url\(['\"]?//", CSS + look._get_theme_css())
+
+
+def test_braces_of_the_style_are_closed():
+    assert CSS.count("{") == CSS.count("}")
