@@ -16,22 +16,23 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.settings import BotSettings
 from rlhf_dialog.feedback.store import Store
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
 FIRST = "0001"
+AGENT_FILE = "rlhf_dialog.json"
 WEIGHTS = (".safetensors", ".bin")
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
-SETTINGS = "rlhf_dialog.feedback.settings"
 
 
 def is_bot(folder: str | Path) -> bool:
@@ -347,24 +348,23 @@ def agent_source(agent: str) -> Path:
 
 
 def _copy_agent(source: Path, target: Path) -> None:
-    """Copy the files, and those that links lead to; hidden ones are not an agent's."""
+    """Copy the files, and those that links lead to; hidden ones are not an agent's.
+
+    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
+    """
     try:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
     except shutil.Error as error:
         raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
+    if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
+        write_json(target / AGENT_FILE, settings)
 
 
 def default_settings() -> str:
     """config.yaml of a new bot: every key with its default, below what it means."""
-    head = "# What `rlhf-dialog feedback learn` does with the feedback; docs/FEEDBACK.md explains it.\n"
-    if find_spec(SETTINGS) is None:
-        return head
-    from rlhf_dialog.config.loading import dump_yaml
-
-    settings = import_module(SETTINGS).BotSettings()
-    meanings = {name: field.description for name, field in type(settings).model_fields.items()}
-    lines = []
-    for line in dump_yaml(settings).splitlines():
+    meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
+    lines = ["# What `rlhf-dialog feedback learn` does with the feedback; docs/FEEDBACK.md explains it."]
+    for line in dump_yaml(BotSettings()).splitlines():
         meaning = meanings.get(line.split(":")[0])
-        lines += [f"\n# {meaning}", line] if meaning else [line]
-    return head + "\n".join(lines) + "\n"
+        lines += ["", f"# {meaning}", line] if meaning else [line]
+    return "\n".join(lines) + "\n"

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +93,8 @@ class Served:
         self._agents: dict[str, ChatAgent] = {}
         self._holders: Counter[str] = Counter()
         self._newest: str | None = None
-        self._loading, self._counting = threading.RLock(), threading.Lock()
+        self._ended: deque[str] = deque()  # versions of ended dialogues that are not counted yet
+        self._changing = threading.Lock()
         self._said: set[str] = set()
 
     @property
@@ -106,31 +107,31 @@ class Served:
 
         While other versions fill the memory, it is the newest of them. Raises UserError when no version loads.
         """
-        with self._loading:
+        with self._changing:
             version = self._newest = self._loaded()
-            with self._counting:
-                self._holders[version] += 1
+            self._holders[version] += 1
             self._drop()
             return version
 
     def release(self, version: str) -> None:
-        """A dialogue with this version has ended."""
-        with self._counting:
-            self._holders[version] -= 1
-        if self._loading.acquire(blocking=False):  # else whoever is loading drops
+        """A dialogue with this version has ended. It never waits: Python may call it anywhere, when a dialogue is garbage."""
+        self._ended.append(version)
+        if self._changing.acquire(blocking=False):  # else the next one drops
             try:
                 self._drop()
             finally:
-                self._loading.release()
+                self._changing.release()
 
     def agent(self, version: str) -> ChatAgent:
-        """A version that a dialogue holds."""
-        return self._agents[version]
+        """A version that a dialogue holds. Raises UserError when the dialogue has ended and the version left."""
+        if (agent := self._agents.get(version)) is None:
+            raise UserError(f"version {version} is not in memory any more; begin a new dialogue")
+        return agent
 
     @contextmanager
     def borrowed(self, version: str) -> Iterator[ChatAgent]:
         """A version for the length of the block; one that is not in memory leaves again."""
-        with self._loading:
+        with self._changing:
             agent = self._agents.get(version) or self.source.load(version)
         yield agent
 
@@ -171,7 +172,8 @@ class Served:
 
     def _drop(self) -> None:
         """Let versions leave that no dialogue holds, but the newest."""
-        with self._counting:
-            left = {name for name in self._agents if self._holders[name] > 0 or name == self._newest}
+        while self._ended:
+            self._holders[self._ended.popleft()] -= 1
+        left = {name for name in self._agents if self._holders[name] > 0 or name == self._newest}
         for name in set(self._agents) - left:
             del self._agents[name]

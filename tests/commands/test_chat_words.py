@@ -67,34 +67,34 @@ def test_again_and_choose(bot, chat):
     assert rows(bot, "SELECT kind, turn, other FROM feedback") == [("choice", first, second)]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("/score", "/score takes a number from 1 to 5"),
-        ("/score four", "/score takes a number from 1 to 5"),
-        ("/score 6", "a score is 1, 2, 3, 4 or 5, not 6"),
-        ("/score 0", "a score is 1, 2, 3, 4 or 5, not 0"),
-        ("/score 4.5", "/score takes a number from 1 to 5"),
-        ("/score " + "9" * 5000, "/score takes a number from 1 to 5"),
-        ("/score ²", "/score takes a number from 1 to 5"),
-        ("/choose", "/choose takes the number of an answer"),
-        ("/choose 2", "there is only one answer; ask for another one first"),
-        ("/edit", "/edit takes the text that the answer should be"),
-        ("/forget", "/forget me removes all that is stored of you"),
-        ("/goood", "there is no word /goood; did you mean '/good'?"),
-        ("/", "there is no word /; /help lists them"),
-    ],
-)
-def test_a_word_that_cannot_be_done_says_why_and_the_chat_goes_on(bot, chat, line, words):
-    written = chat("Hello", line, "And ?")
-    assert words in written[1]
-    assert written[2].startswith("> Agent: ")
+REFUSED = {
+    "/score": "/score takes a number from 1 to 5",
+    "/score four": "/score takes a number from 1 to 5",
+    "/score 6": "a score is 1, 2, 3, 4 or 5, not 6",
+    "/score 0": "a score is 1, 2, 3, 4 or 5, not 0",
+    "/score 4.5": "/score takes a number from 1 to 5",
+    "/score " + "9" * 5000: "/score takes a number from 1 to 5",
+    "/score ²": "/score takes a number from 1 to 5",
+    "/choose": "/choose takes the number of an answer",
+    "/choose 2": "there is only one answer; ask for another one first",
+    "/edit": "/edit takes the text that the answer should be",
+    "/forget": "/forget me removes all that is stored of you",
+    "/goood": "there is no word /goood; did you mean '/good'?",
+    "/": "there is no word /; /help lists them",
+}
+
+
+def test_a_word_that_cannot_be_done_says_why_and_the_chat_goes_on(bot, chat):
+    written = chat("Hello", *REFUSED, "And ?")
+    for line, words in zip(written[1:-1], REFUSED.values(), strict=True):
+        assert words in line
+    assert written[-1].startswith("> Agent: ")
     assert rows(bot) == []
 
 
-@pytest.mark.parametrize("line", ["/good", "/score 3", "/edit x", "/again", "/why"])
-def test_before_the_first_answer_there_is_nothing_to_rate(chat, line):
-    assert chat(line) == ["(there is no answer yet; say something first)"]
+def test_before_the_first_answer_there_is_nothing_to_rate(chat):
+    words = ["/good", "/score 3", "/edit x", "/again", "/why"]
+    assert chat(*words) == ["(there is no answer yet; say something first)"] * len(words)
 
 
 def test_help_lists_the_words(chat):

@@ -46,6 +46,8 @@ def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
     assert served.agent(early) == "agent 0001"
     served.release(early)
     assert served.versions == ["0002"]
+    with pytest.raises(UserError, match="0001 is not in memory any more; begin a new dialogue"):
+        served.agent(early)
     served.release(late)
     assert served.versions == ["0002"]  # the next dialogue gets it
     assert source.loaded == ["0001", "0002"]
@@ -60,6 +62,22 @@ def test_a_version_leaves_when_its_last_dialogue_ends():
     served.release("0001")
     assert served.versions == ["0001", "0002"]
     served.release("0001")
+    assert served.versions == ["0002"]
+
+
+def test_a_dialogue_may_end_while_another_one_begins():
+    """As garbage collection does it: in the same thread, in the middle of a load."""
+    source = Versions()
+    served, load = Served(source), source.load
+    served.hold()
+    source.line = ["0002", "0001"]
+
+    def collecting(version):
+        served.release("0001")
+        return load(version)
+
+    source.load = collecting
+    assert served.hold() == "0002"
     assert served.versions == ["0002"]
 
 

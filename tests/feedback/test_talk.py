@@ -3,6 +3,7 @@
 import gc
 import math
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -375,6 +376,27 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
     for person, dialogue in (("somebody else", talk.dialogue), ("somebody", "f" * 32)):
         with pytest.raises(UserError, match="no such dialogue"):
             Talk.reopen(store, answering, person, "page", dialogue)
+
+
+def test_people_who_talk_at_once_have_dialogues_of_their_own(bot, store, answering):
+    def person(number: int) -> None:
+        talk = Talk(store, answering, f"person {number}", "page")
+        for turn in range(3):
+            said(talk, f"{number} says {turn}")
+            talk.score(1 + number % 5)
+        talk.end()
+
+    with ThreadPoolExecutor(8) as people:
+        list(people.map(person, range(8)))
+    assert len(store.dialogues()) == 8
+    for dialogue in store.dialogues():
+        turns = store.turns(dialogue.id)
+        number = turns[0].text.split()[0]
+        assert dialogue.person == store.hashed(f"person {number}")
+        assert [turn.text for turn in turns[::2]] == [f"{number} says {turn}" for turn in range(3)]
+        assert [turn.position for turn in turns] == list(range(6))
+        ours = [event for event in store.feedback() if event.dialogue == dialogue.id]
+        assert [(event.turn, event.value) for event in ours] == [(turn.id, 1 + int(number) % 5) for turn in turns[1::2]]
 
 
 # an agent that is not a bot's

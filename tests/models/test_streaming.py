@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from agents import save
+from pretended_gpu import pretended_gpu
 from tiny import byte_tokenizer, chat_tokenizer, gpt2
 from torch import nn
 from transformers import PretrainedConfig
@@ -77,6 +78,24 @@ def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):
     expected = agent.chat("Hello there")
     torch.manual_seed(3)
     assert list(stream(agent, [["Hello there"]]))[-1][0].text == expected
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8}])
+def test_on_a_gpu_the_same_replies_come(sampling):
+    """With the random numbers of the host, as a server draws them."""
+
+    def replies(device: str) -> list[list[GrowingReply]]:
+        talker = speaker(gpt2(initializer_range=0.1), max_new_tokens=8, **sampling)
+        numbers = random_numbers(3, talker.sampling, torch.device("cpu"), torch.Generator().manual_seed(1))
+        talker.policy.to(device)
+        return list(stream(talker, TURNS, numbers))
+
+    expected = replies("cpu")
+    with pretended_gpu():
+        found = replies("cuda")
+    assert [[one.ids for one in step] for step in found] == [[one.ids for one in step] for step in expected]
+    assert [one.text for one in found[-1]] == [one.text for one in expected[-1]]
+    assert found[-1][0].logprobs == pytest.approx(expected[-1][0].logprobs, abs=1e-4)
 
 
 class Scripted(nn.Module):

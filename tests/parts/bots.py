@@ -10,10 +10,17 @@ from agents import save
 from rlhf_dialog.feedback.bot import Bot
 
 
+@pytest.fixture(scope="session")
+def new_bot(tmp_path_factory):
+    """A bot whose first version answers 8 tokens; tests copy it."""
+    root = tmp_path_factory.mktemp("bots")
+    return Bot.create(root / "bot", str(save(root / "model", {"max_new_tokens": 8, "max_prompt_length": 100}))).folder
+
+
 @pytest.fixture
-def bot(tmp_path):
-    """A bot whose first version answers 8 tokens."""
-    return Bot.create(tmp_path / "bot", str(save(tmp_path / "model", {"max_new_tokens": 8, "max_prompt_length": 100})))
+def bot(new_bot, tmp_path):
+    """A bot of the test's own."""
+    return Bot(shutil.copytree(new_bot, tmp_path / "bot"))
 
 
 def new_version(bot: Bot, change: Callable[[Path], object] = lambda folder: None, seed: int = 1) -> str:
