@@ -1,6 +1,6 @@
 """The page of a bot in a browser: people talk to it, rate, correct and compare its answers, and open their dialogues again.
 
-Whatever a bot or a person wrote is shown as text: no markup of it is read. Gradio is imported here, and nowhere else.
+What a bot or a person wrote is shown as text: no markup of it is read. Gradio is imported here and in page_layout.
 """
 
 import os

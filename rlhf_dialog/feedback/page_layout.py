@@ -4,15 +4,12 @@ It loads no font, and has no share icon and no footer.
 """
 
 import html
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gradio as gr
 
 from rlhf_dialog.feedback.shown import REASONS
 from rlhf_dialog.feedback.talk import SCORES
-
-if TYPE_CHECKING:
-    from rlhf_dialog.feedback.page import Page
 
 CONSENT = (
     "What you write and how you rate it is stored to train this bot. You are known by a random number in a cookie, and by "
@@ -64,8 +61,8 @@ def theme() -> gr.themes.Base:
     return gr.themes.Default(primary_hue="indigo", neutral_hue="slate", font=SANS, font_mono=MONO)
 
 
-def build(page: "Page") -> gr.Blocks:
-    """The page as Gradio describes it."""
+def build(page: Any) -> gr.Blocks:
+    """The page as Gradio describes it; the methods of `page` (a `page.Page`) are what its parts do."""
     with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
         gr.HTML(f"<h1>{html.escape(page.name)}</h1><p>{CONSENT}</p>", elem_id="head")
         dialogue = gr.Textbox("", visible="hidden")
