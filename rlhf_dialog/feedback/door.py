@@ -22,7 +22,7 @@ OPEN = re.compile(
     r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\]*"
     r"|gradio_api/(queue/(join|data)|heartbeat/\w+|reset|cancel|startup-events|login_check|app_id|user|theme\.css))/?"
 )
-# A browser loads nothing that does not come from here, whatever a bot or a person wrote. Gradio's page has scripts in itself.
+# A browser loads nothing from elsewhere, for all that a bot or a person writes. Gradio's page has scripts in itself.
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'self'; "

@@ -26,7 +26,7 @@ main.app, .app {padding: 12px !important}
 #head p {font-size: .85rem; margin: 2px 0 0}
 #head p, #who, #chat .placeholder-content {color: #475569}
 .dark :is(#head p, #who, #chat .placeholder-content) {color: #cbd5e1}
-#chat {height: calc(100dvh - 235px) !important; min-height: 300px; border-radius: 12px}
+#chat {height: calc(100dvh - 290px) !important; min-height: 300px; border-radius: 12px}
 #chat .top-panel, #chat .message-buttons-right {display: none}
 #chat .message {border-radius: 12px !important}
 #chat .message-content .md {overflow-wrap: anywhere; white-space: pre-wrap}
@@ -42,13 +42,15 @@ main.app, .app {padding: 12px !important}
 #score label, #whole label {padding: 8px 0; flex: 1 1 0; justify-content: center; min-width: 0}
 #score label span, #whole label span {margin: 0}
 #score input, #whole input {position: absolute; opacity: 0; width: 1px; height: 1px; pointer-events: none}
+#score label.selected, #whole label.selected {background: #4338ca; border-color: #4338ca; color: #fff}
+:is(#score, #whole) label.selected span {color: #fff}
 #score label:focus-within, #whole label:focus-within {outline: 2px solid var(--color-accent)}
 #earlier input {text-overflow: ellipsis; padding-right: 20px}
 #forget {align-self: flex-start; background: none; border: none; box-shadow: none; color: #b91c1c; text-decoration: underline}
 .dark #forget {color: #fca5a5}
 footer {display: none !important}
 @media (max-width: 700px) {
-  #chat {height: calc(100dvh - 315px) !important}
+  #chat {height: calc(100dvh - 350px) !important}
   #message textarea {font-size: 16px}
 }
 """
@@ -100,7 +102,7 @@ def build(page: Any) -> gr.Blocks:
     return demo.queue(max_size=MAX_WAITING, default_concurrency_limit=None, api_open=False)
 
 
-SCORED = (("last answer", "score"), ("whole dialogue", "whole"))
+SCORED = (("last answer", "score"), ("dialogue", "whole"))
 
 
 class Editor(NamedTuple):
