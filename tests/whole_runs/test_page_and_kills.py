@@ -73,16 +73,15 @@ def teach(person, acknowledged, enough, stop):
 
 
 def test_nothing_that_was_acknowledged_is_lost(tmp_path):
-    bot = Bot.create(
-        tmp_path / "bot", str(save(tmp_path / "model", {"max_new_tokens": 4, "max_prompt_length": 100}))
-    )
+    bot = Bot.create(tmp_path / "bot", str(save(tmp_path / "model", {"max_new_tokens": 4, "max_prompt_length": 100})))
     process, address = start(bot, 0)
     port = int(address.split(":")[2].strip("/"))
     with urllib.request.urlopen(f"{address}config") as answer:
         config = json.load(answer)
     acknowledged, enough, stop = [], threading.Semaphore(0), threading.Event()
     people = [
-        threading.Thread(target=teach, args=(Person(address, config), acknowledged, enough, stop)) for _ in range(PEOPLE)
+        threading.Thread(target=teach, args=(Person(address, config), acknowledged, enough, stop))
+        for _ in range(PEOPLE)
     ]
     try:
         for one in people:
