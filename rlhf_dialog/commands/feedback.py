@@ -11,6 +11,8 @@ SUBCOMMANDS = {  # name: module with `NAME_arguments(parser)` and `run_NAME(opti
     "init": ("rlhf_dialog.commands.feedback_bot", "make a bot folder that begins with an agent"),
     "status": ("rlhf_dialog.commands.feedback_bot", "show the versions of a bot, and what people said of them"),
     "rollback": ("rlhf_dialog.commands.feedback_bot", "let an earlier champion answer again"),
+    "export": ("rlhf_dialog.commands.feedback_files", "write the feedback to a file, also in TRL's columns"),
+    "import": ("rlhf_dialog.commands.feedback_files", "add the feedback of a file, also of other programs"),
     "forget": ("rlhf_dialog.commands.feedback_bot", "remove everything that is stored of a person"),
 }
 

@@ -96,11 +96,6 @@ class Comparison:
         """The rule of promotion: not lower, and the lower bound above minus the larger of 5 points and one standard error."""
         return self.difference >= 0 and self.low > -max(MARGIN, self.standard_error)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether there is anything to compare: a liked and a disliked answer of one kind, or a pair."""
-        return math.isfinite(self.difference) and math.isfinite(self.low)
-
 
 def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0) -> Comparison:
     """The paired comparison by dialogue. NaN where nothing can be compared."""
@@ -111,6 +106,12 @@ def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0
     low = float(np.quantile(known, 0.025)) if len(known) else math.nan
     error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
     return Comparison(len(heldout), float(before), float(after), low, error)
+
+
+def is_comparable(heldout: HeldOut) -> bool:
+    """Whether there is anything to compare: a liked and a disliked answer of one kind, an edit or a choice."""
+    liked, disliked = ({one.kind for one in heldout.answers if one.liked is label} for label in (True, False))
+    return bool(heldout.pairs or liked & disliked)
 
 
 def kinds_of(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[list[Kind], int]:

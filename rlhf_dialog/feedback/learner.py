@@ -154,14 +154,10 @@ class Learner:
 
         Each step has its share of answers, pairs and rows of the SFT data; each kind comes in shuffled passes.
         """
-        settings, count = self.settings, len(training)
-        total = (
-            max(1, round(settings.epochs * count)) if settings.steps is None else settings.steps * settings.batch_size
-        )
-        num_steps = settings.steps or max(1, round(total / settings.batch_size))
-        sizes = {"answers": len(training.answers), "pairs": len(training.pairs)}
-        wanted = {kind: math.ceil(total * size / count) for kind, size in sizes.items()}
-        sizes["sft"], wanted["sft"] = num_sft, round(total * settings.sft_share / (1 - settings.sft_share))
+        count = len(training)
+        total, num_steps, sft = night_sizes(self.settings, count)
+        sizes = {"answers": len(training.answers), "pairs": len(training.pairs), "sft": num_sft}
+        wanted = {kind: math.ceil(total * size / count) for kind, size in sizes.items()} | {"sft": sft}
         with random_states_kept():
             restore_random_states(*self.random)
             parts = {kind: _shuffled(sizes[kind], wanted[kind]).tensor_split(num_steps) for kind in sizes}
@@ -269,6 +265,15 @@ class Batches:
             return 0.0
         options = (mixed, self.pad_id, self.settings.per_device_microbatch_size)
         return kl_baseline(measured(self.policy, *options) - measured(self.reference.policy, *options)).item()
+
+
+def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:
+    """Of a night with this many examples: how many it sees with repetitions, its optimizer steps, its rows of SFT data."""
+    total = max(1, round(settings.epochs * num_examples))
+    if settings.steps is not None:
+        total = settings.steps * settings.batch_size
+    share = settings.sft_share / (1 - settings.sft_share)
+    return total, settings.steps or max(1, round(total / settings.batch_size)), round(total * share)
 
 
 def _with_adapter(first: ChatAgent, settings: BotSettings) -> Policy:

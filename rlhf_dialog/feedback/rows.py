@@ -8,13 +8,18 @@ is now; those that were stored when an answer was sampled are never used.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.data.chat_template import TurnEncoder
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import MissingSplit
 from rlhf_dialog.feedback.examples import Answer, Example
 from rlhf_dialog.models.chat_agent import ChatAgent, collate, num_positions
 from rlhf_dialog.models.generation import teacher_forced
@@ -144,3 +149,27 @@ class Reference:
             self.known = {name: value for name, value in self.known.items() if name in names}
             replace_json(self.path, {"setting": self.setting, "logprobs": self.known})
             self.is_new = False
+
+
+class SFTRows(Sequence[Row]):
+    """The replies of the SFT data as rows, which are encoded when they are asked for."""
+
+    def __init__(self, encoder: RowEncoder, prompts: Sequence[Dialogue]):
+        self.encoder, self.prompts = encoder, prompts
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def __getitem__(self, number: Any) -> Any:
+        prompt = self.prompts[number]
+        return self.encoder.row(prompt.prompt_turns, prompt.reference or "")
+
+
+@lru_cache(maxsize=4)
+def sft_prompts(data_path: str, split: str, context_size: int, turn_separator: str) -> list[Dialogue]:
+    """The prompts of a split that have a reply; none where the data has no such split. Raises UserError as `load_prompts`."""
+    try:
+        found = load_prompts(data_path, split, context_size, turn_separator=turn_separator)
+    except MissingSplit:
+        return []
+    return [prompt for prompt in found if prompt.reference]

@@ -155,13 +155,13 @@ def test_nothing_is_updated_or_deleted(store):
 
 
 def test_a_fifth_of_the_dialogues_is_held_out_by_the_hash_of_its_id(store):
-    for _ in range(400):
+    for _ in range(200):
         store.begin(ANN, "terminal")
     found = store.dialogues()
     assert [one.heldout for one in found] == [
         int(hashlib.sha256(one.id.encode()).hexdigest(), 16) % 5 == 0 for one in found
     ]
-    assert 40 < sum(one.heldout for one in found) < 120  # 80 +- 5 standard deviations
+    assert 11 < sum(one.heldout for one in found) < 69  # 40 +- 5 standard deviations
 
 
 def test_what_is_forgotten_is_not_in_the_file(store):
