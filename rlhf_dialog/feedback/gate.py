@@ -185,8 +185,8 @@ def expected_error(num_events: int, last_gate: Mapping[str, Any] | None = None) 
     1 / sqrt(3 n) (Mann & Whitney 1947), the champion being the first version, whose log-ratios are all 0.
     """
     error, then = (last_gate or {}).get("standard_error"), (last_gate or {}).get("num_events")
-    if isinstance(error, int | float) and error > 0 and isinstance(then, int) and then > 0:
-        return error * math.sqrt(then / max(num_events, 1))
+    if isinstance(error, int | float) and isinstance(then, int) and then > 0:
+        return max(error * math.sqrt(then / max(num_events, 1)), 1 / (2 * max(num_events, 1)))  # half an event at least
     return 1 / math.sqrt(3 * max(num_events, 1))
 
 
