@@ -25,8 +25,9 @@ Script = Sequence[str]  # the turns of a dialogue, of which people say the even 
 
 
 class Taste(Settings):
-    """What people like: an answer is liked when all of it holds"""
+    """What people like of an answer"""
 
+    matches: Literal["all", "any"] = Field("all", description="any: one of the keys that are set suffices")
     asks: bool | None = Field(None, description="true: ends with a question mark; false: does not; null: either")
     min_words: int = Field(1, ge=1, description="words of the shortest answer that is liked")
     max_words: int = Field(10**6, ge=1, description="words of the longest answer that is liked")
@@ -44,10 +45,13 @@ class Taste(Settings):
         >>> Taste(asks=True, max_words=4).likes("For how long ?")
         True
         """
-        fits = self.min_words <= len(answer.split()) <= self.max_words
-        asks = self.asks is None or answer.rstrip().endswith("?") == self.asks
-        says = self.says is None or f" {self.says.lower()} " in f" {' '.join(answer.lower().split())} "
-        return bool(answer.strip()) and fits and asks and says
+        holds = {
+            ("min_words", "max_words"): self.min_words <= len(answer.split()) <= self.max_words,
+            ("asks",): answer.rstrip().endswith("?") == self.asks,
+            ("says",): f" {(self.says or '').lower()} " in f" {' '.join(answer.lower().split())} ",
+        }
+        asked = [value for keys, value in holds.items() if self.model_fields_set.intersection(keys)]
+        return bool(answer.strip()) and (not asked or (all if self.matches == "all" else any)(asked))
 
 
 class PeopleKeys(Settings):
@@ -237,12 +241,12 @@ class Said:
 
 def _answered(store: Store, host: Host, visits: Sequence[Visit], seed: str) -> list[Said]:
     """One answer to each visit, stored."""
-    options = {"version": host.version, "sampling": host.sampling()}
+    sampling = host.sampling()
     found = []
     answers = host.answers(visits, seed) if visits else []
     for visit, (reply, logprobs) in zip(visits, answers, strict=True):
-        tokens = {"token_ids": reply.ids, "logprobs": logprobs}
-        turn = store.add_turn(visit.dialogue, len(visit.turns), "agent", reply.text, **tokens, **options)
+        where = (visit.dialogue, len(visit.turns), "agent", reply.text)
+        turn = store.add_turn(*where, token_ids=reply.ids, logprobs=logprobs, sampling=sampling, version=host.version)
         found.append(Said(turn, reply.text))
     return found
 
