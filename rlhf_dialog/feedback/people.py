@@ -29,14 +29,15 @@ class Taste(Settings):
 
     matches: Literal["all", "any"] = Field("all", description="any: one of the keys that are set suffices")
     asks: bool | None = Field(None, description="true: ends with a question mark; false: does not; null: either")
-    min_words: int = Field(1, ge=1, description="words of the shortest answer that is liked")
-    max_words: int = Field(10**6, ge=1, description="words of the longest answer that is liked")
+    min_words: int | None = Field(None, ge=1, description="words of the shortest answer that is liked")
+    max_words: int | None = Field(None, ge=1, description="words of the longest answer that is liked")
     says: str | None = Field(None, min_length=1, description="a word or words that it contains; case does not count")
 
     @model_validator(mode="after")
     def _together(self) -> "Taste":
-        if self.min_words > self.max_words:
-            raise ValueError(f"min_words: found {self.min_words}, wanted at most max_words, which is {self.max_words}")
+        low, high = self.min_words, self.max_words
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"min_words: found {low}, wanted at most max_words, which is {high}")
         return self
 
     def likes(self, answer: str) -> bool:
@@ -45,13 +46,16 @@ class Taste(Settings):
         >>> Taste(asks=True, max_words=4).likes("For how long ?")
         True
         """
-        holds = {
-            ("min_words", "max_words"): self.min_words <= len(answer.split()) <= self.max_words,
-            ("asks",): answer.rstrip().endswith("?") == self.asks,
-            ("says",): f" {(self.says or '').lower()} " in f" {' '.join(answer.lower().split())} ",
-        }
-        asked = [value for keys, value in holds.items() if self.model_fields_set.intersection(keys)]
-        return bool(answer.strip()) and (not asked or (all if self.matches == "all" else any)(asked))
+        num_words, padded = len(answer.split()), f" {' '.join(answer.lower().split())} "
+        low, high = self.min_words, self.max_words
+        holds = []
+        if low is not None or high is not None:
+            holds.append((low or 1) <= num_words and (high is None or num_words <= high))
+        if self.asks is not None:
+            holds.append(answer.rstrip().endswith("?") == self.asks)
+        if self.says is not None:
+            holds.append(f" {self.says.lower()} " in padded)
+        return num_words > 0 and (not holds or (all if self.matches == "all" else any)(holds))
 
 
 class PeopleKeys(Settings):

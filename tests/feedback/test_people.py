@@ -71,6 +71,11 @@ def test_a_taste(taste, answer, liked):
     assert Taste(**taste).likes(answer) == liked
 
 
+def test_a_taste_means_the_same_when_it_is_read_again():
+    taste = Taste(asks=True, matches="any")
+    assert not Taste(**taste.model_dump()).likes("I would like to sit outside .")
+
+
 def test_the_share_of_liked_answers():
     assert liked_share(["Why ?", "No .", "Who ?", "He ."], ASKS) == 0.5
 
