@@ -129,7 +129,7 @@ def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
         elif event.kind in ("thumb", "score") and newest[event.person, event.turn] != event.id:
             left_out["older judgements of the same answer"] += 1
         elif event.kind == "score" and event.value not in (*LIKED, *DISLIKED):
-            left_out["scores of 3, which are no label"] += 1
+            left_out["scores of 3, which say neither"] += 1
         else:
             kept.append(event)
     return kept, left_out

@@ -80,7 +80,7 @@ def test_a_score_of_3_and_that_of_a_dialogue_label_nothing(store):
     store.add_feedback(dialogue, "dialogue_score", "p", value=5)
     found = read_examples(store)
     assert len(found) == 0
-    assert found.left_out == {"scores of 3, which are no label": 1, "scores of a whole dialogue": 1}
+    assert found.left_out == {"scores of 3, which say neither": 1, "scores of a whole dialogue": 1}
 
 
 def test_edits_and_choices_are_pairs(store):

@@ -21,7 +21,9 @@ SFT = [Row([5, 6], [30, 31, 32, 257]), Row([7], [40, 257])]
 
 
 def examples(num_answers=5, num_pairs=2):
-    answers = [Answer((f"Hi {i} .",), TEXTS[i % 5], i % 2 == 0, "thumb", "p", "d", i) for i in range(1, num_answers + 1)]
+    answers = [
+        Answer((f"Hi {i} .",), TEXTS[i % 5], i % 2 == 0, "thumb", "p", "d", i) for i in range(1, num_answers + 1)
+    ]
     pairs = [
         Pair((f"Hello {i} .",), TEXTS[i % 5], TEXTS[(i + 1) % 5], "edit", "p", "d", 100 + i) for i in range(num_pairs)
     ]

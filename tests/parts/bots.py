@@ -52,5 +52,7 @@ def talk_to(bot: Bot, count: int, seed: int = 0, people: int = 4, wrong: float =
         if number % 5 == 4 and not is_good:
             store.add_feedback(dialogue, "edit", person, turn=turn, text=draw.choice(GOOD))
         else:
-            store.add_feedback(dialogue, "thumb", person, turn=turn, value=1 if is_good != (draw.random() < wrong) else -1)
+            store.add_feedback(
+                dialogue, "thumb", person, turn=turn, value=1 if is_good != (draw.random() < wrong) else -1
+            )
     store.close()
