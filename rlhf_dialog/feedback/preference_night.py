@@ -186,8 +186,12 @@ def ppo_config(night: "Night", folder: Path, members: Sequence[Path]) -> Config:
         {"id": "RewardModel", "weight": 1.0, "args": models},
         {"id": "LengthHold", "weight": settings.length_weight, "args": {}},
     ]
+    positions = night.learner.encoder.positions
+    room = (
+        agent.max_prompt_length if positions is None else positions - agent.max_new_tokens
+    )  # as the agent answers people
     return Config(
-        **agent.model_dump(exclude_unset=True),
+        **agent.model_dump(exclude_unset=True) | {"max_prompt_length": min(agent.max_prompt_length, room)},
         env={"args": {"data_path": str(folder / "prompts.jsonl")}},
         model_path=str(night.bot.agent_folder(night.snapshot.champion)),
         ref_model=str(night.bot.agent_folder(night.bot.first())),
