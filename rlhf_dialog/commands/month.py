@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rlhf_dialog.atomic_files import write_json
@@ -52,23 +51,15 @@ STAGES = (
 )
 
 
-class MonthConfig(MonthKeys):
-    """Simulated month"""
-
-    troll_study: bool = Field(
-        False, description="instead of one month, pairs of short ones with and without the troll; prints the table"
-    )
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line, with --config month.yaml unless another one is given; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not any(word.split("=")[0] in ("--config", "--help", "-h") for word in words):
         words = ["--config", "month.yaml", *words]
-    return run_script(run, MonthConfig, __doc__, words)
+    return run_script(run, MonthKeys, __doc__, words)
 
 
-def run(config: MonthConfig) -> None:
+def run(config: MonthKeys) -> None:
     """Make what is missing of data and model, then the month or the study."""
     console = Console(highlight=False)
     prepare(config, console)
@@ -78,7 +69,7 @@ def run(config: MonthConfig) -> None:
         month(config, console)
 
 
-def prepare(config: MonthConfig, console: Console) -> None:
+def prepare(config: MonthKeys, console: Console) -> None:
     """The stages that write what the configuration names. Raises UserError when one fails."""
     named = {Path(config.data_path), Path(config.agent)}
     for stage in STAGES:
@@ -88,7 +79,7 @@ def prepare(config: MonthConfig, console: Console) -> None:
                 raise UserError(f"{shlex.split(stage.command)[2]} ended with exit code {code}; its message is above")
 
 
-def month(config: MonthConfig, console: Console) -> None:
+def month(config: MonthKeys, console: Console) -> None:
     """One month: a line a night, month.json and month.png in its folder."""
     one = lived(config, console)
     silent = one.drift()
@@ -143,7 +134,7 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
     return {"first": first, "last": last, "gain": last - first, **counts, "troll_within_cap": within}
 
 
-def study(config: MonthConfig, console: Console) -> None:
+def study(config: MonthKeys, console: Console) -> None:
     """The table of what the troll changes: pairs of months of one seed, with and without the troll."""
     pairs, within, shares = [], True, [0.0, 0.0]
     for seed in range(config.seed, config.seed + config.study_seeds):

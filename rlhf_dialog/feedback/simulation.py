@@ -32,7 +32,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
 ROWS, MORNING, TALKED = "month.jsonl", "morning.sqlite", "talked.json"
-MAY_CHANGE = ("nights", "output")
+MAY_CHANGE = ("nights", "output", "troll_study", "study_seeds", "study_nights")
 Row = dict[str, Any]
 
 
@@ -48,10 +48,11 @@ class MonthKeys(PeopleKeys):
     max_prompt_length: int = Field(96, ge=8, description="tokens of them")
     max_new_tokens: int = Field(24, ge=1, description="tokens of an answer")
     seed: int = Field(0, ge=0, lt=2**32, description="of the people, and of learning")
-    study_seeds: int = Field(
-        5, ge=2, le=10, description="of --troll_study: pairs of months, with and without the troll"
+    troll_study: bool = Field(
+        False, description="instead of one month, pairs of short ones with and without the troll; prints the table"
     )
-    study_nights: int = Field(10, ge=1, le=10**4, description="of --troll_study: nights of each month")
+    study_seeds: int = Field(5, ge=2, le=10, description="of troll_study: pairs of months")
+    study_nights: int = Field(10, ge=1, le=10**4, description="of troll_study: nights of each month")
     learning: BotSettings = Field(
         default_factory=BotSettings, description="the bot's config.yaml; its seed is the month's"
     )

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from bots import new_bot
+from months import SCRIPTS
 
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.errors import UserError
@@ -12,10 +13,6 @@ from rlhf_dialog.feedback.people import TROLL, Host, People, PeopleKeys, Taste, 
 from rlhf_dialog.feedback.store import Store
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 
-SCRIPTS = [
-    ["Hello .", "Who is there ?", "It is me .", "Come in , please .", "Thank you .", "You are very welcome ."],
-    ["Is it far ?", "Two streets from here .", "Where is the bus ?", "Behind you .", "Thanks ."],
-]
 ASKS = Taste(asks=True, max_words=6)
 
 
