@@ -14,6 +14,7 @@ SUBCOMMANDS = {  # name: module with `NAME_arguments(parser)` and `run_NAME(opti
     "rollback": ("rlhf_dialog.commands.feedback_bot", "let an earlier champion answer again"),
     "export": ("rlhf_dialog.commands.feedback_files", "write the feedback to a file, also in TRL's columns"),
     "import": ("rlhf_dialog.commands.feedback_files", "add the feedback of a file, also of other programs"),
+    "backup": ("rlhf_dialog.commands.feedback_files", "copy the store while the bot is in use"),
     "forget": ("rlhf_dialog.commands.feedback_bot", "remove everything that is stored of a person"),
 }
 

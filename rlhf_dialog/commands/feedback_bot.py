@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from typing import Any
 
+from rich.text import Text
 from rich.tree import Tree
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.bot import Bot
-from rlhf_dialog.feedback.store import Event, Store
+from rlhf_dialog.feedback.examples import Examples, read_examples
+from rlhf_dialog.feedback.settings import read_settings
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -71,50 +73,49 @@ def status_arguments(parser: argparse.ArgumentParser) -> None:
 def run_status(options: argparse.Namespace) -> None:
     """Draw the lineage, and count the feedback."""
     bot = Bot(options.run)
+    settings = read_settings(bot.settings_path)
     store = bot.store()
     try:
         store.check()
-        console = Console(markup=False, highlight=False)
-        console.print(lineage_tree(bot))
-        for line in counts(store):
-            console.print(line)
+        examples, people = read_examples(store), store.people()
     finally:
         store.close()
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=140)
+    console.print(lineage_tree(bot))
+    for line in counts(examples, settings.min_heldout, len(people)):
+        console.print(line)
 
 
 def lineage_tree(bot: Bot) -> Tree:
-    """The versions below their parents."""
+    """The versions below their parents; the champion is bold."""
     records = bot.lineage()["versions"]
-    nodes = {None: Tree(f"{bot.folder} (bot {bot.id[:8]})")}
+    nodes: dict[str | None, Tree] = {None: Tree(f"{bot.folder} (bot {bot.id[:8]})")}
     for name in sorted(records):
         parent = records[name]["parent"] if records[name]["parent"] in nodes else None
-        nodes[name] = nodes[parent].add(version_line(name, records[name]))
+        style = "bold" if records[name]["status"] == "champion" else ""
+        nodes[name] = nodes[parent].add(Text(version_line(name, records[name]), style))
     return nodes[None]
 
 
 def version_line(name: str, record: dict[str, Any]) -> str:
-    """`0002 champion  2026-11-22 kto_dpo  12 thumb, 3 edit`."""
+    """`0002 champion  2026-11-22  kto_dpo  12 thumb, 3 edit`."""
     used = ", ".join(f"{number} {kind}" for kind, number in record["num_events"].items())
-    parts = [f"{name} {record['status']}", str(record["created"])[:10], record["method"] or "", used]
-    return "  ".join([part for part in parts if part] + ["trained on a forgotten person"] * bool(record["tainted"]))
+    tainted = "trained on a forgotten person" if record["tainted"] else ""
+    parts = [f"{name} {record['status']}", str(record["created"])[:10], record["method"], used, tainted]
+    return "  ".join(part for part in parts if part)
 
 
-def counts(store: Store) -> list[str]:
-    """What people said, in lines: kinds, held-out events, people and their shares."""
-    events = store.feedback()
-    heldout = {dialogue.id for dialogue in store.dialogues() if dialogue.heldout}
-    liked = Counter(label for event in events if (label := label_of(event)))
-    kinds = Counter(event.kind for event in events)
-    people = Counter(event.person for event in events)
-    shares = [f"{person} {number / len(events):.0%}" for person, number in people.most_common(5)]
+def counts(examples: Examples, min_heldout: int, num_people: int) -> list[str]:
+    """What people said, in lines: what counts now, how much of it is held out, and whose it is."""
+    liked = Counter(answer.liked for answer in examples.answers)
+    kinds = Counter(pair.kind for pair in examples.pairs)
+    heldout = sum(one.heldout for one in examples.all)
+    shares = Counter(one.person for one in examples.all).most_common(5)
+    shown = ", ".join(f"{person} {number / len(examples):.0%}" for person, number in shares)
     return [
-        f"feedback: {liked['liked']} liked, {liked['disliked']} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
-        f"held out: {sum(event.dialogue in heldout for event in events)} of {len(events)} events",
-        f"people: {len(people)}" + (f" ({', '.join(shares)})" if shares else ""),
+        f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
+        f"held out: {heldout} of {min_heldout} that the gate needs",
+        f"people: {num_people}" + (f" (largest shares: {shown})" if shown else ""),
     ]
-
-
-def label_of(event: Event) -> str | None:
-    """`liked` or `disliked` for a thumb or a score, None for no label."""
-    value = {"thumb": 3 + 2 * (event.value or 0), "score": event.value}.get(event.kind)
-    return None if value in (None, 3) else "liked" if value > 3 else "disliked"

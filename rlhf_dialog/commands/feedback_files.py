@@ -1,4 +1,4 @@
-"""`rlhf-dialog feedback export | import`: feedback to and from files."""
+"""`rlhf-dialog feedback export | import | backup`: feedback to and from files."""
 
 import argparse
 import logging
@@ -82,3 +82,21 @@ def run_import(options: argparse.Namespace) -> None:
     )
     for reason, count in added.left_out.items():
         logger.warning("left out: %d %s", count, reason)
+
+
+def backup_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `backup`."""
+    parser.add_argument("file", metavar="FILE", type=home_path, help="SQLite file to write; an earlier one is replaced")
+
+
+def run_backup(options: argparse.Namespace) -> None:
+    """Copy the store while others write to it."""
+    check_output("FILE", options.file, str(options.file))
+    store = Bot(options.run).store()
+    try:
+        if options.file.exists() and options.file.samefile(store.path):
+            raise UserError(f"FILE: '{options.file}' is the store itself; name another file")
+        store.backup(options.file)
+    finally:
+        store.close()
+    logger.info("%s copied to %s", store.path, options.file)

@@ -9,4 +9,13 @@
 - **A bot is a folder** (`bot`): versions that are written whole, and the pointer `champion`, replaced by one rename.
   The pointer is the truth; lineage.json says how it came to be, and is read in its light after a kill.
 - **What was imported is never on-policy** (`imports`): it has no token ids and no log-probabilities.
+- **A night is a function of its snapshot** (`night`): the last event, the champion's state, the settings. So a night that was
+  killed goes on to the same bits, and the same feedback is not learned from twice: the lineage keeps the fingerprint of each.
+- **The reference is the first version for ever**, in the losses, the guards and the gate: a drift of a little a night cannot
+  hide in a comparison with yesterday. Its log-probabilities are computed once and kept (`reference.json`).
+- **An event is consumed by the nights of a champion's line.** A refused candidate consumes nothing, and after a rollback the
+  events of the versions that were left are new again. What was left out (above the cap, say) counts as seen.
+- **The losses are written here and compared with TRL's in a test** (`losses`): its trainers would bring checkpoints of their own,
+  which are pickles, and importing them takes longer than a small bot's night.
+- **The gate adds kinds up by what they are worth** (`gate`): counted in pairs, thirty thumbs would outvote all edits and choices.
 """

@@ -16,14 +16,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
+from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.settings import BotSettings
 from rlhf_dialog.feedback.store import Store
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ FORMAT = 1
 FIRST = "0001"
 WEIGHTS = (".safetensors", ".bin")
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
-SETTINGS = "rlhf_dialog.feedback.settings"
 
 
 def is_bot(folder: str | Path) -> bool:
@@ -356,15 +355,9 @@ def _copy_agent(source: Path, target: Path) -> None:
 
 def default_settings() -> str:
     """config.yaml of a new bot: every key with its default, below what it means."""
-    head = "# What `rlhf-dialog feedback learn` does with the feedback; docs/FEEDBACK.md explains it.\n"
-    if find_spec(SETTINGS) is None:
-        return head
-    from rlhf_dialog.config.loading import dump_yaml
-
-    settings = import_module(SETTINGS).BotSettings()
-    meanings = {name: field.description for name, field in type(settings).model_fields.items()}
-    lines = []
-    for line in dump_yaml(settings).splitlines():
+    meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
+    lines = ["# What `rlhf-dialog feedback learn` does with the feedback; docs/FEEDBACK.md explains it."]
+    for line in dump_yaml(BotSettings()).splitlines():
         meaning = meanings.get(line.split(":")[0])
-        lines += [f"\n# {meaning}", line] if meaning else [line]
-    return head + "\n".join(lines) + "\n"
+        lines += ["", f"# {meaning}", line] if meaning else [line]
+    return "\n".join(lines) + "\n"

@@ -108,7 +108,9 @@ def read_examples(store: Store, upto: int | None = None) -> Examples:
         chosen = {event.turn for event in some if event.kind == "choice"}
         for event in some:
             example = _example(event, turns, chosen, heldout[dialogue])
-            if isinstance(example, Answer):
+            if not example.prompt_turns:  # of an import
+                left_out["answers to nothing"] += 1
+            elif isinstance(example, Answer):
                 answers.append(example)
             elif example.chosen.strip() != example.rejected.strip():
                 pairs.append(example)
@@ -241,8 +243,8 @@ def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
 
 
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
-    """All held-out examples ever collected, repetitions left out, with the weights of their people."""
-    kept, left_out = _distinct([one for one in examples.all if one.heldout])
+    """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
+    kept, left_out = _measurable([one for one in examples.all if one.heldout], settings)
     by_person = capped_weights(Counter(one.person for one in kept), settings.person_cap)
     weights = {one.event: float(by_person[one.person]) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
@@ -250,12 +252,18 @@ def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
 
 def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
+    kept, left_out = _measurable(examples, settings)
+    agreed = _agreed(kept, settings.agreement)
+    left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
+    return agreed, +left_out
+
+
+def _measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+    """Without repetitions, and within the limits of length."""
     kept, left_out = _distinct(examples)
     fitting = [one for one in kept if _fits(one, settings)]
     left_out["too short or too long (min_words, max_words)"] += len(kept) - len(fitting)
-    agreed = _agreed(fitting, settings.agreement)
-    left_out["people do not agree (agreement)"] += len(fitting) - len(agreed)
-    return agreed, +left_out
+    return fitting, +left_out
 
 
 def _distinct(examples: Sequence[Example]) -> tuple[list[Example], Counter[str]]:

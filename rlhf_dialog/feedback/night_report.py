@@ -1,5 +1,6 @@
 """What one `learn` says of itself: what it used and left out, what changed, whether that is promoted, and why."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -50,10 +51,9 @@ class NightReport:
         """What the lineage keeps of the gate."""
         assert self.comparison is not None
         found = self.comparison
+        numbers = {**asdict(found), "concordance": found.candidate, "difference": found.difference}
         return {
-            **asdict(found),
-            "concordance": found.candidate,
-            "difference": found.difference,
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
             "guards": [guard.as_json() for guard in self.guards],
             "promoted": self.promoted,
             "why": self.why,

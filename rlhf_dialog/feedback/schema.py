@@ -1,8 +1,10 @@
 """The tables of the store, how an older file becomes one of today, and what SQLite's errors mean."""
 
 import os
+import random
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ from rlhf_dialog.errors import UserError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 5.0  # seconds that a connection waits for another one's transaction
+LOOKS = (0.0005, 0.003)  # seconds between two looks whether the file is free, drawn
+_DRAW = random.Random()  # not the generator that training restores
 TABLES = ("meta", "dialogues", "turns", "feedback")
 CREATE = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -67,7 +71,7 @@ def connect(path: Path) -> Connection:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """All or none of what the block writes; on disk when the block has ended."""
-    connection.execute("BEGIN IMMEDIATE")
+    _begin(connection)
     try:
         yield connection
         connection.execute("COMMIT")
@@ -75,6 +79,26 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    """BEGIN IMMEDIATE as soon as nobody else writes.
+
+    SQLite's own waiting looks less and less often, so that of many writers some never get their turn.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    connection.execute("PRAGMA busy_timeout=0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_DRAW.uniform(*LOOKS))
+    finally:
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT * 1000:.0f}")
 
 
 def write_new(path: Path) -> None:
@@ -165,13 +189,16 @@ def explained(path: Path) -> Iterator[None]:
 
 def _meaning(error: Exception) -> str:
     text = " ".join(str(error).split())
+    full, denied = "the disk is full, and nothing was stored; free some space, then try again", "change its permissions"
     known = {
         "is not a database": "is not an SQLite file, so it is not a store of feedback; put a backup in its place",
         "malformed": "is damaged; put a backup in its place",
         "locked": f"is locked: another program has been writing to it for {BUSY_TIMEOUT:g} s; try again when it has ended",
-        "full": "the disk is full, and nothing was stored; free some space, then try again",
-        "readonly": "cannot be written: the file or its folder is read-only; change its permissions",
-        "unable to open": "cannot be opened: the file or its folder cannot be written; change its permissions",
+        "is full": full,
+        "No space left": full,
+        "readonly": f"cannot be written: the file or its folder is read-only; {denied}",
+        "Permission denied": f"cannot be written: the file or its folder is read-only; {denied}",
+        "unable to open": f"cannot be opened: the file or its folder cannot be written; {denied}",
     }
     found = next((meaning for words, meaning in known.items() if words in text), None)
-    return found or f"cannot be read or written: {text}; check the disk, or put a backup in its place"
+    return found or f"cannot be read or written: {text}; check the disk (is it full?), or put a backup in its place"

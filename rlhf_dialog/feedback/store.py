@@ -22,6 +22,7 @@ SPEAKERS = ("user", "agent")
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
 HELDOUT = 5  # one dialogue of five
+PAUSE = schema.LOOKS[1]  # seconds between two transactions of a thread, in which those who wait get their turn
 
 
 @dataclass(frozen=True)
@@ -246,8 +247,10 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all or none of its rows, on disk when the block has ended."""
+        time.sleep(max(0.0, getattr(self._own, "wrote", 0.0) + PAUSE - time.monotonic()))
         with explained(self.path), transaction(self._connection()) as connection:
             yield connection
+        self._own.wrote = time.monotonic()
 
     def _connection(self) -> schema.Connection:
         """This thread's connection; a forked process opens its own, and leaves its parent's alone."""

@@ -30,7 +30,12 @@ def test_rollback(run, capsys):
     assert "there is no version '0007'; choose one of 0001, 0002" in capsys.readouterr().err
 
 
-def test_status_and_forget(run, capsys):
+@pytest.fixture
+def judged(run, monkeypatch):
+    """Two people's feedback on three dialogues, of which the third is held out."""
+    monkeypatch.setattr("rlhf_dialog.feedback.store.is_heldout", lambda dialogue: dialogue.startswith("2"))
+    ids = iter(f"{number}{'0' * 31}" for number in range(9))
+    monkeypatch.setattr("rlhf_dialog.feedback.store.secrets.token_hex", lambda _: next(ids))
     store = Bot(run).store()
     for number, value in enumerate([1, 1, -1]):
         dialogue = store.begin("ann", "terminal")
@@ -38,13 +43,38 @@ def test_status_and_forget(run, capsys):
         store.add_feedback(dialogue, "thumb", "ann", turn=answer, value=value)
     store.add_feedback(dialogue, "score", "bob", turn=answer, value=3)
     store.add_feedback(dialogue, "edit", "bob", turn=answer, text="better")
+    yield store
+    store.close()
+
+
+def test_status(run, judged, capsys):
+    bot = Bot(run)
+    bot.promote(bot.add_version(fill, {"method": "kto_dpo", "num_events": {"thumb": 2}, "created": "2026-11-22T01:00"}))
+    bot.add_version(fill, {"method": "kto_dpo", "status": "refused", "people": ["0" * 16]})
+    bot.settings_path.write_text("min_heldout: 7\n")
     assert feedback.main(["status", "--run", str(run)]) == 0
-    shown = capsys.readouterr().out
-    assert "0001 champion" in shown
-    assert "feedback: 2 liked, 1 disliked, 1 edits, 0 choices" in shown
-    assert f"people: 2 ({store.hashed('ann')} 60%, {store.hashed('bob')} 40%)" in shown
-    assert feedback.main(["forget", "--run", str(run), store.hashed("bob")]) == 0
-    assert feedback.main(["forget", "--run", str(run), store.hashed("bob")]) == 2
-    assert "nothing is stored of the person" in capsys.readouterr().err
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("└── 0001 former champion  ")
+    assert lines[2] == "    └── 0002 champion  2026-11-22  kto_dpo  2 thumb"
+    assert lines[3].startswith("        └── 0003 refused  ")
+    assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
+    assert lines[4:] == [
+        "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
+        "held out: 2 of 7 that the gate needs",
+        f"people: 2 (largest shares: {judged.hashed('ann')} 75%, {judged.hashed('bob')} 25%)",
+    ]
+    bot.settings_path.write_text("min_heldot: 7\n")
+    assert feedback.main(["status", "--run", str(run)]) == 2
+    assert "min_heldot" in capsys.readouterr().err
+
+
+def test_forget(run, judged, capsys):
+    bot, bob = Bot(run), judged.hashed("bob")
+    bot.add_version(fill, {"people": [bob]})
+    assert feedback.main(["forget", "--run", str(run), bob]) == 0
+    assert f"2 rows of {bob} removed\nwarning: trained on them and still there: 0002" in capsys.readouterr().err
+    assert judged.people() == {judged.hashed("ann")}
+    assert feedback.main(["forget", "--run", str(run), bob]) == 2
+    assert f"nothing is stored of the person {bob}" in capsys.readouterr().err
     assert feedback.main(["forget", "--run", str(run), "bob"]) == 2
     assert "wanted the 16 hexadecimal digits" in capsys.readouterr().err

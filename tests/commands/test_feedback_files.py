@@ -1,4 +1,4 @@
-"""`feedback export | import`."""
+"""`feedback export | import | backup`."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_dialog.commands import feedback
 from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.store import Store
 
 
 @pytest.fixture
@@ -42,6 +43,8 @@ def test_in_and_out(run, capsys):
         (["export", "nowhere/../model/x/out.jsonl", "--format", "dpo"], "there are no edits or choices"),
         (["export", "model/config.json/out.jsonl"], "cannot be written"),
         (["import", "absent.csv"], "no such file or folder"),
+        (["backup", "bot/feedback.sqlite"], "is the store itself"),
+        (["backup", "model"], "cannot be written; name a file"),
     ],
 )
 def test_what_cannot_be_done_is_one_message(run, words, message, capsys):
@@ -50,3 +53,10 @@ def test_what_cannot_be_done_is_one_message(run, words, message, capsys):
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_backup_is_a_store(run, capsys):
+    assert feedback.main(["import", "--run", run, "kto.jsonl"]) == 0
+    assert feedback.main(["backup", "--run", run, "copy.sqlite"]) == 0
+    assert "copied to copy.sqlite" in capsys.readouterr().err
+    assert Store(Path("copy.sqlite"), Bot(run).id).last_event() == 1

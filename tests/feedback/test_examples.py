@@ -124,6 +124,14 @@ def test_a_prompt_goes_on_with_the_chosen_answer_or_the_newest(store, choose, sa
     assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
 
 
+def test_an_answer_to_nothing_is_left_out(store):
+    dialogue = store.begin("p", "import:x")
+    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
+    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    found = read_examples(store)
+    assert (len(found), found.left_out) == (0, {"answers to nothing": 1})
+
+
 def test_held_out_dialogues_are_never_trained_on(store):
     for i in range(60):
         dialogue, (turn,) = talk(store, asked=f"Question {i} ?")
@@ -209,7 +217,8 @@ def test_nobody_has_more_than_the_share_of_the_weight(counts, cap):
 def test_the_weights_of_held_out_feedback():
     troll = [answer(i, "troll", response=f"T {i}", heldout=True) for i in range(40)]
     others = [answer(40 + i, f"p{i % 4}", response=f"O {i}", heldout=True) for i in range(20)]
-    found = heldout_set(Examples([*troll, *others, answer(99)], []), BotSettings(person_cap=0.2))
+    long = answer(98, response="word " * 300, heldout=True)
+    found = heldout_set(Examples([*troll, *others, long, answer(99)], []), BotSettings(person_cap=0.2))
     assert len(found) == 60
     by_person = Counter()
     for one in found.all:

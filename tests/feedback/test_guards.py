@@ -53,7 +53,7 @@ def test_the_divergence_of_given_replies(bot, monkeypatch):
         Reply("", [], False),
         Reply("d", [60, 257], False),
     ]
-    learner, heldout, found = measured_by(bot, 0.05, [given, given], monkeypatch)
+    learner, heldout, found = measured_by(bot, 0.05, [given, given], monkeypatch, guard_prompts=4)
     prompts = guards_module._heldout_prompts(heldout, learner.settings, 5)
     total = count = 0
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_the_divergence_of_given_replies(bot, monkeypatch):
 
 def test_fewer_distinct_bigrams(bot, monkeypatch):
     ours, theirs = ([Reply(text, [40], False)] * 4 for text in ("a a a a a", "a b c d"))
-    found = measured_by(bot, 0, [ours, theirs], monkeypatch, min_distinct_2=0.5)[2][1]
+    found = measured_by(bot, 0, [ours, theirs], monkeypatch, min_distinct_2=0.5, guard_prompts=4)[2][1]
     assert found.value == pytest.approx((1 / 16) / (3 / 12))
     assert not found.passed
 

@@ -170,6 +170,7 @@ def test_why_a_candidate_is_refused(day, monkeypatch, keys, why):
     json.dumps(versions(day), allow_nan=False)
 
 
+@pytest.mark.ci
 def test_after_a_rollback_learning_goes_on_from_there(later):
     learn(later)
     later.rollback("0002")
@@ -291,6 +292,7 @@ def test_an_interrupted_night_goes_on_without_what_came_since(day, caplog):
 # --- what can go wrong ---
 
 
+@pytest.mark.ci
 def test_two_at_once_is_one_message(day):
     errors = []
 
@@ -304,7 +306,7 @@ def test_two_at_once_is_one_message(day):
     ((text, code),) = errors
     assert (text.count("error:"), code) == (1, 2)
     assert f"in use by process {os.getpid()}" in text
-    assert "another learn job is at work; wait until it ends" in text
+    assert "another learn job is at work; wait until it ends, or stop it\n" in text
 
 
 @pytest.mark.parametrize("place", ["night", "versions"])
@@ -371,6 +373,7 @@ def test_sft_data_is_replayed_and_guards_the_perplexity(day, tmp_path):
     assert report.promoted
 
 
+@pytest.mark.ci
 def test_adapters_go_on_from_night_to_night(day, monkeypatch):
     pytest.importorskip("peft")
     verdict(monkeypatch)

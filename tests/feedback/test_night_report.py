@@ -48,3 +48,5 @@ def test_the_record_of_the_gate_is_json():
     record = found.gate_record()
     assert (record["concordance"], record["num_events"], record["promoted"]) == (0.6, 45, False)
     assert json.loads(json.dumps(record, allow_nan=False)) == record
+    unknown = report(comparison=Comparison(45, 0.5, 0.6, math.nan, math.nan)).gate_record()
+    assert (unknown["low"], unknown["standard_error"]) == (None, None)

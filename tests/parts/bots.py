@@ -3,11 +3,13 @@
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from tiny import byte_tokenizer, gpt2
 
 from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.store import is_heldout
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,
@@ -18,7 +20,7 @@ SETTINGS: dict[str, Any] = {
     "min_heldout": 6,
     "max_kl": 100,
     "min_distinct_2": 0,
-    "guard_prompts": 4,
+    "guard_prompts": 2,
     "device": "cpu",
     "beta": 0.5,
 }
@@ -30,6 +32,7 @@ def new_bot(folder: Path, seed: int = 0, **settings: Any) -> Bot:
     agent = folder / f"agent {seed}"
     gpt2(seed, n_embd=16, n_layer=1, n_positions=128).save_pretrained(agent)
     byte_tokenizer().save_pretrained(agent)
+    (agent / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 4}')
     bot = Bot.create(folder / "bot", str(agent))
     set_keys(bot, **settings)
     return bot
@@ -40,12 +43,23 @@ def set_keys(bot: Bot, **settings: Any) -> None:
     bot.settings_path.write_text(yaml.safe_dump(SETTINGS | settings), encoding="utf-8")
 
 
+def dialogue_id(draw: random.Random, heldout: bool) -> str:
+    """A random id of a dialogue that is held out, or is not."""
+    while is_heldout(found := f"{draw.getrandbits(128):032x}") != heldout:
+        pass
+    return found
+
+
 def talk_to(bot: Bot, count: int, seed: int = 0, people: int = 4, wrong: float = 0.0) -> None:
-    """`count` dialogues whose one answer somebody judges: questions are liked, and every fifth is edited into one."""
+    """`count` dialogues whose one answer somebody judges: questions are liked, and some of the others are edited into one.
+
+    Exactly a fifth is held out, the same ones in every run.
+    """
     draw, store = random.Random(seed), bot.store()
     for number in range(count):
         person = f"person {draw.randrange(people)}"
-        dialogue = store.begin(person, "terminal")
+        with patch("secrets.token_hex", lambda _, n=number: dialogue_id(draw, n % 5 == n // 5 % 5)):
+            dialogue = store.begin(person, "terminal")
         store.add_turn(dialogue, 0, "user", f"Hello {seed} {number} .")
         is_good = draw.random() < 0.5
         turn = store.add_turn(dialogue, 1, "agent", draw.choice(GOOD if is_good else BAD))
