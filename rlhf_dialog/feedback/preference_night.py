@@ -65,7 +65,7 @@ def everything(night: "Night") -> TrainingSet:
     """All feedback of the snapshot that may be trained on, by the filters and the cap."""
     draw = random.Random(f"{night.settings.seed} {night.learner.num_nights}")
     whole = training_set(night.snapshot.examples, night.settings, (), draw)
-    return replace(whole, num_new=night.snapshot.training.num_new)
+    return replace(whole, num_new=night.snapshot.training.num_new, seen=night.snapshot.training.seen)
 
 
 def _work_folder(night: "Night") -> Path:
