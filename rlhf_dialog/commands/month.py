@@ -23,17 +23,8 @@ from rlhf_dialog.feedback.simulation import Month, MonthKeys, Row
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
-T_975 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-)  # quantiles of Student's t, 1 to 9 degrees of freedom
+# quantiles of Student's t, 1 to 9 degrees of freedom
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 DATA, BASE = Path("runs/month_data"), Path("runs/month_sft")
 STAGES = (
     Stage(
@@ -61,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: MonthKeys) -> None:
     """Make what is missing of data and model, then the month or the study."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     prepare(config, console)
     if config.troll_study:
         study(config, console)

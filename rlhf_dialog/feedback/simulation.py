@@ -6,6 +6,7 @@ where it was interrupted: a day that did not end is talked again from the store 
 
 import json
 import logging
+import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.feedback.bot import Bot
-from rlhf_dialog.feedback.examples import capped_weights, share_of
+from rlhf_dialog.feedback.examples import capped_weights, share_of, training_set
 from rlhf_dialog.feedback.night import learn, take_snapshot
 from rlhf_dialog.feedback.people import TROLL, Host, People, PeopleKeys, liked_share
 from rlhf_dialog.feedback.settings import BotSettings, read_settings
@@ -211,7 +212,10 @@ def troll_shares(bot: Bot) -> Row:
         troll = store.hashed(TROLL)
     finally:
         store.close()
-    rows = Counter(one.person for one in snapshot.training.all)
+    training = snapshot.training
+    if settings.method == "reward_model_ppo":  # whose preference models see all feedback
+        training = training_set(snapshot.examples, settings, (), random.Random(0))
+    rows = Counter(one.person for one in training.all)
     heldout = Counter(one.person for one in snapshot.heldout.all)
     weights = capped_weights(heldout, settings.person_cap)
     totals = {person: weights[person] * count for person, count in heldout.items()}
