@@ -137,6 +137,7 @@ def _member(night: "Night", folder: Path, number: int) -> Path:
         model_path=str(night.bot.agent_folder(night.bot.first())),
         learning_rate=settings.reward_learning_rate,
         epochs=settings.reward_epochs,
+        batch_size=settings.batch_size,
         num_samples=0,
         seed=(seed_of(night) + number) % 2**32,
         device=settings.device,

@@ -41,7 +41,9 @@ class OptimizerKeys(Settings):
 
     learning_rate: float = Field(1e-5, gt=0, le=1, description="of AdamW, after the warm-up")
     warmup_steps: int = Field(20, ge=0, le=10**6, description="first steps of the bot's life with a lower rate")
-    batch_size: int = Field(16, ge=2, le=10**5, description="answers and pairs in each optimizer step")
+    batch_size: int = Field(
+        16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
+    )
     epochs: float = Field(1.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
     steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
     weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
