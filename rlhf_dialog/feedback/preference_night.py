@@ -13,9 +13,11 @@ from its own checkpoints, so a killed night ends as an uninterrupted one.
 """
 
 import json
+import logging
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +55,8 @@ def train(night: "Night", watch: Watch) -> dict[str, float]:
     night.save({})
     members = [_member(night, folder, number) for number in range(night.settings.reward_members)]
     agent = NightPPO(ppo_config(night, folder, members), night.learner, watch)
-    agent.train()
+    with _warnings_only():
+        agent.train()
     _take_over(night.learner, agent)
     metrics = _metrics(folder, members)
     night.save({"ppo": metrics})
@@ -221,6 +224,18 @@ def ppo_config(night: "Night", folder: Path, members: Sequence[Path]) -> Config:
         device=device_of(settings),
         use_amp=settings.use_amp,
     )
+
+
+@contextmanager
+def _warnings_only() -> Iterator[None]:
+    """What a run of its own would say of its folder and its agent concerns nobody in a night."""
+    logger = logging.getLogger("rlhf_dialog")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _copy_moments(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
