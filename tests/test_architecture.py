@@ -101,7 +101,7 @@ WITHOUT_TORCH = [
     path
     for path in PATHS
     if place(path) in ("data", "metrics", "environments", "config")
-    or path in ("feedback/store.py", "feedback/schema.py", "feedback/bot.py")
+    or path in tuple(f"feedback/{name}.py" for name in ("store", "schema", "bot", "settings", "examples", "gate"))
     or path in ("rewards/base.py", "rewards/length.py", "rewards/scoring.py", "commands/command_line.py")
 ]
 

@@ -10,7 +10,10 @@ from rlhf_dialog.errors import UserError, nearest
 SUBCOMMANDS = {  # name: module with `NAME_arguments(parser)` and `run_NAME(options)`, what the subcommand does
     "init": ("rlhf_dialog.commands.feedback_bot", "make a bot folder that begins with an agent"),
     "status": ("rlhf_dialog.commands.feedback_bot", "show the versions of a bot, and what people said of them"),
-    "learn": ("rlhf_dialog.commands.feedback_learn", "make a new version from the feedback, and promote it if it passes"),
+    "learn": (
+        "rlhf_dialog.commands.feedback_learn",
+        "make a new version from the feedback, and promote it if it passes",
+    ),
     "rollback": ("rlhf_dialog.commands.feedback_bot", "let an earlier champion answer again"),
     "export": ("rlhf_dialog.commands.feedback_files", "write the feedback to a file, also in TRL's columns"),
     "import": ("rlhf_dialog.commands.feedback_files", "add the feedback of a file, also of other programs"),

@@ -12,7 +12,7 @@ from rich.tree import Tree
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.bot import Bot
 from rlhf_dialog.feedback.examples import Examples, read_examples
-from rlhf_dialog.feedback.settings import read_settings
+from rlhf_dialog.feedback.gate import power_line
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,6 @@ def status_arguments(parser: argparse.ArgumentParser) -> None:
 def run_status(options: argparse.Namespace) -> None:
     """Draw the lineage, and count the feedback."""
     bot = Bot(options.run)
-    settings = read_settings(bot.settings_path)
     store = bot.store()
     try:
         store.check()
@@ -84,8 +83,9 @@ def run_status(options: argparse.Namespace) -> None:
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=140)
     console.print(lineage_tree(bot))
-    for line in counts(examples, settings.min_heldout, len(people)):
+    for line in counts(examples, len(people)):
         console.print(line)
+    console.print(power_line(bot))
 
 
 def lineage_tree(bot: Bot) -> Tree:
@@ -107,15 +107,13 @@ def version_line(name: str, record: dict[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def counts(examples: Examples, min_heldout: int, num_people: int) -> list[str]:
-    """What people said, in lines: what counts now, how much of it is held out, and whose it is."""
+def counts(examples: Examples, num_people: int) -> list[str]:
+    """What people said, in lines: what counts now, and whose it is."""
     liked = Counter(answer.liked for answer in examples.answers)
     kinds = Counter(pair.kind for pair in examples.pairs)
-    heldout = sum(one.heldout for one in examples.all)
     shares = Counter(one.person for one in examples.all).most_common(5)
     shown = ", ".join(f"{person} {number / len(examples):.0%}" for person, number in shares)
     return [
         f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
-        f"held out: {heldout} of {min_heldout} that the gate needs",
         f"people: {num_people}" + (f" (largest shares: {shown})" if shown else ""),
     ]

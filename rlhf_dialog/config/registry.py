@@ -51,4 +51,5 @@ class Registry:
 RewardFactory = Registry("reward")
 VecInfoFactory = Registry("vec-info")
 MetricFactory = Registry("metric")  # functions on finished dialogues that return one number for each
+EnvironmentFactory = Registry("environment")  # `environments.base.Environment` has the contract
 ModelFactory = Registry("network")  # `models.network` has the contract

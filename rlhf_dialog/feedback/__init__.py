@@ -9,6 +9,12 @@
 - **A bot is a folder** (`bot`): versions that are written whole, and the pointer `champion`, replaced by one rename.
   The pointer is the truth; lineage.json says how it came to be, and is read in its light after a kill.
 - **What was imported is never on-policy** (`imports`): it has no token ids and no log-probabilities.
+- **One thread generates** (`answering`): requests that wait are one batch, and each draws its own random numbers from a
+  seed that is stored with the answer, so that who else is in the batch changes no reply.
+- **A dialogue keeps its version** (`served`): the champion is read when a dialogue begins. A version leaves the memory when
+  no dialogue holds it; when the champion does not load, the last good version answers.
+- **An answer is shown before it is stored** (`talk`), and feedback is confirmed after. A store that is locked or full costs
+  nobody the answer: the turns wait in memory, and are stored with the next ones.
 - **A night is a function of its snapshot** (`night`): the last event, the champion's state, the settings. So a night that was
   killed goes on to the same bits, and the same feedback is not learned from twice: the lineage keeps the fingerprint of each.
 - **The reference is the first version for ever**, in the losses, the guards and the gate: a drift of a little a night cannot

@@ -21,6 +21,7 @@ from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
 from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.settings import BotSettings
@@ -29,6 +30,7 @@ from rlhf_dialog.feedback.store import Store
 logger = logging.getLogger(__name__)
 FORMAT = 1
 FIRST = "0001"
+AGENT_FILE = "rlhf_dialog.json"
 WEIGHTS = (".safetensors", ".bin")
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
 
@@ -346,11 +348,16 @@ def agent_source(agent: str) -> Path:
 
 
 def _copy_agent(source: Path, target: Path) -> None:
-    """Copy the files, and those that links lead to; hidden ones are not an agent's."""
+    """Copy the files, and those that links lead to; hidden ones are not an agent's.
+
+    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
+    """
     try:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
     except shutil.Error as error:
         raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
+    if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
+        write_json(target / AGENT_FILE, settings)
 
 
 def default_settings() -> str:

@@ -39,7 +39,8 @@ def judged(run, monkeypatch):
     store = Bot(run).store()
     for number, value in enumerate([1, 1, -1]):
         dialogue = store.begin("ann", "terminal")
-        answer = store.add_turn(dialogue, 0, "agent", f"answer {number}")
+        store.add_turn(dialogue, 0, "user", f"question {number}")
+        answer = store.add_turn(dialogue, 1, "agent", f"answer {number}")
         store.add_feedback(dialogue, "thumb", "ann", turn=answer, value=value)
     store.add_feedback(dialogue, "score", "bob", turn=answer, value=3)
     store.add_feedback(dialogue, "edit", "bob", turn=answer, text="better")
@@ -60,8 +61,8 @@ def test_status(run, judged, capsys):
     assert lines[3].endswith("  kto_dpo  trained on a forgotten person")
     assert lines[4:] == [
         "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
-        "held out: 2 of 7 that the gate needs",
         f"people: 2 (largest shares: {judged.hashed('ann')} 75%, {judged.hashed('bob')} 25%)",
+        "2 of 7 held-out events: nothing is learned before there are 7",
     ]
     bot.settings_path.write_text("min_heldot: 7\n")
     assert feedback.main(["status", "--run", str(run)]) == 2

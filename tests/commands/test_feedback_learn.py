@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from bots import new_bot, set_keys, talk_to
+from taught_bots import new_bot, set_keys, talk_to
 
 from rlhf_dialog.commands import feedback, feedback_learn
 

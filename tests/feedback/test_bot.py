@@ -26,6 +26,19 @@ def bot(tmp_path, agent):
     return Bot.create(tmp_path / "bot", str(agent))
 
 
+def test_a_plain_chat_model_keeps_the_template_with_which_chat_talks_to_it(tmp_path, agent):
+    (agent / "rlhf_dialog.json").unlink()
+    (agent / "config.json").write_text('{"max_position_embeddings": 400}')
+    (agent / "chat_template.jinja").write_text("{{ messages }}")
+    bot = Bot.create(tmp_path / "bot", str(agent))
+    settings = json.loads((bot.agent_folder("0001") / "rlhf_dialog.json").read_text())
+    assert (settings["turn_separator"], settings["max_new_tokens"], settings["max_prompt_length"]) == (
+        "chat_template",
+        100,
+        300,
+    )
+
+
 def night(bot, **record):
     """A new version, as a night adds it."""
 

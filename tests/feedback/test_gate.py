@@ -6,9 +6,9 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from bots import new_bot, talk_to
 from hypothesis import given
 from hypothesis import strategies as st
+from taught_bots import new_bot, talk_to
 
 from rlhf_dialog.feedback import gate
 from rlhf_dialog.feedback.examples import Answer, HeldOut, Pair

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from bots import new_bot, set_keys, talk_to
+from taught_bots import new_bot, set_keys, talk_to
 from tiny import write_data
 
 from rlhf_dialog.feedback import guards as guards_module

@@ -3,11 +3,12 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from bots import new_bot, set_keys
 from safetensors.torch import load_file, save_file
+from taught_bots import new_bot, set_keys
 
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.examples import Answer, Pair, TrainingSet
@@ -150,8 +151,9 @@ def test_microbatches_change_nothing(bot, size):
 
 
 def test_liked_answers_become_likelier(bot):
-    learner = learner_of(bot, epochs=8)
-    found = train(learner, examples(10, 4))
+    learner, before = learner_of(bot, epochs=8), examples(10, 4)
+    answers = [replace(one, liked=one.response.endswith("?")) for one in before.answers]
+    found = train(learner, replace(before, answers=answers))
     assert found["kto"] < 0.45
     assert found["dpo"] < math.log(2)
 

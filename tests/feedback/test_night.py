@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from bots import new_bot, set_keys, talk_to
 from processes import start_python
+from taught_bots import new_bot, set_keys, talk_to
 from tiny import write_data
 
 from rlhf_dialog.errors import RunStopped, UserError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from bots import new_bot, talk_to
+from taught_bots import new_bot, talk_to
 from tiny import chat_tokenizer, gpt2, write_data
 
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, prompt_encoder

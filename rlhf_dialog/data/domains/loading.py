@@ -1,0 +1,62 @@
+"""A name or a path -> a checked domain."""
+
+import json
+import logging
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.data.domains.camrest import DATA_BASE, GOALS, read_camrest
+from rlhf_dialog.data.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.data.domains.pydial import RULES, read_pydial
+from rlhf_dialog.errors import UserError, nearest
+
+logger = logging.getLogger(__name__)
+OWN = ("restaurant",)
+
+
+def load_domain(path_or_name: str | Path) -> Domain:
+    """The domain `restaurant` of the package, or one of the user's: a file or a folder.
+
+    A file is our own JSON, or PyDial's `<Domain>-rules.json`. A folder holds PyDial's two files of one domain, or
+    CamRest676. Raises UserError, with the file and the slot, for a domain that cannot be read or used.
+    """
+    if path_or_name in OWN:
+        own = resources.files("rlhf_dialog.data.domains") / f"{path_or_name}.json"
+        domain, where = domain_of(json.loads(own.read_text(encoding="utf-8")), str(path_or_name)), str(path_or_name)
+    else:
+        path = Path(path_or_name).expanduser()
+        domain, where = _read(path), str(path)
+    domain, line = checked(domain, where)
+    if line:
+        logger.info("%s", line)
+    return domain
+
+
+def _read(path: Path) -> Domain:
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.is_file():
+        known = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
+        raise UserError(f"domain '{path}': there is no such file or folder{known}")
+    data = _json(path)
+    return read_pydial(data, path) if path.name.endswith(RULES) else domain_of(data, str(path))
+
+
+def _read_folder(folder: Path) -> Domain:
+    if (folder / DATA_BASE).is_file():
+        return read_camrest(_json(folder / DATA_BASE), _json(folder / GOALS), folder)
+    rules = sorted(folder.glob(f"*{RULES}"))
+    if len(rules) == 1:
+        return _read(rules[0])
+    found = f"{len(rules)} files of this kind: {', '.join(path.name for path in rules[:5])}" if rules else "neither"
+    raise UserError(
+        f"domain '{folder}': expected one file *{RULES} (PyDial) or {DATA_BASE} (CamRest676), found {found}; name a file"
+    )
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON: {' '.join(str(error).split())}") from None

@@ -1,0 +1,62 @@
+"""Did the dialogue do what the user wanted? Computed from the goal and the system's acts alone, so that anybody can check it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlhf_dialog.data.domains import NAME, Domain
+from rlhf_dialog.environments.acts import Act
+from rlhf_dialog.environments.goals import Goal
+from rlhf_dialog.environments.tracker import NOTHING
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """success: the venue that was offered last fits the goal as it was at the end, and every request was answered with
+    that venue's own value. precision, recall, f1 of informed slots: right answers to requests are right; informed slots
+    that were neither requested nor constraints are wrong; requests without a right answer are missing. They are 1 where
+    nothing was asked."""
+
+    success: bool
+    precision: float
+    recall: float
+    f1: float
+
+
+def evaluate(domain: Domain, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> Outcome:
+    """The outcome of a dialogue; `goal` is the goal at its end."""
+    informed: dict[str, dict[str, str]] = {}
+    venues: list[str] = []
+    for acts in system_turns:
+        venues = _venues(acts) or venues
+        if len(venues) == 1:
+            values = informed.setdefault(venues[0], {})
+            values.update((act.slot, act.value) for act in acts if act.intent == "inform" and act.slot != NAME)
+    outcomes = [_of_venue(domain, goal, venue, informed.get(venue, {})) for venue in venues] or [_failed(goal)]
+    return max(outcomes, key=lambda outcome: (outcome.success, outcome.f1))
+
+
+def _venues(acts: Sequence[Act]) -> list[str]:
+    """The venue that a turn offers, or the only ones that it names."""
+    names = [act.value for act in acts if act.slot == NAME and act.intent in ("inform", "except")]
+    return [name for name in names if name != NOTHING]
+
+
+def _of_venue(domain: Domain, goal: Goal, venue: str, informed: Mapping[str, str]) -> Outcome:
+    entity = domain.entity(venue)
+    if entity is None:
+        return _failed(goal)
+    requested = goal.requested()
+    right = sum(informed.get(slot) == entity[slot] for slot in requested)
+    useless = sum(slot not in requested and slot not in goal.constraints for slot in informed)
+    return _outcome(right == len(requested) and goal.fits(entity), right, useless, len(requested))
+
+
+def _failed(goal: Goal) -> Outcome:
+    return _outcome(False, 0, 0, len(goal.requested()))
+
+
+def _outcome(success: bool, right: int, useless: int, requested: int) -> Outcome:
+    precision = right / (right + useless) if right + useless else float(not requested)
+    recall = right / requested if requested else 1.0
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return Outcome(success, precision, recall, f1)

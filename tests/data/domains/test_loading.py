@@ -1,0 +1,55 @@
+import json
+import logging
+from collections import Counter
+
+import pytest
+from small_domain import DATA, small_domain
+
+from rlhf_dialog.data.domains import load_domain
+from rlhf_dialog.errors import UserError
+
+
+def test_our_own_domain():
+    domain = load_domain("restaurant")
+    assert (len(domain.entities), list(domain.constraints)) == (100, ["food", "area", "pricerange"])
+    assert {"name", "address", "phone", "postcode"} <= set(domain.requestable)
+    for slot in domain.constraints:  # uneven, as in life
+        counts = Counter(entity[slot] for entity in domain.entities)
+        assert max(counts.values()) > 1.6 * min(counts.values())
+    assert all(value for entity in domain.entities for value in entity.values())
+    assert len({entity["phone"] for entity in domain.entities}) == 100
+
+
+def test_values_without_entities_are_one_line_of_the_log(caplog):
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        load_domain("restaurant")
+    assert caplog.messages == ["restaurant: without entities are 6 of 24 values of food"]
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "tea.json"
+    path.write_text(json.dumps(DATA))
+    assert load_domain(path).hash == small_domain().hash
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("restorant", None, "domain 'restorant': there is no such file or folder; did you mean 'restaurant'"),
+        ("{folder}/a.json", "{", r"a\.json: cannot be read as JSON: "),
+        ("{folder}", None, "expected one file .-rules.json .*, found neither; name a file"),
+    ],
+)
+def test_what_cannot_be_found_or_read(tmp_path, name, text, message):
+    path = name.format(folder=tmp_path)
+    if text:
+        (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_domain(path)
+
+
+def test_a_folder_with_two_domains(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}-rules.json").write_text("{}")
+    with pytest.raises(UserError, match=r"found 2 files of this kind: a-rules\.json, b-rules\.json; name a file"):
+        load_domain(tmp_path)
