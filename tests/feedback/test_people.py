@@ -4,8 +4,8 @@ import re
 from collections import Counter
 
 import pytest
-from bots import new_bot
 from months import SCRIPTS
+from taught_bots import new_bot
 
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.errors import UserError

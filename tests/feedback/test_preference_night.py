@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import yaml
-from bots import new_bot, set_keys, talk_to
+from taught_bots import new_bot, set_keys, talk_to
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback import night as night_module

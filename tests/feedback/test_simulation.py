@@ -6,8 +6,8 @@ import shutil
 from fractions import Fraction
 
 import pytest
-from bots import SETTINGS
 from months import month_keys
+from taught_bots import SETTINGS
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback import simulation

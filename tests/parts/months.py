@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bots import SETTINGS
+from taught_bots import SETTINGS
 from tiny import byte_tokenizer, gpt2
 
 SCRIPTS = [
