@@ -13,6 +13,7 @@ SHIMS = [
     "scripts/benchmark.py",
     "scripts/benchmark_gpu.py",
     "scripts/evaluate.py",
+    "scripts/month.py",
     "scripts/plot_run.py",
     "scripts/push_to_hub.py",
     "scripts/quickstart.py",

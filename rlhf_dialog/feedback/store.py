@@ -115,9 +115,9 @@ class Store:
         """What is stored of a person's random id: 16 hexadecimal digits."""
         return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def begin(self, person: str, source: str) -> str:
-        """Store a new dialogue; returns its random id."""
-        dialogue = secrets.token_hex(16)
+    def begin(self, person: str, source: str, dialogue: str | None = None) -> str:
+        """Store a new dialogue under a random id, or under that of a simulation; returns the id."""
+        dialogue = dialogue or secrets.token_hex(16)
         with self.writing() as connection:
             connection.execute(
                 "INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)",
