@@ -3,6 +3,7 @@
 import html
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import Event, StoredTurn
@@ -93,7 +94,7 @@ def as_text(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])|&(?=[A-Za-z#])", rf"\g<0>{JOINER}", visible(text))
 
 
-def messages(items: list[Shown]) -> list[dict[str, str]]:
+def messages(items: list[Shown]) -> list[Any]:
     """The messages as Gradio wants them."""
     return [message(one.turn.speaker, one.text) for one in items]
 

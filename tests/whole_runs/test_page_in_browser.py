@@ -15,7 +15,7 @@ from rlhf_dialog.feedback.bot import Bot
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-LONG = 20_000  # milliseconds: not a deadline, a machine may be busy
+LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
 HOSTILE = (
     '<script>fetch("http://example.invalid/a")</script><img src="http://example.invalid/b.png" onerror="alert(1)">\n'
     "![c](http://example.invalid/c.png) [d](javascript:alert(1)) <b>bold</b> $x^2$ \x1b[2J"
