@@ -4,7 +4,7 @@ import gc
 import math
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 
 import pytest
@@ -431,3 +431,19 @@ def test_without_a_store_there_is_talk_but_no_feedback(chat_agent):
                 rate()
         with pytest.raises(UserError, match="stores nothing"):
             talk.forget()
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_store_that_is_removed_or_replaced_in_the_middle_takes_no_feedback(bot, talk, change):
+    """SQLite would write into the file that has no name any more."""
+    said(talk, "Hello")
+    backup = bot.store_path.with_name("backup.sqlite")
+    with closing(bot.store()) as store:
+        store.backup(backup)
+    bot.store_path.unlink()
+    if change == "replaced":
+        backup.rename(bot.store_path)
+    with pytest.raises(UserError, match=r"feedback.sqlite: was removed or replaced while this program used it"):
+        talk.thumb(True)
+    assert said(talk, "And ?") == talk.last.text
+    assert "was removed or replaced" in talk.problem
