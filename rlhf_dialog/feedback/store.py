@@ -86,7 +86,8 @@ def storable(text: str) -> str:
 class Store:
     """The file feedback.sqlite. Threads may share a Store, and processes may open the same file.
 
-    Each method raises UserError when the file is locked for five seconds, damaged, or cannot be written.
+    Each method raises UserError when the file is locked for five seconds, damaged, cannot be written, or is not the one that
+    was opened: what SQLite writes into a file that was removed is lost.
     """
 
     def __init__(self, path: Path, bot: str | None = None):
@@ -101,6 +102,8 @@ class Store:
             raise UserError(
                 f"{self.path}: belongs to another bot ({self.bot[:8]}.., not {bot[:8]}..); put this bot's own store there"
             )
+        self._file = self.path.absolute()
+        self._identity = _identity(self._file)
         self._own = threading.local()
         self._open: weakref.WeakSet[schema.Connection] = weakref.WeakSet()
         self._opening = threading.Lock()
@@ -268,6 +271,10 @@ class Store:
 
     def _connection(self) -> schema.Connection:
         """This thread's connection; a forked process opens its own, and leaves its parent's alone."""
+        if _identity(self._file) != self._identity:
+            raise UserError(
+                f"{self.path}: was removed or replaced while this program used it; put it back, and start the program again"
+            )
         by_process = self._own.__dict__.setdefault("by_process", {})
         if os.getpid() not in by_process:
             connection = by_process[os.getpid()] = schema.connect(self.path)
@@ -278,6 +285,15 @@ class Store:
 
 def _dialogue(row: sqlite3.Row) -> StoredDialogue:
     return StoredDialogue(row["id"], row["started"], row["person"], row["source"], bool(row["heldout"]))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at the path; None when there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _turn(row: sqlite3.Row) -> StoredTurn:
