@@ -124,6 +124,23 @@ def test_a_prompt_goes_on_with_the_chosen_answer_or_the_newest(store, choose, sa
     assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
 
 
+def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
+    """An edit goes on as the answer; what is written, chosen or edited later changes no prompt."""
+    dialogue, (first, second) = talk(store, answers=("A", "B"))
+    store.add_feedback(dialogue, "choice", "p", turn=first, other=second)
+    third = store.add_turn(dialogue, 1, "agent", "C")
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    after_c = store.add_turn(dialogue, 3, "agent", "Left .")
+    store.add_feedback(dialogue, "edit", "p", turn=third, text="D")
+    after_d = store.add_turn(dialogue, 3, "agent", "Right .")
+    store.add_feedback(dialogue, "withdrawn", "p", turn=third, text="edit")
+    store.add_feedback(dialogue, "choice", "p", turn=second, other=first)
+    for turn in (after_c, after_d):
+        store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    said = [one.prompt_turns for one in read_examples(store).answers]
+    assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
+
+
 def test_an_answer_to_nothing_is_left_out(store):
     dialogue = store.begin("p", "import:x")
     turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
