@@ -311,7 +311,7 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
         "last_event": night.snapshot.last_event,
         "num_events": report.used,
         "left_out": report.left_out,
-        "people": night.snapshot.training.people,
+        "people": night.snapshot.training.concerned,
         "gate": report.gate_record(),
         "metrics": report.metrics,
         "night": night.snapshot.fingerprint,

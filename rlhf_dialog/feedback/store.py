@@ -252,6 +252,17 @@ class Store:
             return self._connection().execute(statement, values).fetchall()
 
     @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What this thread reads in the block is of one moment, also while others write or forget."""
+        with explained(self.path):
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all or none of its rows, on disk when the block has ended."""
         time.sleep(max(0.0, getattr(self._own, "wrote", 0.0) + PAUSE - time.monotonic()))
