@@ -214,6 +214,13 @@ class Store:
         """The highest id of feedback, 0 before the first."""
         return int(self.rows("SELECT coalesce(max(id), 0) FROM feedback")[0][0])
 
+    def reserve(self, event: int) -> None:
+        """Let all new events have an id above this one."""
+        if self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'feedback'")[0][0] < event:
+            with self.writing() as connection:
+                connection.execute("DELETE FROM sqlite_sequence WHERE name = 'feedback'")
+                connection.execute("INSERT INTO sqlite_sequence VALUES ('feedback', ?)", (event,))
+
     def people(self) -> set[str]:
         """The hashes of all who have a dialogue or feedback."""
         return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
@@ -260,6 +267,17 @@ class Store:
         """The rows of a SELECT."""
         with explained(self.path):
             return self._connection().execute(statement, values).fetchall()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What this thread reads in the block is of one moment, also while others write or forget."""
+        with explained(self.path):
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:

@@ -49,12 +49,13 @@ class Talk:
             raise UserError("you have no such dialogue; begin a new one")
         talk = cls(store, answering, person, source)
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
-        for turn in talk.turns:
-            talk._goes_on_with(turn)
         by_id = {turn.id: turn for turn in talk.turns}
+        said: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
         for event in store.feedback_on(dialogue):
             if event.turn in by_id and event.kind in ("choice", "edit"):
-                talk._goes_on_with(by_id[event.turn], event.text)
+                said.append((by_id[event.turn], event.created, event.text))
+        for turn, _, text in sorted(said, key=lambda one: (one[0].position, one[1])):
+            talk._goes_on_with(turn, text)
         return talk
 
     def say(self, text: str) -> Iterator[str]:

@@ -236,7 +236,9 @@ def killed_at(monkeypatch, where, name):
     monkeypatch.setattr(where, name, kill)
 
 
-def test_killed_between_the_new_version_and_its_promotion(day, monkeypatch):
+@pytest.mark.parametrize("checkpoint_steps", [2, 100])
+def test_killed_between_the_new_version_and_its_promotion(day, monkeypatch, checkpoint_steps):
+    set_keys(day, checkpoint_steps=checkpoint_steps)
     with monkeypatch.context() as patch:
         killed_at(patch, Bot, "promote")
         with pytest.raises(Killed):

@@ -388,6 +388,19 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
             Talk.reopen(store, answering, person, "page", dialogue)
 
 
+def test_a_dialogue_is_opened_where_it_was(store, answering):
+    """The last answer stays the last one, though an older one was edited later; a newer answer follows a choice."""
+    talk = Talk(store, answering, "somebody", "page")
+    older = said(talk, "Hello") and talk.last.id
+    said(talk, "And ?")
+    list(talk.again())
+    talk.choose(1)
+    list(talk.again())
+    talk.edit("Better", turn=older)
+    again = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    assert (again.last.id, again.texts) == (talk.last.id, talk.texts)
+
+
 def test_people_who_talk_at_once_have_dialogues_of_their_own(bot, store, answering):
     def person(number: int) -> None:
         talk = Talk(store, answering, f"person {number}", "page")
