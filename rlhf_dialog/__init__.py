@@ -15,6 +15,7 @@ _HOME = {
     "CompositeReward": "rewards.composite",
     "Config": "config.schema",
     "Dialogue": "data.dialogue",
+    "EnvironmentFactory": "config.registry",
     "MetricFactory": "config.registry",
     "ModelFactory": "config.registry",
     "NLPReward": "rewards.nlp_reward",

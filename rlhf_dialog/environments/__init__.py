@@ -1,12 +1,18 @@
 """Dialogue environments: who talks with the policy, and what each of its replies is worth. Text only, no tensors.
 
 - **Any class with `reset` and `step` is an environment**; there is no base class (`Environment` is a Protocol). Both
-  return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Nothing of Gymnasium is
-  imported.
+  return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Gymnasium itself is
+  imported by `act_level` alone, so that only those who use it need it.
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.
 - **Everything that an environment gets wrong is an error that names its class** (`opened`, `answer`): a wrong tuple, a
   reward that is not finite.
 - **Tokens are not here.** `training/episodes.py` plays many environments at once and turns their turns into tokens.
+- **The act level is a chain of small parts** (`act_level`): user, error channel, tracker, summary, actions, verdict; each
+  one is used without the others. Its definition is PyDial's, and docs/ENVIRONMENTS.md says where it differs.
+- **A dialogue is its seed, its number and the policy's actions**: user and channel have a stream each, so that a change in
+  one of them does not change what the other draws.
+- **The verdict reads the transcript** (`success`), not the user's memory, so that a second evaluator can check it.
+- **Beliefs are sparse**: dicts of what was heard, which the tracker changes in place; a dense vector is made once a turn.
 - **The reward of a step is paid on the last token of its reply**; the run's reward class scores the finished
   dialogue.
 """

@@ -1,6 +1,6 @@
 """What a simulated user wants: constraints that the entity must fulfil, and requests, slots that the user wants to know."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -46,7 +46,7 @@ class Goal:
     def as_dict(self) -> dict[str, Any]:
         """For transcripts: constraints, requests (their slots), other_than."""
         return {
-            "constraints": dict(self.constraints),
+            "constraints": self.constraints | ({NAME: self.wanted_name} if self.wanted_name else {}),
             "requests": list(self.requests),
             "other_than": list(self.other_than),
         }
@@ -67,22 +67,26 @@ def goal_of(domain: Domain, data: Mapping[str, Any]) -> Goal:
     Raises UserError, with the slot, for one that the domain lacks, and for a goal that no entity fulfils even when every
     constraint that the user may relax is `dontcare`.
     """
-    where = f"goal {dict(data)} of the domain {domain.name}"
-    constraints, requests = dict(data.get("constraints", {})), list(data.get("requests", []))
+    where = f"goal {data} of the domain {domain.name}"
+    wanted, requests = (data.get(key, {}) if isinstance(data, Mapping) else None for key in ("constraints", "requests"))
+    if not isinstance(wanted, Mapping) or isinstance(requests, str) or not isinstance(requests, Iterable):
+        raise UserError(f"{where}: is not a goal; give {{'constraints': {{slot: value}}, 'requests': [slot, ...]}}")
+    constraints, requests = {slot: str(value).lower() for slot, value in wanted.items()}, list(requests)
     known = [*domain.constraints, NAME]
     for slot, value in constraints.items():
         if slot not in known:
             raise UserError(
-                f"{where}: '{slot}' is not a constraint slot{nearest(slot, known) or '.'} Use {', '.join(known)}"
+                f"{where}: '{slot}' is not a constraint slot{nearest(str(slot), known) or '.'} Use {', '.join(known)}"
             )
         if slot != NAME and value not in (*domain.constraints[slot], DONTCARE):
             hint = nearest(str(value), domain.constraints[slot])
             raise UserError(f"{where}: the slot '{slot}' has no value '{value}'{hint or f'; or give {DONTCARE}'}")
     for slot in requests:
         if slot not in domain.requestable:
-            hint = nearest(slot, domain.requestable) or "."
+            hint = nearest(str(slot), domain.requestable) or "."
             raise UserError(f"{where}: '{slot}' cannot be requested{hint} Use {', '.join(domain.requestable)}")
-    name = constraints.pop(NAME, DONTCARE).replace(DONTCARE, "")
+    name = constraints.pop(NAME, DONTCARE)
+    name = "" if name == DONTCARE else name
     _check_fulfillable(domain, name, requests, where)
     return Goal(constraints, dict.fromkeys([NAME, *requests]), name, name)
 

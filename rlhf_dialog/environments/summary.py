@@ -15,7 +15,7 @@ class Summary:
     """ranked: for each constraint slot its values with probabilities, best first
     accepted: slot -> value that is believed, in the ontology's order
     method, discourse_act: the most probable ones; `byconstraints` and `none` where none is sure
-    counts: for the 1, 2, ... most certain values of `accepted`: 0, 1, 2 to 4, more entities fit, can be told apart
+    counts: for the 1, 2, ... most certain values of `accepted`: 0, 1, 2 to 4, more entities fit, differ in an open slot
     """
 
     ranked: dict[str, list[tuple[str, float]]]
@@ -53,9 +53,9 @@ def summarise(domain: Domain, belief: Belief) -> Summary:
 
 def _method(belief: Belief) -> str:
     top = max(METHODS[1:], key=lambda name: belief.method.get(name, 0.0))
-    if top in ("finished", "restart") and belief.method.get(top, 0.0) <= SURE_ABOVE:
-        return "byconstraints"
-    return top
+    score = belief.method.get(top, 0.0)
+    unsure = score < 1.0 - sum(belief.method.values()) or (top in ("finished", "restart") and score <= SURE_ABOVE)
+    return "byconstraints" if unsure else top
 
 
 def _counts(domain: Domain, accepted: dict[str, tuple[str, float]]) -> list[Counts]:

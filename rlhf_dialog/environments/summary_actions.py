@@ -11,6 +11,7 @@ from rlhf_dialog.environments.tracker import NOTHING, Belief
 
 ACCEPTED_TO_INFORM = 4
 MAX_INFORMED = 5
+NAMED_ABOVE = 0.8
 GLOBAL = ("inform", "inform_byname", "inform_alternatives", "bye", "repeat", "reqmore", "restart")
 NULL = [Act("null")]
 
@@ -76,9 +77,8 @@ class SummaryActions:
         return [Act(kind, slot, value) for value in values] if len(values) == (1 if kind == "confirm" else 2) else NULL
 
     def _named(self, belief: Belief) -> str:
-        """The name that the user gave, when it is more probable than none."""
-        ranked = belief.ranked(NAME)
-        return ranked[0][0] if ranked and ranked[0][1] >= belief.none(NAME) else ""
+        """The name that the user gave, where that is believed."""
+        return next((name for name, score in belief.ranked(NAME)[:1] if score >= NAMED_ABOVE), "")
 
     def _inform(self, belief: Belief, summary: Summary, again: bool) -> list[Act]:
         """Offer an entity that fits what is accepted: the last one `again` if it fits, or one that was not offered."""

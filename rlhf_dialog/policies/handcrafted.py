@@ -75,10 +75,10 @@ class Handcrafted:
 
     def _globally(self, row: list[float], num_accepted: int) -> Iterator[str]:
         """What the user's method and discourse act ask for."""
-        method = dict(zip(METHODS[1:], row[self.layout.method][1:], strict=True))
+        method = dict(zip(METHODS, row[self.layout.method], strict=True))
         top = max(method, key=lambda name: method[name])
         discourse = dict(zip(DISCOURSE_ACTS, row[self.layout.discourse_act], strict=True))
-        if top == "byconstraints" and num_accepted >= ACCEPTED_TO_INFORM:
+        if top in ("none", "byconstraints") and num_accepted >= ACCEPTED_TO_INFORM:
             yield "inform"
         elif top == "byalternatives":
             yield "inform_alternatives"

@@ -1,4 +1,5 @@
 import copy
+import pickle
 from itertools import product
 
 import pytest
@@ -76,6 +77,7 @@ def test_the_hash_knows_content_and_nothing_else():
     first.matching({"tea": "green"})
     assert first.hash == second.hash
     assert len(first.hash) == 64
+    assert pickle.loads(pickle.dumps(first)).hash == first.hash  # as a worker gets it
     other = copy.deepcopy(DATA)
     other["entities"][0]["phone"] = "12"
     assert domain_of(other, "f").hash != first.hash

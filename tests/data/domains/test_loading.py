@@ -51,5 +51,5 @@ def test_what_cannot_be_found_or_read(tmp_path, name, text, message):
 def test_a_folder_with_two_domains(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}-rules.json").write_text("{}")
-    with pytest.raises(UserError, match="found 2 files of this kind: a-rules.json, b-rules.json; name a file"):
+    with pytest.raises(UserError, match=r"found 2 files of this kind: a-rules\.json, b-rules\.json; name a file"):
         load_domain(tmp_path)

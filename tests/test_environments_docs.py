@@ -1,0 +1,49 @@
+"""docs/ENVIRONMENTS.md: its programs run, its domain loads, and its tables name what is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rlhf_dialog.data.domains import load_domain
+from rlhf_dialog.environments import act_level
+from rlhf_dialog.environments.act_level import ActLevel
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/ENVIRONMENTS.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_first_dialogue(capsys):
+    exec(compile(blocks("python")[0], "ENVIRONMENTS.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("user:   ")
+    assert "bye()" in lines[-3]
+    assert lines[-1].startswith("{'constraints': ")
+
+
+def test_the_measuring_script(tmp_path):
+    script = tmp_path / "measure.py"
+    script.write_text(blocks("python")[1].replace("range(1000)", "range(2)"))
+    ran = subprocess.run([sys.executable, script, "restaurant"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["0", "0.15", "0.3"]
+
+
+def test_the_domain_loads(tmp_path):
+    path = tmp_path / "tea.json"
+    path.write_text(blocks("json")[0])
+    assert ActLevel(path).action_space.n == 2 * 3 + 7
+    assert load_domain(path).type == "cafe"
+
+
+def test_the_parts_are_there():
+    parts = re.findall(r"`((?:environments|policies)/[\w/]+\.py)`", PAGE)
+    assert len(parts) > 5
+    assert [part for part in parts if not (ROOT / "rlhf_dialog" / part).is_file()] == []
+
+
+def test_the_numbers_of_the_definition():
+    assert (act_level.TURN_REWARD, act_level.SUCCESS_REWARD, act_level.MAX_TURNS) == (-1, 20, 25)
