@@ -77,7 +77,7 @@ class SideBySide:
         else:
             then = _seen(environment, "step", observation, info)
         last = np.array(observation, dtype=np.float32) if ended else None
-        known = info if ended else {}
+        known = {key: value for key, value in info.items() if key != "action_mask"} if ended else {}
         return Turn(then.observation, then.mask, float(reward), bool(terminated), bool(truncated), last, known)
 
     def _opened(self, environment: Any, dialogue: int) -> Turn:
