@@ -131,7 +131,7 @@ class Sampler:
 
     def state_dict(self) -> dict[str, Any]:
         """The dialogues and their actions so far, from which `load_state_dict` plays them again."""
-        return {"dialogues": [[place.dialogue, place.actions] for place in self.places]}
+        return {"dialogues": [[place.dialogue, list(place.actions)] for place in self.places]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Open the dialogues, and make their actions again; no policy is asked."""

@@ -59,10 +59,10 @@ def test_the_number_of_processes_changes_no_number(caplog):
 def test_an_exception_in_a_process_ends_with_its_traceback():
     two = Processes(Broken, 0, 4, process_num=2)
     try:
+        two.step([(NOTHING, number) for number in range(4)])
         with pytest.raises(
             EnvironmentFailed, match=r"in process 2 of 2: Broken\.step raised ValueError: broken on purpose\n"
         ) as end:
-            two.step([(NOTHING, number) for number in range(4)])
             two.step([(0, NOTHING)] * 4)
         assert 'raise ValueError("broken on purpose")' in str(end.value)
     finally:

@@ -80,8 +80,10 @@ def test_a_cut_episode_is_a_piece_without_an_end():
 def test_a_sampler_goes_on_exactly_from_its_state():
     one = Sampler(Counted, 0, 3)
     one.sample(POLICY, 17)
-    other = Sampler(Counted, 0, 3)
-    other.load_state_dict(one.state_dict())
+    other, state = Sampler(Counted, 0, 3), one.state_dict()
+    one.sample(POLICY, 5)  # which does not change the state that was taken
+    other.load_state_dict(state)
+    other.sample(POLICY, 5)
     for mine, theirs in zip(one.sample(POLICY, 40), other.sample(POLICY, 40), strict=True):
         assert (mine.dialogue, mine.start, mine.paid) == (theirs.dialogue, theirs.start, theirs.paid)
         assert mine.actions.tolist() == theirs.actions.tolist()

@@ -57,10 +57,12 @@ MASK = {"action_mask": np.ones(3, dtype=bool)}
     ],
 )
 def test_what_an_environment_gets_wrong_names_its_class_and_method(environment, said):
-    odd = SideBySide(environment, seed=0, num_envs=1)
+    def two_orders():
+        odd = SideBySide(environment, seed=0, num_envs=1)
+        return [odd.step([order]) for order in ((NOTHING, 2), (0, 3))]
+
     with pytest.raises(EnvironmentFailed, match=said):
-        for order in ((NOTHING, 2), (0, 3)):
-            odd.step([order])
+        two_orders()
 
 
 def test_an_exception_comes_with_its_traceback():
@@ -77,7 +79,7 @@ def test_an_error_of_the_users_is_left_as_it_is():
         raise UserError("correct the goal")
 
     odd = SideBySide(type("Odd", (Counted,), {"reset": refuse}), seed=0, num_envs=1)
-    with pytest.raises(UserError, match="^correct the goal$"):
+    with pytest.raises(UserError, match=r"^correct the goal$"):
         odd.step([(NOTHING, 0)])
 
 
