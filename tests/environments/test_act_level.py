@@ -110,6 +110,22 @@ def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
     assert turns == apart
 
 
+def test_a_dialogue_knows_nothing_of_the_last_one():
+    """Also not that the last user wanted an alternative, which a mask remembers."""
+    environment, choose = ActLevel(DOMAIN), at_random(ActLevel(DOMAIN))
+    masks = []
+    for environment_of in (lambda number: environment, lambda number: ActLevel(DOMAIN)):
+        choose, found = at_random(environment), []
+        for number in range(40):
+            one = environment_of(number)
+            observation, info = one.reset(seed=6, options={"dialogue": number})
+            while "success" not in info:
+                found.append(info["action_mask"].tolist())
+                observation, _, _, _, info = one.step(choose(observation, info["action_mask"]))
+        masks.append(found)
+    assert masks[0] == masks[1]
+
+
 def test_other_seeds_and_numbers_are_other_dialogues():
     environment = ActLevel(DOMAIN)
     goals = [str(play(environment, at_random(environment), seed=seed)[2]["first_goal"]) for seed in range(8)]

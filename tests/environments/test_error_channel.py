@@ -2,6 +2,7 @@ from collections import Counter
 from functools import cache
 from random import Random
 
+import numpy as np
 import pytest
 from small_domain import DATA, small_domain
 
@@ -67,6 +68,27 @@ def test_confidences_are_those_of_the_two_sets():
     assert (SET_3.right[0][1], SET_3.wrong[0][1]) == (pytest.approx(0.126, abs=0.005), pytest.approx(0.17, abs=0.005))
     assert ErrorChannel(DOMAIN, 0.15, Random(0)).statistics is SET_1
     assert ErrorChannel(DOMAIN, 0.3, Random(0)).statistics is SET_3
+
+
+MEANS = {  # of the six confidences and their variances, as published with the benchmark: right, wrong
+    0.15: (
+        ((0.871, 0.103, 0.045, 0.032, 0.027, 0.049), (0.029, 0.01, 0.002, 0.001, 0, 0.001)),
+        ((0.757, 0.179, 0.077, 0.048, 0.037, 0.065), (0.052, 0.014, 0.003, 0.001, 0, 0.002)),
+    ),
+    0.3: (
+        ((0.905, 0.101, 0.017, 0.008, 0.005, 0.01), (0.016, 0.013, 0.002, 0.001, 0, 0.001)),
+        ((0.871, 0.164, 0.065, 0.043, 0.03, 0.054), (0.029, 0.02, 0.005, 0.002, 0.001, 0.003)),
+    ),
+}
+
+
+@pytest.mark.parametrize("rate", MEANS)
+def test_a_wrong_list_is_less_sure_than_a_right_one(rate):
+    """The first of six normal numbers, clipped to .01 and .99, as a share of their sum."""
+    for correct, (means, variances) in zip((True, False), MEANS[rate], strict=True):
+        drawn = np.random.default_rng(0).normal(means, np.sqrt(variances), (20_000, 6)).clip(0.01, 0.99)
+        scores = [h[0][1] for h in lists(rate) if (h[0][0] == TURN) is correct]
+        assert np.mean(scores) == pytest.approx((drawn[:, 0] / drawn.sum(axis=1)).mean(), abs=0.02)
 
 
 def test_values_slots_and_types_are_confused():
