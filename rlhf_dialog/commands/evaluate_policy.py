@@ -22,6 +22,7 @@ from rlhf_dialog.commands.command_line import (
     home_path,
     set_up_logging,
 )
+from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
@@ -59,12 +60,15 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
     add("--transcripts", type=int, default=0, metavar="N", help="print the agent's first N dialogues")
     add("--output", type=home_path, help="JSON file to write; default: evaluation.json beside the agent's folder")
+    add("--register", metavar="FILE", help=REGISTER)
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
 
 
 def _main(options: argparse.Namespace) -> None:
     _check(options)
+    if options.register:
+        register(options.register)
     agent = read_policy_agent(options.agent)
     given = {key: getattr(options, key) for key in ("domain", "error_rate", "user")}
     settings = agent | {key: value for key, value in given.items() if value is not None}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.data.domains import Domain
+from rlhf_dialog.errors import UserError
 
 Features = NDArray[np.float32]
 Masks = NDArray[np.bool_]
@@ -102,6 +103,15 @@ class Policy(Protocol):
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files do not fit."""
+
+
+def check_args(kind: type[int] | type[float], low: float, high: float, **args: Any) -> None:
+    """Raises UserError, with its name, for an argument of a policy that is not a number of this kind from low to high."""
+    for name, value in args.items():
+        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high:
+            wanted = "a whole number" if kind is int else "a number"
+            raise UserError(f"policy.args.{name}: found {value!r}, wanted {wanted} from {low:g} to {high:g}")
 
 
 def choose(

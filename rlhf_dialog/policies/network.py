@@ -19,6 +19,14 @@ from rlhf_dialog.errors import UserError
 STATE, WEIGHTS, OPTIMIZER = "policy.json", "policy.safetensors", "optimizer.safetensors"
 
 
+def check_sizes(hidden_sizes: Any) -> list[int]:
+    """The units of hidden layers as a list. Raises UserError for anything else than whole numbers above 0."""
+    sizes = list(hidden_sizes) if isinstance(hidden_sizes, list | tuple) else [None]
+    if not all(type(size) is int and 1 <= size <= 10**5 for size in sizes):
+        raise UserError(f"policy.args.hidden_sizes: found {hidden_sizes!r}, wanted a list of numbers such as [128, 64]")
+    return sizes
+
+
 def mlp(sizes: Sequence[int], generator: torch.Generator, last_gain: float) -> nn.Sequential:
     """Linear layers with tanh between them, orthogonal weights and no bias at the start."""
     layers: list[nn.Module] = []

@@ -14,8 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
-from rlhf_dialog.policies.network import Learner, categorical, load_learner, mlp, save_learner
+from rlhf_dialog.policies.base import (
+    Actions,
+    Episode,
+    Extras,
+    Features,
+    Masks,
+    PolicyFactory,
+    Setting,
+    check_args,
+)
+from rlhf_dialog.policies.network import Learner, categorical, check_sizes, load_learner, mlp, save_learner
 from rlhf_dialog.training import ppo
 
 MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
@@ -28,7 +37,8 @@ class PPO:
     hidden_sizes: units of the layers; lr: of Adam, falling to `final_lr` of it where the number of updates is known
     gamma, gae_lambda, clip_param, entropy_coef, max_grad_norm: as in PPO
     ppo_epoch: passes over a rollout; minibatch_size: turns for each optimizer step
-    Raises RunStopped when a number is not finite, or the stored log-probabilities are not those of this policy.
+    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite, or the stored
+    log-probabilities are not those of this policy.
     """
 
     def __init__(
@@ -45,6 +55,11 @@ class PPO:
         ppo_epoch: int = 5,
         minibatch_size: int = 128,
     ):
+        check_args(float, 1e-9, 1.0, lr=lr, clip_param=clip_param)
+        check_args(float, 0.0, 1.0, final_lr=final_lr, gamma=gamma, gae_lambda=gae_lambda)
+        check_args(float, 0.0, 1e6, entropy_coef=entropy_coef, max_grad_norm=max_grad_norm)
+        check_args(int, 1, 10**6, ppo_epoch=ppo_epoch, minibatch_size=minibatch_size)
+        hidden_sizes = check_sizes(hidden_sizes)
         self.setting, self.lr, self.final_lr = setting, lr, final_lr
         self.gamma, self.gae_lambda, self.clip_param = gamma, gae_lambda, clip_param
         self.entropy_coef, self.max_grad_norm = entropy_coef, max_grad_norm

@@ -1,5 +1,6 @@
 """The settings of a run that trains a dialogue policy at act level."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
+NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
 MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
     *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain"),
@@ -61,12 +63,21 @@ class PolicyConfig(Settings):
     )
     pytorch_threads: int | None = Field(1, ge=1, description="CPU threads of torch; null: torch's own choice")
 
+    @field_validator("policy")
+    @classmethod
+    def _numbers_in_args(cls, policy: ClassConfig) -> ClassConfig:
+        """PyYAML reads `3e-4` as text."""
+        args = {key: float(v) if isinstance(v, str) and NUMBER.fullmatch(v) else v for key, v in policy.args.items()}
+        return ClassConfig(id=policy.id, args=args)
+
     _folder_name = field_validator("experiment_name")(folder_name)
 
     @model_validator(mode="after")
     def _fits(self) -> "PolicyConfig":
         if self.imitation_dialogues and self.policy.id != "ppo":
             raise ValueError(f"imitation_dialogues: only ppo imitates, found policy {self.policy.id!r}; use 0")
+        if self.step_timeout_s and not self.process_num:
+            raise ValueError("step_timeout_s: only other processes can be given up; set process_num, or leave it out")
         if self.batchsz < self.num_envs:
             raise ValueError(
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"

@@ -14,6 +14,7 @@ from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
         ({"epoch": 0}, "epoch: found 0"),
         ({"batchsz": 4}, "batchsz: 4 turns are fewer than num_envs: 8 dialogues"),
         ({"imitation_dialogues": 3, "policy": {"id": "random"}}, "only ppo imitates, found policy 'random'"),
+        ({"step_timeout_s": 5}, "step_timeout_s: only other processes can be given up; set process_num"),
         ({"experiment_name": "a/b"}, "experiment_name: found 'a/b'"),
     ],
 )
@@ -37,3 +38,8 @@ def test_what_draws_or_learns_is_the_runs_identity_and_who_hosts_it_is_not():
     for fixed in ({"seed": 1}, {"num_envs": 4}, {"batchsz": 100}, {"error_rate": 0.1}, {"policy": {"id": "random"}}):
         assert PolicyConfig(**fixed).identity("abc") != one
     assert PolicyConfig().identity("abd") != one
+
+
+def test_numbers_of_the_policys_arguments_may_be_written_with_an_exponent():
+    config = load_policy_config(None, {"policy.id": "ppo", "policy.args": {"lr": "3e-4", "name": "e4", "size": 3}})
+    assert config.policy.args == {"lr": 0.0003, "name": "e4", "size": 3}
