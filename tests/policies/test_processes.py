@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -119,3 +121,11 @@ def test_a_process_is_one_environment_of_gymnasium_that_never_ends():
     orders[:] = [[0, NOTHING], [0, NOTHING]]
     assert "broken on purpose" in hosted.step(orders)[-1]["failure"]
     hosted.close()
+
+
+def test_what_a_process_needs_loads_no_torch():
+    program = (
+        "import sys, rlhf_dialog.policies.processes, rlhf_dialog.environments.act_level; print('torch' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
