@@ -7,18 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from rlhf_dialog.commands.command_line import exit_code_of
+from rlhf_dialog.commands.quickstart import seconds_of
+from rlhf_dialog.config.loading import load_config, shipped
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.runs.tracking import read_metrics
 
 Check = tuple[str, bool, str]
 PROMPTS = 300
+TEMPERATURES = (0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     code = exit_code_of(lambda: checks.extend(check_run(options.run)), debug=False)
     for name, passed, found in checks:
         print(f"{'pass' if passed else 'FAIL'}  {name}: {found}")
+    for title, seconds, budget in seconds_of(Path()) if checks else []:
+        print(f"time  {title}: {seconds:.0f} s (budget on two quiet cores: {budget} s)")
     return code or int(not all(passed for _, passed, _ in checks))
 
 
@@ -41,15 +50,42 @@ def check_run(run: Path) -> list[Check]:
     if not evaluation.is_file() or not metrics.is_file() or kl_target is None:
         raise UserError(f"{run}: contains no finished quickstart; run `make quickstart` first")
     result = json.loads(evaluation.read_text(encoding="utf-8"))
-    return [*_text_checks(result), _kl_check(read_metrics(metrics), kl_target), *_sentence_checks(run)]
-
-
-def _sentence_checks(run: Path) -> list[Check]:
-    """Whether the grammar that wrote the dialogues derives the greedy replies to held-out prompts, before and after PPO."""
     config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     prompts = load_prompts(config["env"]["args"]["data_path"], "validation", config["context_size"], 1)[:PROMPTS]
+    return [
+        *_text_checks(result),
+        _kl_check(read_metrics(metrics), kl_target),
+        _sweep_check(run, config["model_path"], prompts),
+        *_sentence_checks(run, config["model_path"], prompts),
+    ]
+
+
+def _sweep_check(run: Path, sft: str, prompts: list[Dialogue]) -> Check:
+    """Whether the agent at its own sampling scores above the supervised model at every sharpness of sampling."""
+    spec = load_config(shipped("configs") / "quickstart_score.yaml").reward_class
+    reward = build_reward(spec.id, spec.args)
+
+    def score(agent: ChatAgent, sampling: Sampling) -> float:
+        torch.manual_seed(0)
+        agent.sampling = sampling
+        replies = agent.reply(prompts)
+        scores = reward([d.said(reply.text, reply.truncated) for d, reply in zip(prompts, replies, strict=True)])
+        return sum(scores) / len(scores)
+
+    before, after = ChatAgent.load(sft), ChatAgent.load(run / "agent")
+    ways = {f"temperature {t:g}": replace(before.sampling, temperature=t) for t in TEMPERATURES}
+    ways["greedy"] = replace(before.sampling, greedy=True)
+    scores = {name: score(before, sampling) for name, sampling in ways.items()}
+    best = max(scores, key=scores.__getitem__)
+    mine = score(after, after.sampling)
+    name = f"score above the SFT at every temperature of {TEMPERATURES[0]:g} to {TEMPERATURES[-1]:g} and greedy"
+    return name, mine > scores[best], f"{mine:.3f} against {scores[best]:.3f} ({best})"
+
+
+def _sentence_checks(run: Path, sft: str, prompts: list[Dialogue]) -> list[Check]:
+    """Whether the grammar that wrote the dialogues derives the greedy replies to held-out prompts, before and after PPO."""
     checks = []
-    for name, folder in (("SFT", config["model_path"]), ("agent", run / "agent")):
+    for name, folder in (("SFT", sft), ("agent", run / "agent")):
         agent = ChatAgent.load(str(folder))
         agent.sampling = replace(agent.sampling, greedy=True)
         texts = [reply.text for reply in agent.reply(prompts)]
@@ -83,8 +119,8 @@ def _kl_check(rows: list[dict[str, Any]], target: float) -> Check:
     last = [row["objective/kl"] for row in rows[-5:]]
     kl = sum(last) / len(last)
     return (
-        "KL per token, last 5 iterations, within twice its target",
-        kl <= 2 * target,
+        "KL per token, last 5 iterations, between half of its target and twice",
+        target / 2 <= kl <= 2 * target,
         f"{kl:.4f}, target {target:g}",
     )
 

@@ -1,62 +1,90 @@
-"""Talk to a trained agent in the terminal."""
+"""Talk to an agent in the terminal; what people say of a bot's answers is stored."""
 
 import argparse
 import io
 import math
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from rlhf_dialog.commands.chat_words import ENDS, Screen, answered, run_word
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
 from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.feedback.answering import Answering
+from rlhf_dialog.feedback.bot import Bot, is_bot
+from rlhf_dialog.feedback.served import load_agent
+from rlhf_dialog.feedback.talk import Talk
+from rlhf_dialog.feedback.terminal_state import is_terminal, line_editing, terminal_person
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.terminal import visible
 
-WELCOME = "Say something. `reset` starts a new dialogue, `quit` ends the program."
+WELCOME = (
+    "Say something. `reset` starts a new dialogue, `quit` ends the program; all other words begin with a slash: /help "
+    "lists them."
+)
 NOTICE = "(Your message holds a text that ends a turn or controls the model; a space replaces it.)"
 
 
 def find_agent(root: Path = Path()) -> Path:
-    """`ppo_agent`, else the newest `*/agent` under `run_results` and `runs`. Raises UserError when there is none."""
+    """`ppo_agent`, else the newest `*/agent` or bot under `run_results` and `runs`. Raises UserError when there is none."""
     if (root / "ppo_agent").is_dir():
         return root / "ppo_agent"
-    found = [path for name in ("run_results", "runs") for path in (root / name).glob("*/agent") if path.is_dir()]
+    places = [root / name for name in ("run_results", "runs")]
+    found = {path: path for place in places for path in place.glob("*/agent") if path.is_dir()}
+    found |= {path.parent: path for place in places for path in place.glob("*/champion") if is_bot(path.parent)}
     if not found:
         raise UserError(
             "no agent found in ./ppo_agent, run_results/*/agent or runs/*/agent; train one, or set --agent DIR"
         )
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(found, key=lambda folder: found[folder].stat().st_mtime)
 
 
-def converse(agent: ChatAgent, read: Callable[[str], str], write: Callable[[str], None]) -> None:
-    """Read and answer messages until `quit` or the end of input."""
-    write(WELCOME)
-    history: list[str] = []
-    while True:
-        try:
-            text = read("> User: ").strip()
-        except EOFError:
-            write("")
-            return
-        command = text.lower().removeprefix("/")
-        if command in ("quit", "exit"):
-            return
-        if command == "reset":
-            history = []
-            write(WELCOME)
-        elif text:
-            if (said := agent.spoken(text)) != text:
-                write(NOTICE)
-            if said:
-                reply = agent.chat(said, history)
-                shown = reply.replace("\n", "\n         ")  # below the first line: no line of it can pass for a prompt
-                write(f"> Agent: {shown or '(an empty reply)'}")
-                history += [said, reply]
+def converse(begin: Callable[[], Talk], read: Callable[[str], str], screen: Screen) -> None:
+    """Read and answer messages until `quit` or the end of input; `begin` starts a dialogue."""
+    screen.write(WELCOME)
+    talk = begin()
+    try:
+        while True:
+            try:
+                text = read("> User: ").strip()
+            except EOFError:
+                screen.write("")
+                return
+            word = text.lower().removeprefix("/")
+            if word in ENDS:
+                return
+            if word == "reset":
+                talk = _next(talk, begin, screen)
+            elif text.startswith("/") and not text.startswith("//"):
+                run_word(talk, text, screen)
+            elif text:
+                _say(talk, text.removeprefix("/"), screen)
+    finally:
+        talk.end()
+
+
+def _next(talk: Talk, begin: Callable[[], Talk], screen: Screen) -> Talk:
+    """A new dialogue in place of `talk`."""
+    talk.end()
+    new = begin()
+    screen.write(WELCOME)
+    if new.version != talk.version:
+        screen.note(f"version {new.version} answers now")
+    return new
+
+
+def _say(talk: Talk, text: str, screen: Screen) -> None:
+    said = talk.spoken(text)
+    if said != text:
+        screen.write(NOTICE)
+    if said:
+        answered(talk, talk.say(said), screen)
 
 
 def at_temperature(sampling: Sampling, temperature: float) -> Sampling:
@@ -68,16 +96,16 @@ def at_temperature(sampling: Sampling, temperature: float) -> Sampling:
 
 def main(argv: list[str] | None = None) -> int:
     """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Chat with a trained agent in the terminal.")
+    parser = argparse.ArgumentParser(description="Chat with an agent in the terminal, and teach a bot by rating it.")
     parser.add_argument(
         "--agent",
-        help="folder of the agent, or its name on the Hub (user/name); default: ./ppo_agent, else the newest agent in "
-        "run_results and runs",
+        help="folder of an agent, a training run, a bot (made by rlhf-dialog feedback init) or a chat model, or a name on the "
+        "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs",
     )
     parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
     parser.add_argument("--register", help=REGISTER)
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    parser.add_argument("--seed", type=int, help="seed of the sampling (default: 0; for a bot, a new one each time)")
     parser.add_argument(
         "--temperature",
         type=float,
@@ -92,25 +120,65 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> None:
-    check_seed(options.seed)
+    _check(options)
+    if options.register:
+        register(options.register)
+    name = str(options.agent or find_agent())
+    with ExitStack() as stack:
+        bot = Bot(name) if is_bot(Path(name).expanduser()) else None
+        answering = stack.enter_context(_answering(bot, name, options))
+        store = None if bot is None else bot.store()
+        if store is not None:
+            stack.callback(store.close)
+        screen = Screen(_write, _show if is_terminal() else None)
+        screen.write(f"Agent: {name}" if bot is None else f"Agent: {name}, version {answering.version()}")
+        if bot is not None:
+            screen.write(
+                f"What you say and how you rate it is stored in {bot.store_path} to train this bot; /forget me removes it."
+            )
+        person = "" if store is None else terminal_person()
+        stack.enter_context(line_editing())
+        converse(lambda: Talk(store, answering, person, "terminal"), read_text, screen)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises UserError for options that cannot be."""
+    check_seed(options.seed or 0)
     check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if options.temperature is not None:
+        at_temperature(Sampling(), options.temperature)
     if sys.stdout is None:
         raise UserError("standard output is closed, so no reply can be shown; leave it open")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
-    if options.register:
-        register(options.register)
-    folder = options.agent or find_agent()
-    torch.manual_seed(options.seed)
-    agent = ChatAgent.load(folder, options.tokenizer, options.device, trust_remote_code=options.trust_remote_code)
-    if options.temperature is not None:
-        agent.sampling = at_temperature(agent.sampling, options.temperature)
 
-    def write(text: str) -> None:
-        print(visible(text), flush=True)
 
-    write(f"Agent: {folder}")
-    converse(agent, read_text, write)
+def _answering(bot: Bot | None, name: str, options: argparse.Namespace) -> Answering:
+    """What answers: a bot's versions, or the agent of this name. Raises UserError when there is none."""
+
+    def adjust(sampling: Sampling) -> Sampling:
+        return sampling if options.temperature is None else at_temperature(sampling, options.temperature)
+
+    if bot is not None:
+        if options.tokenizer or options.trust_remote_code:
+            raise UserError(
+                "--agent: a bot has its own tokenizer and runs no code; leave --tokenizer and --trust_remote_code out"
+            )
+        return Answering(bot, device=options.device, seed=options.seed, adjust=adjust)
+    folder = Path(name).expanduser()
+    if (folder / "agent").is_dir() and not (folder / "config.json").exists():  # a training run
+        name = str(folder / "agent")
+    found = hub.model_folder(name, "--agent", options.trust_remote_code)
+    agent = load_agent(found, options.tokenizer, options.device, options.trust_remote_code, adjust)
+    return Answering(agent, seed=options.seed or 0)
+
+
+def _write(text: str) -> None:
+    print(visible(text), flush=True)
+
+
+def _show(text: str) -> None:
+    print(visible(text), end="", flush=True)
 
 
 def read_text(prompt: str) -> str:

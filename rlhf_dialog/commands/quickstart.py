@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import rlhf_dialog
+from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.commands.command_line import check_seed, exit_code_of
 from rlhf_dialog.config.loading import shipped
 from rlhf_dialog.terminal import Console
 
@@ -42,6 +44,16 @@ class Stage:
     inputs: tuple[Path, ...]
     output: Path
     clear: bool = True  # remove the old output first
+    budget: int = 3  # seconds on two quiet cores
+    seeded: bool = True  # takes --seed
+
+    @property
+    def stamp(self) -> Path:
+        """The file with what the last run of this stage had as input, and its seconds."""
+        return Path("runs/.stamps") / f"{hashlib.sha256(self.title.encode()).hexdigest()[:12]}.json"
+
+    def with_seed(self, seed: int) -> "Stage":
+        return replace(self, command=f"{self.command} --seed {seed}") if self.seeded and seed else self
 
 
 DATA, OVERHEARD, PAIRS = (Path(f"runs/quickstart_{name}") for name in ("data", "overheard", "pairs"))
@@ -66,24 +78,28 @@ STAGES = (
         "-m rlhf_dialog train-sft --config sft_quickstart.yaml",
         (Path("configs/sft_quickstart.yaml"), OVERHEARD),
         SFT,
+        budget=110,
     ),
     Stage(
         "train the act classifier of the reward",
         "-m rlhf_dialog train-intent-classifier --config intent_quickstart.yaml",
         (Path("configs/intent_quickstart.yaml"), OVERHEARD),
         INTENT,
+        budget=40,
     ),
     Stage(
         "train the preference model of the reward",
         "-m rlhf_dialog train-preference-model --config preference_quickstart.yaml",
         (Path("configs/preference_quickstart.yaml"), PAIRS, SFT),
         PREFERENCE,
+        budget=30,
     ),
     Stage(
         "PPO",
         "-m rlhf_dialog train --config quickstart.yaml",
         (Path("configs/quickstart.yaml"), DATA, SFT, INTENT, PREFERENCE),
         RUN,
+        budget=70,
     ),
     Stage(
         "compare before and after on held-out prompts",
@@ -92,17 +108,36 @@ STAGES = (
         (Path("configs/quickstart_score.yaml"), RUN / "agent", SFT, INTENT, DATA),
         RUN / "evaluation.json",
         clear=False,
+        budget=38,
     ),
-    Stage("plot", f"-m rlhf_dialog plot-run --run {RUN}", (RUN / "metrics.jsonl",), RUN / "plot.png", clear=False),
+    Stage(
+        "plot",
+        f"-m rlhf_dialog plot-run --run {RUN}",
+        (RUN / "metrics.jsonl",),
+        RUN / "plot.png",
+        clear=False,
+        seeded=False,
+    ),
 )
 
 
 def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
-    """The command line; `folder` is where the stages run and where `runs/` is written. Returns the exit code."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(argv)
+    """The command line; `folder` is the default of --folder. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every stage (default: 0)")
+    parser.add_argument(
+        "--folder", type=Path, default=folder, help=f"where the stages run and write runs/ (default: {folder})"
+    )
+    options = parser.parse_args(argv)
+    return exit_code_of(lambda: check_seed(options.seed), debug=False) or run(options.folder, options.seed)
+
+
+def run(folder: Path, seed: int = 0) -> int:
+    """Run the stages in `folder`; returns the exit code."""
+    folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     start = time.perf_counter()
-    for number, stage in enumerate(STAGES, 1):
+    for number, stage in enumerate((stage.with_seed(seed) for stage in STAGES), 1):
         console.print(f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold]\n$ python {stage.command}")
         code = run_stage(stage, folder, console)
         if code:
@@ -110,21 +145,21 @@ def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
             return code
     show_samples(folder, console)
     console.print(
-        f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {RUN}; the plot is {RUN}/plot.png"
+        f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
     )
     python = Path(sys.executable)
     shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
     if (folder / CHECK).is_file():
         console.print(f"check the targets:  {shown} {CHECK}")
-    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {RUN}/agent --temperature 0.3")
+    console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {folder / RUN}/agent --temperature 0.3")
     return 0
 
 
 def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     """Run the command in `folder` unless its stamp shows that nothing has changed; returns the exit code."""
     output = folder / stage.output
-    stamp = folder / "runs/.stamps" / f"{hashlib.sha256(stage.command.encode()).hexdigest()[:12]}.json"
-    if output.exists() and stamp.is_file() and json.loads(stamp.read_text()) == fingerprint_of(stage, folder):
+    stamp = folder / stage.stamp
+    if output.exists() and stamp.is_file() and _fingerprint_in(stamp) == fingerprint_of(stage, folder):
         console.print("unchanged, skipped")
         return 0
     if stage.clear and output.exists():
@@ -133,9 +168,21 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     code = subprocess.run([sys.executable, *stage.command.split()], cwd=folder).returncode
     if code == 0:
         stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(json.dumps(fingerprint_of(stage, folder)))
-        console.print(f"({time.perf_counter() - start:.0f} s)")
+        seconds = time.perf_counter() - start
+        write_json(stamp, {"fingerprint": fingerprint_of(stage, folder), "seconds": seconds})
+        console.print(f"({seconds:.0f} s)")
     return code
+
+
+def _fingerprint_in(stamp: Path) -> str | None:
+    found = json.loads(stamp.read_text())
+    return found["fingerprint"] if isinstance(found, dict) else None
+
+
+def seconds_of(folder: Path) -> list[tuple[str, float, int]]:
+    """Title, seconds and budget in seconds of each stage that was run in `folder`."""
+    stamps = [(stage, folder / stage.stamp) for stage in STAGES]
+    return [(s.title, json.loads(stamp.read_text())["seconds"], s.budget) for s, stamp in stamps if stamp.is_file()]
 
 
 def fingerprint_of(stage: Stage, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""`--register FILE`: rewards, metrics and networks of the user's own for the commands that train nothing."""
+"""`--register FILE`: rewards, metrics and networks of the user's own for the commands that train no policy."""
 
 import runpy
 import sys
@@ -9,14 +9,14 @@ from rlhf_dialog.errors import UserError
 REGISTER = "Python file that registers rewards, networks or policies of your own, run first; for example train_ppo.py"
 
 
-def register(path: str) -> None:
-    """Run a file of the user's for the classes that it registers. Raises UserError when it is not there or fails."""
+def register(path: str, key: str = "--register") -> None:
+    """Run a file of the user's for the classes that it registers. Raises UserError, which begins with `key`, when it fails."""
     if not Path(path).is_file():
-        raise UserError(f"--register {path}: is not a regular file; name a Python file that registers your classes")
+        raise UserError(f"{key} {path}: is not a regular file; name a Python file that registers your classes")
     words, sys.argv = sys.argv, [path]
     try:
         runpy.run_path(path, run_name="registered")
     except (Exception, SystemExit) as error:
-        raise UserError(f"--register {path}: {type(error).__name__}: {error}") from error
+        raise UserError(f"{key} {path}: {type(error).__name__}: {error}") from error
     finally:
         sys.argv = words

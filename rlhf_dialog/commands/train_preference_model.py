@@ -6,6 +6,7 @@ import time
 from transformers.utils import logging as transformers_logging
 
 from rlhf_dialog.commands.command_line import new_folder, run_script, versions
+from rlhf_dialog.commands.registering import register
 from rlhf_dialog.evaluation.preferences import markdown
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig, train
 
@@ -19,6 +20,8 @@ def main(argv: list[str] | None = None) -> int:
 def run(config: PreferenceConfig) -> None:
     """Train, measure, and write the output folder with report.json and report.md."""
     started = time.perf_counter()
+    if config.register_file:
+        register(config.register_file, "register_file:")
     with new_folder(config.output) as folder:
         report = train(config, folder, print)
         report["seconds"] = round(time.perf_counter() - started, 1)

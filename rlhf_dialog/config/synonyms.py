@@ -6,6 +6,7 @@ from collections.abc import Collection
 RENAMED = {
     "activation_checkpointing": "gradient_checkpointing actor_gradient_checkpointing critic_gradient_checkpointing",
     "clip_param": "cliprange eps_clip clip_range epsilon",
+    "critic_path": "critic_model_name_or_path critic_pretrain value_model",
     "critic_lr": "critic_learning_rate critic_lora_learning_rate value_learning_rate",
     "entropy_coef": "entropy_loss_coef ent_coef",
     "env.args.data_path": "dataset_name dataset query_dataset prompt_data train_dataset",
@@ -77,10 +78,8 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
         "reward_model_path reward_model reward_model_name_or_path reward_pretrain remote_rm_url reward_funcs "
         "reward_weights"
     ),
-    "the critic starts as a copy of 'model_path' with a new head, or is a head on the policy with "
-    "'use_share_model: true'; it cannot start from another model": (
-        "critic_model_name_or_path critic_pretrain value_model value_head_prefix"
-    ),
+    "the critic starts as a copy of 'model_path', or of 'critic_path', with a new head, or is a head on the policy with "
+    "'use_share_model: true'": "value_head_prefix",
     "checkpoints always include the critic": "save_value_network",
     "the critic and the policy are both trained from the first iteration on": "freezing_actor_steps",
     "set 'kl_in' (in the token rewards or in the loss) and 'kl_estimator' (k1 or k3)": "kl_penalty use_kl_loss",

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -156,20 +157,22 @@ def accepts(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str]) -> bool:
     return True
 
 
-def render(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], reply: str | None = None) -> str:
+def render(
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], reply: str | None = None, thinking: bool | None = False
+) -> str:
     """The turns as the template writes them, followed by `reply`, or by the generation prompt when there is none.
 
-    Raises UserError when the tokenizer has no template, or when the template fails.
+    `thinking` is the template's `enable_thinking`; None: the template's own default. Raises UserError when the tokenizer has
+    no template, or when the template fails.
     """
     if not tokenizer.chat_template:
         raise UserError(f"turn_separator: chat_template, but the tokenizer has no chat template; {REMEDY}")
+    options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
     messages = [{"role": ROLES[(len(turns) - i) % 2], "content": turn} for i, turn in enumerate(turns)]
     if reply is not None:
         messages.append({"role": "assistant", "content": reply})
     try:
-        text = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=reply is None, tokenize=False, enable_thinking=False
-        )
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=reply is None, tokenize=False, **options)
     except Exception as error:  # a template is a program, and may fail in any way
         raise UserError(
             f"turn_separator: the tokenizer's chat template fails on {len(messages)} messages: "

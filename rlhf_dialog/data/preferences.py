@@ -39,11 +39,15 @@ class PreferencePair:
 
     @property
     def prompt(self) -> str:
-        """What the pairs of one prompt share: the turns that both sides begin with."""
+        """What the pairs of one prompt share: the turns that both sides begin with; white space counts as one space.
+
+        Without a prompt it is the text that both begin with; its last line may belong to the replies, and does not count.
+        """
         if turns := _shared(self.chosen.prompt_turns, self.rejected.prompt_turns):
-            return "\n".join(turns)
+            return " ".join("\n".join(turns).split())
         shared = "".join(_shared(self.chosen.response, self.rejected.response))
-        return shared if len(shared) >= LONG_ENOUGH else self.where
+        lines = " ".join(shared.rpartition("\n")[0].split())
+        return next((text for text in (lines, shared) if len(text) >= LONG_ENOUGH), self.where)
 
     @property
     def last_turn(self) -> str:

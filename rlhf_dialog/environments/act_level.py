@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.data.domains import Domain, load_domain
 from rlhf_dialog.environments.acts import Act
-from rlhf_dialog.environments.error_channel import ErrorChannel
+from rlhf_dialog.environments.error_channel import NULL, ErrorChannel
 from rlhf_dialog.environments.goals import Goal, draw_goal, goal_of
 from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.environments.success import evaluate
@@ -89,7 +89,7 @@ class ActLevel(gymnasium.Env[Observation, np.int64]):
         self.tracker.reset()
         self.actions.reset()
         self.system_acts: list[list[Act]] = []
-        self.user_acts = [self.user.begin(goal, rng)]
+        self.user_acts = [self._turn("begin", self.user.begin(goal, rng))]
         observation = self._observe(GREETING)
         return observation, self._info()
 
@@ -97,7 +97,7 @@ class ActLevel(gymnasium.Env[Observation, np.int64]):
         """Say the action's acts, and hear the user; -1 a turn, and +20 at the end of a dialogue that succeeded."""
         acts = self.actions.acts(self.names[int(action)], self.belief, self.summary)
         self.system_acts.append(acts)
-        answer = self.user.answer(acts)
+        answer = self._turn("answer", self.user.answer(acts))
         self.user_acts.append(answer)
         observation = self._observe(acts)
         terminated = any(act.intent == "bye" for act in answer)
@@ -111,6 +111,13 @@ class ActLevel(gymnasium.Env[Observation, np.int64]):
     def action_masks(self) -> NDArray[np.bool_]:
         """(A,), True where an action makes sense now; the name is sb3-contrib's."""
         return self.mask
+
+    def _turn(self, method: str, acts: Any) -> list[Act]:
+        """The user's turn; one without acts is `null`. Raises UserError when it is something else than a list of acts."""
+        if not isinstance(acts, list) or not all(isinstance(act, Act) for act in acts):
+            name = type(self.user).__name__
+            raise UserError(f"user {name}: {method} returned {acts!r}; return a list of Act")
+        return acts or [NULL]
 
     def _stream(self, part: str) -> Random:
         return Random(f"{self._seed}/{self.dialogue}/{part}")

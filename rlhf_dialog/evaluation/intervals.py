@@ -77,11 +77,11 @@ def _interval(point: float, resamples: Array) -> Interval:
 def _resampled(statistic: Statistic, seed: int) -> Array:
     """The metric of each resample; the same seed and number of units draw the same units."""
     sums = statistic.unit_sums()
-    return statistic.value(_counts(len(sums), seed) @ sums)
+    return statistic.value(resample_counts(len(sums), seed) @ sums)
 
 
 @lru_cache(maxsize=2)  # dialogues and blocks
-def _counts(num_units: int, seed: int) -> Array:
+def resample_counts(num_units: int, seed: int) -> Array:
     """How often each unit is drawn in each of the resamples: (NUM_RESAMPLES, num_units)."""
     counts = np.random.default_rng(seed).multinomial(num_units, np.full(num_units, 1 / num_units), NUM_RESAMPLES)
     return counts.astype(np.float64)

@@ -11,6 +11,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
 from rlhf_dialog.evaluation.replies import have_acts
+from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.relevance import RelevanceReward
@@ -35,6 +36,12 @@ def notes(
         "on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
         for name, model in judges.relevance.items()
         if any(same_weights(model, one.model) for one in _rewards(judges, RelevanceReward))
+    ]
+    found += [
+        f"The relevance model of {name}_r1 and that of the reward learned from the same dialogues ({model.learned_from[0]}, "
+        f"half: {model.learned_from[1]}): their mistakes may be alike. Train one on half: even, the other on half: odd."
+        for name, model in judges.relevance.items()
+        if model.learned_from and any(_share_dialogues(model, one.model) for one in _rewards(judges, RelevanceReward))
     ]
     if not have_acts(prompts):
         return found
@@ -72,6 +79,14 @@ def classifiers_of(judges: Judges) -> list[Intent]:
 
 def _rewards(judges: Judges, cls: type[R]) -> list[R]:
     return [one for one in walk(judges.scorer.reward) if isinstance(one, cls)] if judges.scorer else []
+
+
+def _share_dialogues(first: RelevanceModel, second: RelevanceModel) -> bool:
+    """Whether two different models learned from the same dialogues, as far as their folders say."""
+    if same_weights(first, second) or not (first.learned_from and second.learned_from):
+        return False
+    (data, half), (other_data, other_half) = first.learned_from, second.learned_from
+    return data == other_data and (half == other_half or "all" in (half, other_half))
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:

@@ -14,6 +14,9 @@ from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic
 
 NUM_BINS = 5
 LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"
+MORE_CHARACTERS, FEWER_CHARACTERS = "more_characters_win", "fewer_characters_win"
+RULES = {"length": LONGER, "length_in_characters": MORE_CHARACTERS}  # part of the report -> the rule that it is about
+UNITS: dict[str, Callable[[str], int]] = {"length": lambda text: len(text.split()), "length_in_characters": len}
 SWAP_TOLERANCE = 1e-3
 FEW_PAIRS = 100
 Z = 1.96  # of a 95 % interval
@@ -25,18 +28,19 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
     """The report on held-out pairs, as JSON; `score` gives the model's output for each dialogue."""
     chosen, rejected = (np.asarray(score([getattr(p, side) for p in pairs])) for side in ("chosen", "rejected"))
     units = _units(pairs)
-    longer = _longer(pairs)
-    guesses = {LONGER: longer, SHORTER: -longer, COPIES: _copies(pairs), RANDOM: _guesses(len(pairs), seed)}
+    longer, wider = (_longer(pairs, unit) for unit in UNITS)
+    guesses = {LONGER: longer, SHORTER: -longer, MORE_CHARACTERS: wider, FEWER_CHARACTERS: -wider}
+    guesses |= {COPIES: _copies(pairs), RANDOM: _guesses(len(pairs), seed)}
     hits = {name: Statistic(_with_ones(_hits(guess)), _ratio, units) for name, guess in guesses.items()}
     own = Statistic(_with_ones(_hits(chosen - rejected)), _ratio, units)
-    best = max((LONGER, SHORTER, COPIES), key=lambda name: hits[name].point)
+    best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
     result = {
         "num_pairs": len(pairs),
         "num_prompts": int(units.max()) + 1,
         "accuracy": share(own),
         "baselines": {name: share(statistic) for name, statistic in hits.items()},
         "above_best_baseline": {"baseline": best} | difference(hits[best], own),
-        "length": _length_report(pairs, chosen, rejected),
+        **{unit: _length_report(pairs, chosen, rejected, unit) for unit in UNITS},
         "last_turn_repeated": {"preferred_to_chosen": _repetition(pairs, score, chosen)},
         "calibration": calibration(chosen - rejected, seed),
         "swap": swap_test(pairs, score, chosen - rejected),
@@ -95,16 +99,8 @@ def rank_correlation(first: Array, second: Array) -> float | None:
 
 def notes(result: dict[str, Any]) -> list[str]:
     """What a reader has to know, the worst first: in plain sentences."""
-    accuracy, best, length = result["accuracy"], result["above_best_baseline"], result["length"]
-    found = []
-    if measures_length(result):
-        longer = result["baselines"][LONGER]["mean"]
-        kind, share = ("longer", longer) if length["prefers_longer"] > 0.5 else ("shorter", 1 - longer)
-        prefers = max(length["prefers_longer"], 1 - length["prefers_longer"])
-        found.append(
-            f"The {kind} reply wins {share:.0%} of the pairs, and this model prefers the {kind} one in {prefers:.0%}: it mostly "
-            "measures length. Use pairs of equal length, or RewardModel's length_price."
-        )
+    accuracy, best = result["accuracy"], result["above_best_baseline"]
+    found = [_length_note(result, unit) for unit in UNITS if measures_length(result, unit)][:1]
     if best["low"] <= 0:
         found.append(
             f"This model is not shown to be better than the rule '{best['baseline'].replace('_', ' ')}', which is right in "
@@ -122,6 +118,10 @@ def notes(result: dict[str, Any]) -> list[str]:
         )
     if (result["last_turn_repeated"]["preferred_to_chosen"] or 0) > 0.5:
         found.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
+    if result["last_turn_repeated"]["preferred_to_chosen"] is None:
+        found.append(
+            "No pair has a prompt apart from its replies: in a dialogue, the model will read a form that it was not trained on."
+        )
     if not result["swap"]["passed"]:
         found.append(
             "The probability of an exchanged pair is not one less the first one: a score depends on its batch."
@@ -131,9 +131,20 @@ def notes(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def measures_length(result: dict[str, Any]) -> bool:
+def _length_note(result: dict[str, Any], unit: str) -> str:
+    longer, length = result["baselines"][RULES[unit]]["mean"], result[unit]
+    kind, share = ("longer", longer) if length["prefers_longer"] > 0.5 else ("shorter", 1 - longer)
+    prefers = max(length["prefers_longer"], 1 - length["prefers_longer"])
+    counted, price = ("", ", or RewardModel's length_price") if unit == "length" else (", in characters,", "")
+    return (
+        f"The {kind} reply{counted} wins {share:.0%} of the pairs, and this model prefers the {kind} one in {prefers:.0%}: it "
+        f"mostly measures length. Use pairs of equal length{price}."
+    )
+
+
+def measures_length(result: dict[str, Any], unit: str = "length") -> bool:
     """Whether the choice of the model is nearly that of a rule of length, in data that such a rule explains well."""
-    length, rule = result["length"], result["baselines"][LONGER]["mean"]
+    length, rule = result[unit], result["baselines"][RULES[unit]]["mean"]
     prefers = length["prefers_longer"]
     if prefers is None or (prefers - 0.5) * (rule - 0.5) <= 0:
         return False
@@ -141,15 +152,15 @@ def measures_length(result: dict[str, Any]) -> bool:
     return abs(prefers - 0.5) >= 0.25 and abs(rule - 0.5) >= 0.1 and (right is None or right < 0.5)
 
 
-def _length_report(pairs: Sequence[PreferencePair], chosen: Array, rejected: Array) -> dict[str, Any]:
-    """What the score has to do with the number of words."""
-    hits, longer = _hits(chosen - rejected), _longer(pairs)
-    words = np.asarray([len(getattr(pair, side).response.split()) for side in ("chosen", "rejected") for pair in pairs])
+def _length_report(pairs: Sequence[PreferencePair], chosen: Array, rejected: Array, unit: str) -> dict[str, Any]:
+    """What the score has to do with the number of words, or of characters."""
+    hits, longer = _hits(chosen - rejected), _longer(pairs, unit)
+    sizes = np.asarray([UNITS[unit](getattr(pair, side).response) for side in ("chosen", "rejected") for pair in pairs])
     unequal = longer != 0
     prefers = _hits((chosen - rejected) * np.sign(longer))[unequal]
     rule = 1.0 if np.mean(_hits(longer)) >= 0.5 else -1.0
     return {
-        "rank_correlation": rank_correlation(np.concatenate([chosen, rejected]), words.astype(float)),
+        "rank_correlation": rank_correlation(np.concatenate([chosen, rejected]), sizes.astype(float)),
         "prefers_longer": float(prefers.mean()) if len(prefers) else None,
         "equal_length": _part(hits, ~unequal),
         "where_the_rule_is_wrong": _part(hits, longer * rule < 0),
@@ -172,9 +183,10 @@ def _repetition(pairs: Sequence[PreferencePair], score: Score, chosen: Array) ->
     return float(np.mean(_hits(np.asarray(copies) - chosen[asked])))
 
 
-def _longer(pairs: Sequence[PreferencePair]) -> Array:
-    """Words of the chosen reply less those of the rejected one."""
-    return np.asarray([float(len(p.chosen.response.split()) - len(p.rejected.response.split())) for p in pairs])
+def _longer(pairs: Sequence[PreferencePair], unit: str) -> Array:
+    """Words, or characters, of the chosen reply less those of the rejected one."""
+    size = UNITS[unit]
+    return np.asarray([float(size(p.chosen.response) - size(p.rejected.response)) for p in pairs])
 
 
 def _copies(pairs: Sequence[PreferencePair]) -> Array:
@@ -231,14 +243,19 @@ def markdown(report: dict[str, Any]) -> str:
         ("**this model**", report["accuracy"]),
         *((f"{n.replace('_', ' ')}", x) for n, x in report["baselines"].items()),
     ]
-    rows += [("pairs of equal length", length["equal_length"])]
-    rows += [("pairs in which the rule of length is wrong", length["where_the_rule_is_wrong"])]
+    for unit, words in (("length", ""), ("length_in_characters", " in characters")):
+        if unit in report:  # not in those of older versions
+            rows += [(f"pairs of equal length{words}", report[unit]["equal_length"])]
+            rows += [(f"pairs in which the rule of length{words} is wrong", report[unit]["where_the_rule_is_wrong"])]
     lines = ["# Reward model", "", *(f"- **{note}**" for note in report["notes"]), *([""] if report["notes"] else [])]
     lines += [f"{report['num_pairs']} held-out pairs of {report['num_prompts']} prompts that were not trained on.", ""]
     lines += ["| right in | of pairs | 95 % interval |", "|---|---|---|"]
     lines += [_row(name, found) for name, found in rows]
-    lines += ["", f"Rank correlation of score and number of words: {_number(length['rank_correlation'])}. "]
-    lines[-1] += f"Of two replies of other lengths it prefers the longer one in {_percent(length['prefers_longer'])}."
+    ranks = [_number(report[unit]["rank_correlation"]) if unit in report else "-" for unit in UNITS]
+    lines += ["", f"Rank correlation of score and number of words: {ranks[0]}, of characters: {ranks[1]}. "]
+    lines[-1] += (
+        f"Of two replies with other numbers of words it prefers the longer one in {_percent(length['prefers_longer'])}."
+    )
     repeated = report["last_turn_repeated"]["preferred_to_chosen"]
     lines += [f"It scores a repetition of the last turn above the chosen reply in {_percent(repeated)}.", ""]
     lines += [f"Swap test (chosen and rejected exchanged): {'passed' if swap['passed'] else 'FAILED'}, "]

@@ -1,6 +1,6 @@
 """The language model: load, pack, generate, answer.
 
-- **The generation loop is ours** (`generation._write`, with the library's top-k and top-p). It has to store the kept
+- **The generation loop is ours** (`generation.write_tokens`, with the library's top-k and top-p). It has to store the kept
   tokens of every position, keep the log-probabilities that it computes anyway, and stop row by row at a separator in
   plain text. Two decoders feed it: `PackedDecoder` with our own keys and values, `PaddedDecoder` with the model's own
   cache.

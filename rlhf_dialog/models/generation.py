@@ -4,7 +4,7 @@ B episodes, P prompt tokens (padded left), T response tokens (padded right), V v
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import compress
@@ -159,9 +159,11 @@ class StopRule:
             )
 
 
-def random_numbers(rows: int, sampling: Sampling, device: torch.device) -> Tensor:
-    """What decides the tokens of `rows` responses (rows, T), in [0, 1), from torch's global random state."""
-    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device)
+def random_numbers(
+    rows: int, sampling: Sampling, device: torch.device, generator: torch.Generator | None = None
+) -> Tensor:
+    """What decides the tokens of `rows` responses (rows, T), in [0, 1), by default from torch's global random state."""
+    return torch.rand(rows, sampling.max_new_tokens, dtype=torch.float64, device=device, generator=generator)
 
 
 @torch.no_grad()
@@ -192,18 +194,30 @@ def respond(
     written = []
     for start in range(0, len(prompt_ids), rows_at_once):
         rows = slice(start, start + rows_at_once)
-        with policy.autocast(prompt_ids), converted_once(policy) if policy.use_amp else nullcontext():
+        sheet = Sheet(uniform[rows].shape, pad_id, device)
+        with sampling_context(policy, prompt_ids):
             decoder = new_decoder(policy, prompt_ids[rows], prompt_mask[rows], sampling.max_new_tokens, prompts_at_once)
-            written.append(_write(decoder, uniform[rows], sampling, stop, pad_id, look_every))
+            for _ in write_tokens(sheet, decoder, uniform[rows], sampling, stop, look_every):
+                pass
+        written.append(Responses(**sheet.columns()))
     return _joined(written, pad_id)
 
 
-def _write(
-    decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, pad_id: int, look_every: int
-) -> Responses:
-    """The responses of the decoder's rows; rows that have ended are dropped when they are at least half of all."""
+@contextmanager
+def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
+    """The precision in which `policy` samples, on the device of `like`."""
+    with policy.autocast(like), converted_once(policy) if policy.use_amp else nullcontext():
+        yield
+
+
+def write_tokens(
+    sheet: Sheet, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
+) -> Iterator[None]:
+    """Write the responses of the decoder's rows, with a pause after each look at what was written.
+
+    Rows that have ended are dropped when they are at least half of all.
+    """
     limit, filters = uniform.shape[1], sampling.filters()
-    sheet = Sheet(uniform.shape, pad_id, uniform.device)
     for t in range(limit):
         logits = at_least_float32(decoder.policy.logits(decoder.features))
         if t < sampling.min_new_tokens:
@@ -215,6 +229,7 @@ def _write(
             sheet.kept.append(scores.isfinite())
         if (t + 1) % look_every == 0 or t + 1 == limit:
             alive = sheet.look(stop.ended)
+            yield
             if t + 1 == limit or not alive.any():
                 break
             if decoder.can_drop_rows and 2 * alive.sum() <= len(alive):
@@ -222,7 +237,6 @@ def _write(
                 kept = sheet.keep_rows(alive)
                 tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
         decoder.step(tokens)
-    return Responses(**sheet.columns())
 
 
 def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool) -> dict[str, Tensor]:

@@ -19,7 +19,6 @@ PAD, UNK, CLS, SEP = range(4)
 CHUNK = 512  # texts, or pairs, that go through a network together
 ROWS = 64  # replies that are compared with their candidates together
 BUCKETS = 1024  # of the hashes by which copies are found
-COPIED_TURNS = 2
 COPY_UNIT = 10.0  # so that the weights of copies learn as fast as the rest
 
 
@@ -31,6 +30,7 @@ class RelevanceSizes(BaseModel):
     architecture: Literal["bag", "convolution", "cross_encoder"] = "convolution"
     members: int = Field(3, ge=1, le=64)
     context_size: int = Field(5, ge=1, le=1000)
+    copied_turns: int = Field(2, ge=1, le=1000)  # of the context, the newest ones; models of before this key have two
     max_turn_tokens: int = Field(48, ge=4, le=4096)
     vocab_size: int = Field(8000, ge=len(SPECIAL), le=10**7)
     hidden_size: int = Field(128, ge=2, le=16384)
@@ -95,7 +95,7 @@ class DualEncoder(nn.Module):
     A turn is the mean of its word vectors (`bag`), or of these plus a convolution over three words (`convolution`). A
     context is a linear map of its turns side by side, the last one first. What such vectors cannot say is that a reply repeats
     a turn, which has the same words as a relevant reply: so the shares of the reply's words and word pairs that occur in each
-    of the last two turns, and their squares, count with learned weights.
+    of the last `copied_turns` turns, and their squares, count with learned weights.
     """
 
     def __init__(self, sizes: RelevanceSizes):
@@ -110,7 +110,7 @@ class DualEncoder(nn.Module):
         self.of_context = nn.Linear(sizes.context_size * width, width)
         self.of_reply = nn.Linear(width, width)
         self.log_scale = nn.Parameter(torch.tensor(math.log(10.0)))
-        self.copying = nn.Parameter(torch.zeros(min(COPIED_TURNS, sizes.context_size), 4))
+        self.copying = nn.Parameter(torch.zeros(min(sizes.copied_turns, sizes.context_size), 4))
 
     def encoded(self, table: TurnTable, numbers: Tensor) -> Encoded:
         """The texts of `numbers` (of any shape) in `table`; those of similar length go through the network together."""
@@ -244,8 +244,11 @@ class CrossEncoder(nn.Module):
 class RelevanceModel(nn.Module):
     """Several networks that learned the same with other seeds, their tokenizer, and the bank of training contexts.
 
-    `bank`: the turns of each context, oldest first.
+    `bank`: the turns of each context, oldest first. `learned_from`: the data and the half of its dialogues that it learned from,
+    if that is known.
     """
+
+    learned_from: tuple[str, str] | None = None
 
     def __init__(self, sizes: RelevanceSizes, tokenizer: Any, bank: list[list[str]]):
         super().__init__()

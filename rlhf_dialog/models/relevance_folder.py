@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError
+from safetensors import safe_open
 from safetensors.torch import load_model, save_model
 from transformers import AutoTokenizer
 
@@ -53,9 +55,36 @@ def load_relevance(path: str, key: str) -> RelevanceModel:
             f"{key}: the tokenizer in '{path}' belongs to another model; give the whole folder of one training"
         )
     with readable(path, key, KIND):
+        _check_shapes(sizes, tokenizer, folder / "model.safetensors")
         model = RelevanceModel(sizes, tokenizer, bank)
         load_model(model, str(folder / "model.safetensors"))
+    if broken := [name for name, weights in model.named_parameters() if not weights.isfinite().all()]:
+        raise UserError(
+            f"{key}: '{path}' has NaN or infinite weights ({broken[0]}), with which every comparison is meaningless; train the "
+            "model again, with a lower learning_rate if the training itself ended so"
+        )
+    model.learned_from = _learned_from(folder)
     return model.eval().requires_grad_(False)
+
+
+def _learned_from(folder: Path) -> tuple[str, str] | None:
+    """Data and half, as the report beside the model says; None where it does not."""
+    try:
+        settings = json.loads((folder / "report.json").read_text(encoding="utf-8"))["settings"]
+        return str(settings["data_path"]), str(settings["half"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+
+
+def _check_shapes(sizes: RelevanceSizes, tokenizer: Any, weights: Path) -> None:
+    """Raises ValueError when config.json describes other weights, before it makes the program allocate them."""
+    with torch.device("meta"):
+        wanted = {name: [*tensor.shape] for name, tensor in RelevanceModel(sizes, tokenizer, []).state_dict().items()}
+    with safe_open(str(weights), "pt") as file:
+        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  it is not a dict
+    if wrong := sorted(name for name in wanted | found if wanted.get(name) != found.get(name)):
+        shapes = f"{found.get(wrong[0], 'missing')}, and by config.json {wanted.get(wrong[0], 'unknown')}"
+        raise ValueError(f"{wrong[0]} is {shapes}")
 
 
 def _read_json(path: Path, key: str) -> Any:

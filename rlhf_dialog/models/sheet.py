@@ -60,6 +60,12 @@ class Sheet:
         self.seen = self._written
         return self.alive
 
+    def written(self, since: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, mask and log-probabilities (B, n), on the host, of the tokens that were looked at after the first `since`."""
+        new = slice(since, self.seen)
+        (logprobs,) = fetch(self._columns["logprobs"][:, new])
+        return self.read[:, new], self.mask[:, new], logprobs
+
     def _put_support(self, counts: list[Tensor]) -> None:
         """The kept ids of the new tokens, as wide as those that count need."""
         counted = self.mask[self.host_rows, self.seen : self._written]

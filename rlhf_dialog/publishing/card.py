@@ -15,6 +15,7 @@ from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import SHOWN, markdown, rows_of
 from rlhf_dialog.publishing.data_set import DataSet, data_set_of
+from rlhf_dialog.publishing.marks import cell, code, fenced
 from rlhf_dialog.publishing.privacy import reduced, without_places
 from rlhf_dialog.publishing.repository import RUN_KEY
 
@@ -60,7 +61,13 @@ def agent_card(repo: str, settings: dict[str, Any], run: Run, key: str) -> str:
     """The README.md of an agent whose `rlhf_dialog.json` holds `settings`. Raises UserError for a damaged evaluation."""
     data = data_set_of(run.data_path)
     try:
-        parts = [_introduction(repo, run), _use(repo), _task(settings), f"## Data\n\n{data.text}", _reward(run)]
+        parts = [
+            _introduction(repo, run),
+            _use(repo, settings),
+            _task(settings),
+            f"## Data\n\n{data.text}",
+            _reward(run),
+        ]
         parts += [_training(run), _evaluation(repo, run), _limits(run), _command(run), _versions(run.versions)]
         header = card_header(repo, data, _results(run, data), base_model=_base_model(run), **{RUN_KEY: run.name})
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -88,15 +95,16 @@ def card_header(repo: str, data: DataSet, results: list[EvalResult], **fields: A
 
 def _introduction(repo: str, run: Run) -> str:
     start, estimator = reduced(run.config.get("model_path")), run.config.get("advantage_estimator")
-    from_start = f" from `{start}`" if start else ""
-    how = f" (PPO, advantage estimator `{estimator}`)" if estimator else ""
+    from_start = f" from {code(start)}" if start else ""
+    how = f" (PPO, advantage estimator {code(estimator)})" if estimator else ""
     return (
         f"# {repo.rpartition('/')[2]}\n\nA dialogue model: it writes the next reply. Trained{from_start} with reinforcement "
         f"learning{how} by rlhf-dialog."
     )
 
 
-def _use(repo: str) -> str:
+def _use(repo: str, settings: dict[str, Any]) -> str:
+    own = settings.get("model_class")
     return f"""## Use
 
 ```python
@@ -106,22 +114,33 @@ agent = ChatAgent.load("{repo}")
 agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
 ```
 
-In the terminal: `rlhf-dialog chat --agent {repo}`. The model is a plain causal language model, too:
+In the terminal: `rlhf-dialog chat --agent {repo}{_own_network(own) if own else _plain_model(repo)}
+
+`rlhf_dialog.json` says how turns become a prompt and how replies are sampled. `value_head.safetensors`, if it is there, is the
+head of the critic."""
+
+
+def _plain_model(repo: str) -> str:
+    return f"""`. The model is a plain causal language model, too:
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("{repo}")
 tokenizer = AutoTokenizer.from_pretrained("{repo}")
-```
+```"""
 
-`rlhf_dialog.json` says how turns become a prompt and how replies are sampled. `value_head.safetensors`, if it is there, is the
-head of the critic."""
+
+def _own_network(spec: Any) -> str:
+    return (
+        f" --register FILE`, where FILE is the Python file that registers the network {code(dict(spec).get('id'))}. Its code is "
+        "not here, and transformers alone cannot load it; in Python import that file before `ChatAgent.load`."
+    )
 
 
 def _task(settings: dict[str, Any]) -> str:
     known = {name: value for name, value in settings.items() if name != "format_version"}
-    rows = "\n".join(f"| `{name}` | `{value}` |" for name, value in known.items())
+    rows = "\n".join(f"| {cell(name)} | {cell(reduced(value))} |" for name, value in known.items())
     return f"## Task\n\nOne reply to the last turns of a dialogue.\n\n| setting | value |\n|---|---|\n{rows}"
 
 
@@ -139,8 +158,8 @@ def _parts(node: dict[str, Any], weight: float | None = None) -> Iterator[str]:
     is_ours = cls is not None and cls.__module__.startswith("rlhf_dialog.")
     words = (cls.__doc__ or "").strip().splitlines()[0].rstrip(".") if is_ours and cls else "a reward of its own"
     share = "" if weight is None else f", weight {weight:g}"
-    shown = ", ".join(f"`{name}: {value}`" for name, value in reduced(args).items() if value is not None)
-    yield f"`{node.get('id')}`{share}: {words}" + (f" ({shown})" if shown else "")
+    shown = ", ".join(code(f"{name}: {value}") for name, value in reduced(args).items() if value is not None)
+    yield f"{code(node.get('id'))}{share}: {words}" + (f" ({shown})" if shown else "")
     for part in below or []:
         yield from _parts(part, float(part.get("weight", 1.0)))
 
@@ -150,7 +169,7 @@ def _training(run: Run) -> str:
         return ""
     names = [name for name in run.metrics if name.startswith(("objective/", "reward/", "eval/", "response/"))]
     numbers = {name: run.metrics[name] for name in names if isinstance(run.metrics[name], int | float)}
-    rows = "\n".join(f"| `{name}` | {value:.4g} |" for name, value in numbers.items())
+    rows = "\n".join(f"| {cell(name)} | {value:.4g} |" for name, value in numbers.items())
     count = run.metrics.get("iteration", "?")
     head = f"The last of {count} iterations, on training prompts (`eval/`: validation prompts):"
     return f"## Training\n\n{head}\n\n| metric | value |\n|---|---|\n{rows}"
@@ -164,10 +183,12 @@ def _evaluation(repo: str, run: Run) -> str:
         )
     settings = run.evaluation["settings"]
     shown = copy.deepcopy(run.evaluation)
-    shown["settings"]["notes"] = [without_places(str(note)) for note in settings.get("notes", [])]
-    head = f"Split `{settings['split']}`, {settings['num_prompts']} prompts: mean and 95 % interval."
+    shown["settings"]["notes"] = [" ".join(without_places(str(note)).split()) for note in settings.get("notes", [])]
+    head = f"Split {code(settings['split'])}, {settings['num_prompts']} prompts: mean and 95 % interval."
     own = "after" if "after" in shown else "metrics"
-    head += f" `{own}` is this model" + (f", `before` is `{reduced(settings['baseline'])}`." if own == "after" else ".")
+    head += f" `{own}` is this model" + (
+        f", `before` is {code(reduced(settings['baseline']))}." if own == "after" else "."
+    )
     return f"## Evaluation\n\n{head}\n\n{markdown(shown).strip()}"
 
 
@@ -244,7 +265,7 @@ def _command(run: Run) -> str:
     text = yaml.safe_dump(reduced(changed), sort_keys=False, allow_unicode=True).strip()
     return (
         "## How it was made\n\nPut your own paths into these settings, of which folders have their last name only, and save them "
-        f"as `settings.yaml`:\n\n```yaml\n{text}\n```\n\n```bash\nrlhf-dialog train --config settings.yaml\n```"
+        f"as `settings.yaml`:\n\n{fenced(text, 'yaml')}\n\n```bash\nrlhf-dialog train --config settings.yaml\n```"
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_dialog.data.sources import is_hub_name
+from rlhf_dialog.publishing.marks import code
 from rlhf_dialog.publishing.privacy import reduced
 
 DAILY_DIALOG = re.compile(r"daily[ _-]?dialog", re.IGNORECASE)
@@ -42,7 +43,7 @@ def data_set_of(path: str | None) -> DataSet:
             path, f"`{path}` of the Hugging Face Hub. {FILL_IN} (see the data set's own card).", hub_name=path
         )
     name = str(reduced(path)) if path else "unknown"
-    return DataSet(name or "unknown", f"`{name or 'unknown'}`. {FILL_IN}.")
+    return DataSet(name or "unknown", f"{code(name or 'unknown')}. {FILL_IN}.")
 
 
 def _is_daily_dialog(path: str) -> bool:

@@ -6,9 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
+from rlhf_dialog.data.chat_template import closing_ids
 from rlhf_dialog.data.hub import MODEL_FILES
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import AGENT_FILE
+from rlhf_dialog.models.chat_agent import AGENT_FILE, read_settings
+from rlhf_dialog.models.loading import read_tokenizer
+from rlhf_dialog.models.relevance_folder import is_relevance_folder
 from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 
 CARD = "README.md"
@@ -24,6 +27,10 @@ def kind_of(folder: Path, key: str) -> Kind:
         raise UserError(f"{key}: no such folder: '{folder}'; give the folder of an agent, e.g. run_results/first/agent")
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
+    if is_relevance_folder(str(folder)):
+        raise UserError(
+            f"{key}: '{folder}' is a relevance model, whose bank holds texts of its data; it is not published"
+        )
     weights = list(folder.glob("*.safetensors"))
     if not [path for path in weights if path.name != "value_head.safetensors"]:
         raise UserError(f"{key}: '{folder}' has no weights (model.safetensors), so there is nothing to publish")
@@ -71,7 +78,7 @@ def files_of(folder: Path, key: str) -> Files:
             raise UserError(f"{key}: {path} is a link or not a file, and may hold anything; copy the folder (cp -rL)")
         found[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
     if (folder / AGENT_FILE).is_file() and isinstance(content := found.get("generation_config.json"), bytes):
-        found["generation_config.json"] = _with_sampling(content, settings_in(folder, key, AGENT_FILE))
+        found["generation_config.json"] = _with_sampling(content, folder, key)
     return found
 
 
@@ -86,10 +93,21 @@ def _content(path: Path, key: str) -> bytes:
     return content
 
 
-def _with_sampling(content: bytes, settings: dict[str, Any]) -> bytes:
-    """The generation configuration with the agent's own sampling, so that plain transformers samples as the agent does."""
+def _with_sampling(content: bytes, folder: Path, key: str) -> bytes:
+    """The generation configuration with the agent's own sampling and ends, so that plain transformers answers as the agent does.
+
+    A separator that is known by its text alone ends no response of plain transformers.
+    """
+    settings, tree = settings_in(folder, key, AGENT_FILE), json.loads(content)
+    tree.pop("_from_model_config", None)  # transformers would replace what it does not take for a choice of somebody
+    own, words = tree.get("eos_token_id"), read_tokenizer(str(folder), key)
+    ends = {words.eos_token_id, *(own if isinstance(own, list) else [own]), *settings.get("stop_token_ids", [])} - {
+        None
+    }
+    ends |= closing_ids(words, read_settings(folder).turn_separator)
     sampling = {name: settings[name] for name in SAMPLING if name in settings}
-    return (json.dumps({**json.loads(content), "do_sample": True, **sampling}, indent=2) + "\n").encode()
+    ended = {"eos_token_id": sorted(ends)} if ends else {}
+    return (json.dumps({**tree, "do_sample": True, **sampling, **ended}, indent=2) + "\n").encode()
 
 
 def write(files: Files, folder: Path) -> None:

@@ -17,6 +17,7 @@ from rlhf_dialog.publishing.privacy import without_token
 logger = logging.getLogger(__name__)
 RUN_KEY = "rlhf_dialog_run"  # in the header of a card: the run whose agent the repository holds
 OF_THE_HUB = (".gitattributes",)  # what a new repository has
+OF_THE_CLIENT = (HTTPError, OSError, ValueError)  # what its connection, its files and its checks raise
 TOKENS = "https://huggingface.co/settings/tokens"
 
 
@@ -93,7 +94,9 @@ def _full_name(api: HfApi, target: Target) -> str:
         raise UserError(
             f"{target.key}: the token may only read, not write '{target.repo}'; make one that may: {TOKENS}"
         )
-    return target.repo if "/" in target.repo else f"{user['name']}/{target.repo}"
+    if not isinstance(name := user.get("name"), str):
+        raise ValueError("the server that answers for the Hub does not say whose the token is; check HF_ENDPOINT")
+    return target.repo if "/" in target.repo else f"{name}/{target.repo}"
 
 
 def _existing(api: HfApi, name: str) -> ModelInfo | None:
@@ -132,19 +135,20 @@ def _refuse_another(info: ModelInfo | None, name: str, target: Target) -> None:
 
 @contextmanager
 def _hub_errors(target: Target) -> Iterator[None]:
-    """Raises UserError for everything that the Hub's client raises in the block; the token is not in its message."""
+    """Raises UserError when the Hub or the way to it fails in the block; the token is not in its message."""
     try:
         yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = without_token(_reason(error))
+    except (*OF_THE_CLIENT, RuntimeError) as error:
+        cause: BaseException = error
+        while isinstance(cause, RuntimeError) and cause.__cause__:  # the client names the file, and the cause behind it
+            cause = cause.__cause__
+        if not isinstance(cause, OF_THE_CLIENT):
+            raise
+        reason = without_token(_reason(cause))
         raise UserError(f"{target.key}: '{target.repo}' was not published: {reason}") from None
 
 
 def _reason(error: BaseException) -> str:
-    while isinstance(error, RuntimeError) and error.__cause__:  # the client names the file, and the cause behind it
-        error = error.__cause__
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE forbids connections; unset it"

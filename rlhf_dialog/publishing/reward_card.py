@@ -5,9 +5,11 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.preferences import markdown
 from rlhf_dialog.publishing.card import card_header
 from rlhf_dialog.publishing.data_set import DataSet, data_set_of
-from rlhf_dialog.publishing.privacy import reduced
+from rlhf_dialog.publishing.marks import cell
+from rlhf_dialog.publishing.privacy import reduced, without_places
 
 SPLITS = ("validation", "test")
 LIMITS = """- It judges as its data taught it; its languages, topics and style are those of its data.
@@ -17,19 +19,22 @@ LIMITS = """- It judges as its data taught it; its languages, topics and style a
 
 def reward_card(repo: str, report: dict[str, Any], model: dict[str, Any], key: str) -> str:
     """The README.md of a reward model with that config.json; `report` is empty where there is none. Raises UserError."""
-    settings = report.get("settings") or {}
+    settings, maker = (
+        report.get("settings") or {},
+        "trained by rlhf-dialog" if report else "without a report of its training",
+    )
     try:
         data = data_set_of(settings.get("data_path"))
         header = card_header(
             repo, data, _results(report, data), pipeline_tag="text-classification", tags=["reward-model"]
         )
         parts = [
-            f"# {repo.rpartition('/')[2]}\n\nA reward model for dialogues, trained by rlhf-dialog: it reads a dialogue's last "
+            f"# {repo.rpartition('/')[2]}\n\nA reward model for dialogues, {maker}: it reads a dialogue's last "
             "turns and a reply, and judges the reply.",
             f"## Use\n\nSet its name where a reward or `--judge` of rlhf-dialog takes a model: `{repo}`.",
             f"## Output\n\n{_output(model)}",
             f"## Data\n\n{data.text}",
-            f"## Evaluation\n\n{_table(report)}",
+            f"## Evaluation\n\n{_pairs(report) if 'normalisation' in report else _table(report)}",
             f"## Limits\n\n{LIMITS}",
             _settings(settings),
             "## Versions\n\n" + ", ".join(f"{name} {x}" for name, x in (report.get("versions") or {}).items()),
@@ -47,12 +52,21 @@ def _output(model: dict[str, Any]) -> str:
 
 
 def _numbers(report: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The plain numbers of each split that was measured."""
+    """The plain numbers of each split that was measured; the held-out pairs of a preference model are the validation."""
+    if "normalisation" in report:
+        return {"validation": {"num_pairs": report["num_pairs"], "accuracy": report["accuracy"]["mean"]}}
     return {
         split: {name: x for name, x in report[split].items() if isinstance(x, int | float) and not isinstance(x, bool)}
         for split in SPLITS
         if isinstance(report.get(split), dict)
     }
+
+
+def _pairs(report: dict[str, Any]) -> str:
+    """The page of a preference model, with its warnings first, without its title."""
+    normal = report["normalisation"]
+    page = markdown(report | {"normalisation": normal | {"of": without_places(normal["of"])}})
+    return page.partition("\n")[2].strip()
 
 
 def _table(report: dict[str, Any]) -> str:
@@ -81,5 +95,7 @@ def _results(report: dict[str, Any], data: DataSet) -> list[EvalResult]:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    rows = [f"| `{name}` | `{reduced(x)}` |" for name, x in settings.items() if x is not None and name != "output"]
+    rows = [
+        f"| {cell(name)} | {cell(reduced(x))} |" for name, x in settings.items() if x is not None and name != "output"
+    ]
     return "\n".join(["## How it was made", "", "| setting | value |", "|---|---|", *rows])

@@ -30,20 +30,27 @@ class RewardInput:
 
     Of an input that is too long, whole oldest turns are dropped first, then tokens from the left, behind the token that the
     tokenizer puts at the beginning. Inside a turn a space replaces the separator and the special tokens of the tokenizer.
-    `closed`: write texts and templates as OpenRLHF does. Raises UserError for a chat template that is missing or fails.
+    `closed`: write texts and templates as OpenRLHF does. `thinking`: see `chat_template.render`. Raises UserError for a chat
+    template that is missing or fails.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, form: str, separator: str, max_length: int, closed: bool = False
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        form: str,
+        separator: str,
+        max_length: int,
+        closed: bool = False,
+        thinking: bool | None = False,
     ):
         self.tokenizer, self.form, self.separator, self.max_length = tokenizer, form, separator, max_length
-        self.closed = closed
+        self.closed, self.thinking = closed, thinking
         first = tokenizer("a")["input_ids"][:1]
         self.prefix = first if first and first[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id) else []
         self._user_must_begin = False
         written: Sequence[int] = ()
         if form == CHAT_TEMPLATE:
-            written = self._encode(render(tokenizer, [PROBE], PROBE_REPLY))
+            written = self._encode(render(tokenizer, [PROBE], PROBE_REPLY, thinking))
             self._user_must_begin = not accepts(tokenizer, [PROBE_REPLY, PROBE])
             self.prefix = written[:1] if written[:1] == [tokenizer.bos_token_id] else []
         marks = control_tokens(tokenizer, written).pattern
@@ -75,7 +82,7 @@ class RewardInput:
     def _chat_template(self, turns: Sequence[str], reply: str) -> Ids:
         assistant_begins = len(turns) % 2 == 0
         kept = turns[1:] if turns and assistant_begins and self._user_must_begin else turns
-        text = render(self.tokenizer, kept, reply)
+        text = render(self.tokenizer, kept, reply, self.thinking)
         return {"input_ids": self._encode(self._with_end(text) if self.closed else text)}
 
     def _text(self, turns: Sequence[str], reply: str) -> Ids:

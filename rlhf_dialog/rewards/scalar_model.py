@@ -20,7 +20,7 @@ from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.rewards.classifier import ROUND_TO, uses_bf16
 from rlhf_dialog.rewards.intent import max_input_length
-from rlhf_dialog.rewards.reward_inputs import FORMS, SEPARATORS, Ids, RewardInput, form_of
+from rlhf_dialog.rewards.reward_inputs import FORMS, PAIR, SEPARATORS, TEXT, Ids, RewardInput, form_of
 
 logger = logging.getLogger(__name__)
 ARGS = "reward_class.args"
@@ -54,10 +54,17 @@ class ScalarModel:
                     f"{ARGS}.input_form" if input_form else f"{key}: rlhf_dialog_input in the config.json of '{path}'"
                 )
                 raise UserError(f"{named}: {form!r} is not one of {', '.join(FORMS)}")
-            separator = turn_separator or getattr(config, "rlhf_dialog_separator", None) or SEPARATORS[form]
+            known = (turn_separator, getattr(config, "rlhf_dialog_separator", None), SEPARATORS[form])
+            separator = next(one for one in known if one is not None)
+            if not separator and form not in (TEXT, PAIR):
+                raise UserError(
+                    f"{ARGS}.turn_separator: '' leaves nothing between turns, which is for input_form: text or pair"
+                )
             limit = max_input_length(self.tokenizer, self.model)
             limit = min(limit, max_length or limit)
-            self.input = RewardInput(self.tokenizer, form, str(separator), limit, closed=is_openrlhf(config))
+            ours = getattr(config, "rlhf_dialog_input", None) is not None  # the others leave thinking to the template
+            style: dict[str, Any] = {"closed": is_openrlhf(config), "thinking": False if ours else None}
+            self.input = RewardInput(self.tokenizer, form, str(separator), limit, **style)
             self.pad_id = pad_id_of(self.model, self.tokenizer)
             self._try()
 

@@ -26,7 +26,7 @@ from rlhf_dialog.distributed.random_states import (
     states_of_rank,
 )
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT
+from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.network import save_policy, spec_of
@@ -63,7 +63,7 @@ def save_checkpoint(
             save_module(module, target / f"{key}.safetensors")
         scalars = {}
         for key, optimizer in optimizers.items():
-            tensors, scalars[key] = _split(optimizer.state_dict())
+            tensors, scalars[key] = split_state(optimizer.state_dict())
             save_file(tensors, target / f"{key}_optimizer.safetensors")
         for path in sorted(staged.iterdir()) if staged else ():
             path.rename(target / path.name)
@@ -220,7 +220,7 @@ def load_checkpoint(
                 {**group, **{name: own[name] for name in OWN_KEYS}}
                 for group, own in zip(state["optimizers"][key], optimizer.param_groups, strict=True)
             ]
-            optimizer.load_state_dict(_join(tensors, groups))
+            optimizer.load_state_dict(joined_state(tensors, groups))
         if world_size_of(state) == world_size:
             restore_random_states(*states_of_rank(rank, load_file(source / "random.safetensors"), state))
     return state
@@ -295,7 +295,9 @@ def _pointed(pointer: Path) -> Path:
     return pointer.parent / name
 
 
-def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config) -> None:
+def save_agent(
+    folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config | AgentSettings
+) -> None:
     """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, with the value head and our settings."""
     with written_whole(folder) as target:
         own = spec_of(policy.lm)
@@ -323,13 +325,14 @@ def save_agent(folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase,
         write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings, **network})
 
 
-def _split(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def split_state(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """An optimizer's state as named tensors (`3.exp_avg`) and the JSON of its parameter groups."""
     tensors = {f"{i}.{key}": value for i, slots in state["state"].items() for key, value in slots.items()}
     return tensors, state["param_groups"]
 
 
-def _join(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
+def joined_state(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The inverse of `split_state`."""
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, key = name.split(".", 1)

@@ -21,6 +21,7 @@ from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import Episodes
 from rlhf_dialog.training.rollout import Rollout, critic_and_reference, on_host, rollout_of
 
+LARGEST = torch.finfo(torch.float32).max
 Given = str | Sequence[str] | Sequence[int] | Tensor  # a text, turns (of a prompt), or token ids
 
 
@@ -55,6 +56,9 @@ def given_rollout(
 def _check_counts(
     speaker: Speaker, prompts: Sequence[Given], responses: Sequence[Given], scores: Sequence[float], group_size: int
 ) -> None:
+    for name, some in (("prompts", prompts), ("responses", responses), ("scores", scores)):
+        if isinstance(some, str) or not hasattr(some, "__len__"):
+            raise UserError(f"step_on: {name} is {str(some)[:60]!r}; give a list with one item for every episode")
     counts = len(prompts), len(responses), len(scores)
     if len(set(counts)) > 1 or not all(counts):
         found = "{} prompts, {} responses and {} scores".format(*counts)
@@ -71,10 +75,19 @@ def _check_counts(
 
 
 def _finite(scores: Sequence[float]) -> list[float]:
-    totals = [float(score) for score in scores]
-    if bad := [i for i, score in enumerate(totals) if not math.isfinite(score)]:
-        raise UserError(f"step_on: scores[{bad[0]}] is {totals[bad[0]]}, not a finite number; leave that episode out")
+    totals = [_number(score) for score in scores]
+    if bad := [i for i, score in enumerate(totals) if not abs(score) <= LARGEST]:
+        raise UserError(
+            f"step_on: scores[{bad[0]}] is {str(scores[bad[0]])[:60]}, not a finite 32-bit number; leave that episode out"
+        )
     return totals
+
+
+def _number(score: Any) -> float:
+    try:
+        return float(score)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan
 
 
 def _episodes(

@@ -3,32 +3,53 @@
 import importlib
 import io
 import os
+import pty
+import select
+import sqlite3
 import subprocess
 
 import pytest
 import torch
-from processes import HANGING, start_python
+from bots import new_version
+from processes import HANGING, environment, start_python
+from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
+from rlhf_dialog.commands.chat_words import Screen
+from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.feedback import schema
+from rlhf_dialog.feedback.talk import Talk
 
 # the terminal
 
 
 class Scripted:
-    """Answers with the turn it got and how many turns came before it."""
+    """Answers with the turn it got; `asked` has each turn with those that came before it in its dialogue."""
+
+    version, problem = "0001", None
 
     def __init__(self):
         self.asked: list[tuple[str, list[str]]] = []
+        self.history: list[str] = []
 
-    def chat(self, text: str, history: list[str]) -> str:
-        self.asked.append((text, list(history)))
-        return "" if text == "silence" else f"re {text}"
+    def begin(self):
+        self.history = []
+        return self
+
+    def say(self, text: str):
+        self.asked.append((text, list(self.history)))
+        reply = "" if text == "silence" else f"re {text}"
+        self.history += [text, reply]
+        yield reply[:2]
+        yield reply
 
     def spoken(self, text: str) -> str:
         return text.replace("<EOU>", "").strip()
+
+    def end(self) -> None:
+        pass
 
 
 def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
@@ -40,7 +61,7 @@ def talk(lines: list[str]) -> tuple[Scripted, list[str]]:
             raise EOFError
         return left.pop(0)
 
-    converse(chat_agent, read, written.append)  # type: ignore[arg-type]
+    converse(chat_agent.begin, read, Screen(written.append))  # type: ignore[arg-type]
     assert not left, "it ended before the last line"
     return chat_agent, written
 
@@ -88,14 +109,21 @@ def test_no_line_of_a_reply_can_pass_for_a_prompt():
 
 def test_a_reply_cannot_steer_the_terminal(agent_folder, monkeypatch, capsys):
     answers(monkeypatch, "Hello", "quit")
-    monkeypatch.setattr(chat.ChatAgent, "chat", lambda *_: "\x1b]0;owned\x07\x9b2J")
+    monkeypatch.setattr(Talk, "say", lambda *_: iter(["\x1b", "\x1b]0;owned\x07\x9b2J"]))
     assert chat.main(["--agent", str(agent_folder)]) == 0
     assert r"> Agent: \x1b]0;owned\x07\x9b2J" in capsys.readouterr().out
 
 
 def test_words_that_only_begin_like_a_command_are_text():
-    chat_agent, _ = talk(["quit smoking ?", "/resetting", "quit"])
-    assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "/resetting"]
+    chat_agent, _ = talk(["quit smoking ?", "good", "why", "//resetting", "quit"])
+    assert [text for text, _ in chat_agent.asked] == ["quit smoking ?", "good", "why", "/resetting"]
+
+
+def test_an_unknown_word_is_not_said_to_the_agent():
+    chat_agent, written = talk(["/resetting", "/usr/bin is what ?", "quit"])
+    assert chat_agent.asked == []
+    assert "did you mean '/reset'?" in written[1]
+    assert "// begins a message with a slash" in written[2]
 
 
 def test_find_agent_takes_ppo_agent_then_the_newest_run(tmp_path):
@@ -146,7 +174,9 @@ def test_main_finds_the_newest_agent(agent_folder, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize("temperature", [0.0, 0.3])
 def test_the_temperature_of_a_chat(agent_folder, monkeypatch, temperature):
     seen = []
-    monkeypatch.setattr(chat, "converse", lambda agent, read, write: seen.append(agent.sampling))
+    monkeypatch.setattr(
+        chat, "converse", lambda begin, *_: seen.append(begin().answering._served.agent("agent").sampling)
+    )
     assert chat.main(["--agent", str(agent_folder)]) == 0
     assert chat.main(["--agent", str(agent_folder), "--temperature", str(temperature)]) == 0
     own, other = seen
@@ -208,7 +238,7 @@ def test_a_device_or_seed_that_cannot_be_is_exit_code_2(agent_folder, capsys, op
 
 
 def test_a_letter_that_the_terminal_lacks_is_written_out(agent_folder, monkeypatch):
-    monkeypatch.setattr(ChatAgent, "chat", lambda *_: "caf\u00e9")
+    monkeypatch.setattr(Talk, "say", lambda *_: iter(["caf\u00e9"]))
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, "ascii"))
     answers(monkeypatch, "Hello", "quit")
@@ -256,3 +286,157 @@ def test_an_output_that_nobody_reads_any_more_ends_quietly(agent_folder):
 def test_no_standard_input_at_all_is_its_end(agent_folder, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     assert chat.main(["--agent", str(agent_folder)]) == 0
+
+
+# a bot, a training run, a plain chat model
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """Where the terminal keeps its person."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "rlhf-dialog"
+
+
+def test_a_bot_says_what_it_stores_and_learns_from_words(bot, state, monkeypatch, capsys):
+    answers(monkeypatch, "Hello", "/good kind", "reset", "Bye", EOFError)
+    assert chat.main(["--agent", str(bot.folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"Agent: {bot.folder}, version 0001"
+    assert lines[1] == (
+        f"What you say and how you rate it is stored in {bot.folder}/feedback.sqlite to train this bot; /forget me removes it."
+    )
+    assert lines[2] == WELCOME
+    store = bot.store()
+    assert [(dialogue.person, dialogue.source) for dialogue in store.dialogues()] == [
+        (store.hashed((state / "person").read_text().strip()), "terminal")
+    ] * 2
+    assert [(event.kind, event.value, event.text) for event in store.feedback()] == [("thumb", 1.0, "kind")]
+    store.close()
+
+
+def test_a_bot_draws_new_answers_each_time_and_with_a_seed_the_same(bot, state, monkeypatch):
+    for seed in (["--seed", "3"], ["--seed", "3"], [], []):
+        answers(monkeypatch, "Hello", "quit")
+        assert chat.main(["--agent", str(bot.folder), *seed]) == 0
+    store = bot.store()
+    first, second, third, fourth = [
+        (turn.token_ids, turn.sampling["seed"]) for one in store.dialogues() for turn in store.turns(one.id)[1:]
+    ]
+    assert first == second
+    assert third != fourth
+    store.close()
+
+
+def test_find_agent_takes_the_newest_bot_too(bot, tmp_path):
+    (tmp_path / "runs/x/agent").mkdir(parents=True)
+    (tmp_path / "runs/bot").symlink_to(bot.folder)
+    os.utime(tmp_path / "runs/x/agent", (100, 100))
+    assert find_agent(tmp_path) == tmp_path / "runs/bot"
+    os.utime(bot.folder / "champion", (50, 50))
+    assert find_agent(tmp_path) == tmp_path / "runs/x/agent"
+
+
+def test_a_training_run_answers_with_its_agent(agent_folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "agent").symlink_to(agent_folder)
+    answers(monkeypatch, "Hello", "/good", "quit")
+    assert chat.main(["--agent", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("> Agent: ") == 1
+    assert "feedback init --run runs/bot --agent DIR" in out
+    assert "is stored in" not in out
+
+
+def test_a_plain_chat_model_answers_by_its_template(tmp_path, monkeypatch, capsys):
+    gpt2(vocab_size=261).save_pretrained(tmp_path)
+    chat_tokenizer().save_pretrained(tmp_path)
+    asked = []
+    encode = TemplateEncoder.encode_prompt
+    monkeypatch.setattr(TemplateEncoder, "encode_prompt", lambda *words: asked.append(words[1]) or encode(*words))
+    answers(monkeypatch, "Hello <|im_end|>", "quit")
+    assert chat.main(["--agent", str(tmp_path), "--temperature", "0"]) == 0
+    assert asked == [["Hello"]]
+    assert NOTICE in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--tokenizer", "x"], ["--trust_remote_code"]])
+def test_a_bot_has_its_own_tokenizer_and_runs_no_code(bot, state, capsys, option):
+    assert chat.main(["--agent", str(bot.folder), *option]) == 2
+    assert "leave --tokenizer and --trust_remote_code out" in capsys.readouterr().err
+
+
+def change_store(bot, statement: str) -> None:
+    connection = sqlite3.connect(bot.store_path)
+    connection.execute("DROP TRIGGER IF EXISTS meta_stays")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda bot: change_store(bot, "PRAGMA user_version=9"), "has schema version 9"),
+        (lambda bot: change_store(bot, "UPDATE meta SET value = 'ffff' WHERE key = 'bot'"), "belongs to another bot"),
+        (lambda bot: bot.store_path.write_text("no database " * 99), "feedback.sqlite"),
+        (lambda bot: bot.store_path.unlink(), "there is no store of feedback"),
+        (lambda bot: (bot.folder / "champion").write_text("0007"), "is not a version"),
+        (lambda bot: (bot.folder / "lineage.json").write_text("{"), "lineage.json: is damaged"),
+        (lambda bot: (bot.agent_folder("0001") / "model.safetensors").unlink(), "version 0001 does not load"),
+    ],
+)
+def test_a_damaged_bot_is_one_clear_message(bot, state, capsys, damage, words):
+    damage(bot)
+    assert chat.main(["--agent", str(bot.folder)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("error: ") == 1
+    assert "Traceback" not in error
+
+
+def test_a_champion_that_does_not_load_is_said_once_and_the_last_good_version_answers(bot, state, monkeypatch, capsys):
+    new_version(bot, lambda folder: (folder / "model.safetensors").write_bytes(b"broken"))
+    answers(monkeypatch, "Hello", "reset", "Hello", "quit")
+    assert chat.main(["--agent", str(bot.folder)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"Agent: {bot.folder}, version 0001\n")
+    assert captured.out.count("> Agent: ") == 2
+    assert captured.err.count("version 0002 does not load") == 1
+
+
+def test_a_locked_store_shows_the_answer_and_says_that_it_is_not_stored(bot, state, monkeypatch, capsys):
+    monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
+    writer = sqlite3.connect(bot.store_path, isolation_level=None)
+    answers(monkeypatch, "Hello", "/good", "quit")
+    writer.execute("BEGIN IMMEDIATE")
+    assert chat.main(["--agent", str(bot.folder)]) == 0
+    writer.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].startswith("> Agent: ")
+    assert lines[4].startswith("(this dialogue is not stored, so it cannot be rated: ")
+    assert lines[5] == lines[4]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
+def test_on_a_terminal_the_answer_grows(bot, state):
+    """In a terminal of its own: the label is there before the answer, and the lines are kept."""
+    ours, theirs = pty.openpty()
+    words = ["-m", "rlhf_dialog", "chat", "--agent", str(bot.folder), "--seed", "0"]
+    with start_python(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(TERM="dumb")) as process:
+        os.close(theirs)
+        seen, left = b"", [b"Hello\n", b"/good\n", b"quit\n"]
+        while select.select([ours], [], [], HANGING)[0]:
+            try:
+                new = os.read(ours, 4096)
+            except OSError:  # Linux's end of a terminal
+                break
+            seen += new
+            if seen.endswith(b"> User: ") and left:
+                os.write(ours, left.pop(0))
+        assert process.wait(HANGING) == 0
+    os.close(ours)
+    assert b"> Agent: " in seen
+    assert b"(stored: you like this answer)" in seen
+    assert (state / "chat_history").read_text().split("\n")[-4:] == ["Hello", "/good", "quit", ""]

@@ -11,6 +11,7 @@ from rlhf_dialog import main
 from rlhf_dialog.commands.from_trl import DEFAULTS, RENAMED, SAME, from_trl
 from rlhf_dialog.config.loading import load_config, walk
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.errors import UserError
 
 PAGE = (ROOT / "docs" / "COMING_FROM_TRL.md").read_text(encoding="utf-8")
 KEYS = {key for key, _ in walk(Config)}
@@ -73,6 +74,14 @@ def test_the_defaults_of_trl():
         ("--lr_scheduler_type constant --weight_decay 0.1", {"use_linear_lr_decay": False, "weight_decay": 0.1}),
         ("--total_episodes 800 --num_sample_generations 10", {"total_episodes": 800, "sample_interval": 10}),
         ("--deepspeed zero3.json --no_cuda False", {"use_deepspeed": True, "deepspeed_config": "zero3.json"}),
+        ("--learning_rate 3e-6", {"lr": 3e-6, "critic_lr": 3e-6}),
+        ("--bf16 1", {"precision": "bf16"}),
+        ("--fp16 --bf16 False", {"precision": "fp16"}),
+        ("--no_gradient_checkpointing", {"activation_checkpointing": False}),
+        ("--total_episodes 800 --logging_steps 0.1 --save_steps 0.25", {"log_interval": 10, "save_interval": 25}),
+        ("--push_to_hub --hub_model_id ada/polite", {"push_to_hub": "ada/polite"}),
+        ("--push_to_hub --output_dir a/polite", {"push_to_hub": "polite"}),
+        ("--num_total_batches 7", {"total_episodes": 9}),
     ],
 )
 def test_what_a_command_line_becomes(words, keys):
@@ -84,6 +93,60 @@ def test_of_a_launcher_only_the_number_of_processes_counts():
     run, notes = read(f"accelerate launch --num_processes 3 --config_file zero.yaml {SCRIPT.removeprefix('python ')}")
     assert run["rollout_batch_size"] == 24
     assert [note for note in notes if note.startswith("num_processes: 3: ")]
+
+
+@pytest.mark.parametrize("end", ["\\\n", "\\ \n", "\\\r\n"])
+def test_lines_that_a_shell_joins(end):
+    """As in the docstring of TRL's script, in single quotes."""
+    run, _ = read(SCRIPT.replace(" --", f" {end}    --") + " " + end)
+    assert (run, _) == read(SCRIPT)
+
+
+def test_the_script_follows_the_launcher_at_once(tmp_path):
+    script = SCRIPT.removeprefix("python ")
+    run, _ = read(f"accelerate launch --config_file zero.yaml --num_processes 3 examples/{script} --output_dir a.py")
+    assert (run["rollout_batch_size"], run["experiment_name"]) == (24, "a.py")
+    file = tmp_path / "two.yaml"
+    run, notes = read(f"accelerate launch --config_file {file} --mixed_precision bf16 {script}")
+    assert run["rollout_batch_size"] == 8
+    assert f"config_file: {file}: a file of the launcher that is not here; multiply rollout_batch_size by" in notes[-2]
+    assert notes[-1].startswith("mixed_precision: bf16: an option of the launcher")
+    file.write_text("num_processes: 2\n", encoding="utf-8")
+    assert read(f"accelerate launch --config_file {file} {script}")[0]["rollout_batch_size"] == 16
+
+
+def test_the_file_of_trl_and_its_command_line_together(tmp_path):
+    (tmp_path / "trl.yaml").write_text("kl_coef: 0.5\nseed: 1\n", encoding="utf-8")
+    run, _ = read(f"{SCRIPT} --config {tmp_path / 'trl.yaml'} --seed 2")
+    assert (run["kl_coef"], run["seed"]) == (0.5, 2)
+
+
+def test_a_token_is_not_repeated():
+    token = "hf_" + "a1B2" * 9
+    text, _ = from_trl(f"python ppo.py --hub_token {token} --odd {token} {SCRIPT.removeprefix('python ppo.py')}")
+    assert token not in text
+    assert "# hub_token: (not shown): " in text
+    with pytest.raises(UserError) as caught:
+        from_trl(f"ppo.py --odd {token} --seed -1")
+    assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("--report_to trackio wandb", "report_to: [trackio]: set 'use_wandb: true'"),
+        ("--run_name a --output_dir b", "run_name: a: experiment_name is the name of output_dir"),
+        ("--stop_token other", "stop_token: other: TRL knows 'eos' alone"),
+        ("--num_total_batches 7", "num_total_batches: 7: TRL computes it from total_episodes"),
+        ("--push_to_hub", "push_to_hub: true: set push_to_hub to the name of a repository"),
+        ("--hub_model_id x", "hub_model_id: x: without push_to_hub nothing is uploaded"),
+        ("--model_name_or_path w", "sft_model_path: TRL's default is EleutherAI/pythia-160m"),
+        ("--use_peft", "lora_target_modules: TRL adapts the layers that peft chooses"),
+    ],
+)
+def test_what_the_run_leaves_out_is_a_comment(words, note):
+    script = SCRIPT.replace("--sft_model_path m ", "") if "model_name" in words else SCRIPT
+    assert [one for one in read(f"{script} {words}")[1] if one.startswith(note)]
 
 
 def test_what_has_no_counterpart_is_a_comment():

@@ -60,6 +60,26 @@ def test_a_change_of_the_code_the_grammar_or_an_input_runs_it_again(folder, chan
     assert times_run(folder) == 2
 
 
+def test_another_seed_runs_every_stage_again_but_the_plot(folder):
+    """The stages of the quickstart with a seed are the same ones, so that their outputs and stamps take the place of the old."""
+    seeded = [stage.with_seed(3) for stage in quickstart.STAGES]
+    assert [stage.command.endswith(" --seed 3") for stage in seeded] == [True] * 8 + [False]
+    assert [stage.stamp for stage in seeded] == [stage.stamp for stage in quickstart.STAGES]
+    assert quickstart.STAGES[0].with_seed(0) == quickstart.STAGES[0]
+
+
+def test_the_budget_of_all_stages_is_five_minutes():
+    assert sum(stage.budget for stage in quickstart.STAGES) == 300
+
+
+def test_the_seconds_of_a_stage_are_kept_beside_its_stamp(folder, monkeypatch):
+    monkeypatch.setattr(quickstart, "STAGES", (STAGE, quickstart.STAGES[0]))
+    assert run(folder) == 0
+    ((title, seconds, budget),) = quickstart.seconds_of(folder)
+    assert (title, budget) == ("copy", STAGE.budget)
+    assert 0 < seconds < 600
+
+
 def test_a_missing_output_runs_it_again(folder):
     assert run(folder) == 0
     shutil.rmtree(folder / "runs/out")
@@ -76,6 +96,6 @@ def test_a_stage_that_fails_is_not_skipped_next_time(folder):
 def test_the_command_ends_with_the_first_stage_that_fails(folder, monkeypatch, capsys):
     monkeypatch.setattr(quickstart, "STAGES", (STAGE, STAGE))
     (folder / "given.txt").write_text("broken")
-    assert quickstart.main([], folder) == 1
+    assert quickstart.main(["--folder", str(folder)]) == 1
     assert "stage 1 ended with exit code 1" in capsys.readouterr().out
     assert times_run(folder) == 1

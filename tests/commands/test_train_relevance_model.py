@@ -33,7 +33,7 @@ def trained(data, tmp_path_factory):
         "--members",
         "2",
         "--max_steps",
-        "150",
+        "180",
         "--batch_size",
         "64",
         "--bank_size",
@@ -68,6 +68,10 @@ def test_copies_and_constants_are_worth_less_than_nothing(trained, data):
         some = [prompt for prompt in prompts if len(prompt.prompt_turns) > 1]
         return sum(reward([prompt.said(answer(prompt)) for prompt in some])) / len(some)
 
+    def paid_for_copying(turn):
+        some = [prompt for prompt in prompts if len(prompt.prompt_turns) >= turn]
+        return sum(reward([prompt.said(prompt.prompt_turns[-turn]) for prompt in some])) / len(some)
+
     true = paid(lambda prompt: prompt.reference)
     copies = [
         lambda prompt: prompt.prompt_turns[-1],
@@ -78,6 +82,7 @@ def test_copies_and_constants_are_worth_less_than_nothing(trained, data):
     constants = [lambda _, text=text: text for text in ("", "Yes , I am .", "I see .", "Thank you . Goodbye .")]
     assert true > 0.3
     assert all(paid(answer) < 0 for answer in copies + constants)
+    assert all(paid_for_copying(turn) < 0 for turn in range(1, 6))
     assert paid(copies[0]) < -1
     assert paid(copies[1]) < -1
 

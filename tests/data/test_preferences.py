@@ -119,6 +119,22 @@ def test_texts_without_a_prompt_share_one_by_their_beginning(tmp_path):
     assert len({pair.prompt for pair in pairs}) == 3
 
 
+def test_replies_that_begin_alike_do_not_make_another_prompt(tmp_path):
+    begin = "Human: Is it far from here ?\n\nAssistant: "
+    rows = [
+        {"chosen": f"{begin}{one}", "rejected": f"{begin}{other}"} for one, other in (("Yes .", "Yet ."), ("So", "No"))
+    ]
+    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
+    assert pairs[0].prompt == pairs[1].prompt == "Human: Is it far from here ?"
+
+
+def test_white_space_and_messages_do_not_make_another_prompt(tmp_path):
+    prompts = ["Is it  far ?", " Is it\nfar ?", ["Is it", "far ?"], [user("Is it far ?")]]
+    rows = [{"prompt": prompt, "chosen": GOOD, "rejected": BAD} for prompt in prompts]
+    pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", rows), "train")
+    assert {pair.prompt for pair in pairs} == {"Is it far ?"}
+
+
 def test_one_prompt_cannot_be_split(tmp_path):
     pairs = load_pairs(write_pairs(tmp_path / "a.jsonl", [ROW, ROW | {"rejected": "x"}]), "train")
     with pytest.raises(UserError, match="2 pairs have 1 prompt"):

@@ -1,4 +1,6 @@
 import importlib
+import os
+import subprocess
 import sys
 import time
 import warnings
@@ -228,6 +230,25 @@ def test_the_turn_limit_ends_a_dialogue_that_has_failed():
     assert (total, info["turns"], info["terminated"], info["truncated"], info["success"]) == (-7, 7, False, True, False)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_user_may_say_nothing(rate):
+    talker = Talker()
+    talker.answer = lambda system_acts: []
+    environment = ActLevel(DOMAIN, rate, user=talker, max_turns=5)
+    _, _, info = play(environment, at_random(environment), seed=0)
+    assert info["user_acts"] == [[Act("hello")], *[[Act("null")]] * 5]
+
+
+@pytest.mark.parametrize("turn", [None, "bye", [("bye", "", "")], Act("bye")])
+def test_a_user_that_returns_something_else_is_named(turn):
+    talker = Talker()
+    talker.answer = lambda system_acts: turn
+    environment = ActLevel(DOMAIN, user=talker)
+    environment.reset(seed=0)
+    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act"):
+        environment.step(0)
+
+
 def test_a_goodbye_in_the_last_turn_is_an_end():
     environment = ActLevel(DOMAIN, max_turns=1)
     _, _, info = play(environment, only("bye")(environment), seed=0)
@@ -285,6 +306,41 @@ def test_without_gymnasium_it_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "rlhf_dialog.environments.act_level")
     with pytest.raises(UserError, match="pip install gymnasium"):
         importlib.import_module("rlhf_dialog.environments.act_level")
+
+
+PROGRAM = """
+import hashlib
+from rlhf_dialog.environments.act_level import ActLevel
+environment = ActLevel("restaurant", 0.3)
+text = ""
+for dialogue in range(20):
+    observation, info = environment.reset(seed=1, options={"dialogue": dialogue})
+    for turn in range(25):
+        allowed = info["action_mask"].nonzero()[0]
+        observation, _, terminated, truncated, info = environment.step(allowed[turn % len(allowed)])
+        text += str(observation.tolist())
+        if terminated or truncated:
+            break
+    text += str(info)
+print(hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+@pytest.mark.thorough
+def test_another_process_has_the_same_dialogues():
+    """Also with another order of sets."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert len(runs[0]) == 65
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.slow

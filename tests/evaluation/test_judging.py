@@ -1,5 +1,6 @@
 """Who judges the acts, and what is said about it below the tables."""
 
+import json
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ from transformers import AutoModelForSequenceClassification
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.judging import is_the_rewards, notes, num_dialogues
 from rlhf_dialog.evaluation.measure import Judges, judges_of
+from rlhf_dialog.models.relevance_folder import load_relevance
 from rlhf_dialog.rewards import CompositeReward, Intent, LengthMatch, RelevanceReward
 from rlhf_dialog.rewards.scoring import Scorer
 
@@ -86,3 +88,27 @@ def test_a_relevance_model_of_the_reward_is_no_independent_judge(tmp_path):
     found = [note for note in notes([Dialogue(["a"])], judges, None, []) if "same model" in note]
     assert len(found) == 1
     assert found[0].startswith("The relevance model of relevance_2_r1 is the same model as the reward's")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "warned"),
+    [
+        (("d", "odd"), ("d", "even"), False),
+        (("d", "even"), ("d", "even"), True),
+        (("d", "all"), ("d", "even"), True),
+        (("d", "all"), ("other", "all"), False),
+        (None, ("d", "even"), False),
+    ],
+)
+def test_a_relevance_model_of_the_same_dialogues_is_pointed_out(ours, theirs, warned, tmp_path):
+    def folder(name, seed, source):
+        path = save_letters(tmp_path / name, seed=seed)
+        if source:
+            settings = dict(zip(("data_path", "half"), source, strict=True))
+            (tmp_path / name / "report.json").write_text(json.dumps({"settings": settings}), encoding="utf-8")
+        return path
+
+    judges = Judges(Scorer(RelevanceReward(folder("reward", 1, theirs))))
+    judges.relevance = {"relevance": load_relevance(folder("judge", 2, ours), "key")}
+    found = notes([Dialogue(["a"])], judges, None, [])
+    assert [note.startswith("The relevance model of relevance_r1 and that") for note in found[1:]] == [True] * warned

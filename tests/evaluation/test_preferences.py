@@ -115,6 +115,28 @@ def test_it_says_plainly_what_a_model_measures(share, score, words_of_note):
     assert any(words_of_note in note for note in report.measure_pairs(lengths(300, share), score)["notes"])
 
 
+def test_length_in_characters_is_seen_where_words_cannot_show_it():
+    """Replies of one word, as in Chinese text: every pair is of equal length in words, and the longer word always wins."""
+    pairs = [pair("\u4f60" * (3 + i % 3), "\u597d" * (1 + i % 2), f"p{i}") for i in range(200)]
+    found = report.measure_pairs(pairs, lambda some: [float(len(d.response)) for d in some])
+    assert found["length"]["equal_length"] == {
+        "num_pairs": 200,
+        "mean": 1.0,
+        "low": pytest.approx(0.98115, abs=1e-5),
+        "high": 1.0,
+    }
+    assert found["baselines"]["more_characters_win"]["mean"] == 1.0
+    assert found["baselines"]["fewer_characters_win"]["mean"] == 0.0
+    assert found["above_best_baseline"]["baseline"] == "more_characters_win"
+    assert found["length_in_characters"]["equal_length"] == {"num_pairs": 0, "mean": None, "low": None, "high": None}
+    assert found["length_in_characters"]["rank_correlation"] == pytest.approx(1.0)
+    assert found["notes"][0].startswith(
+        "The longer reply, in characters, wins 100% of the pairs, and this model prefers"
+    )
+    page = report.markdown(found | {"normalisation": {"mean": 1.5, "std": 0.25, "of": "8 held-out replies"}})
+    assert "| pairs of equal length in characters (0) | - | - |" in page
+
+
 def test_a_good_model_is_not_blamed_for_length():
     pairs = lengths(300, 0.6)
     right = {id(one.chosen) for one in pairs}
@@ -127,6 +149,12 @@ def test_chosen_replies_that_repeat_the_last_turn_are_pointed_out():
     found = " ".join(report.measure_pairs(pairs, words)["notes"])
     assert "repeats more of the last turn" in found
     assert "only 50 held-out pairs" in found
+
+
+def test_pairs_without_prompts_are_pointed_out():
+    pairs = [PreferencePair(Dialogue([], f"Q: {i} A: yes"), Dialogue([], f"Q: {i} A: no"), None, "x") for i in range(4)]
+    assert "No pair has a prompt apart from its replies" in " ".join(report.measure_pairs(pairs, words)["notes"])
+    assert "No pair has a prompt" not in " ".join(report.measure_pairs(PAIRS, words)["notes"])
 
 
 def test_the_page_shows_the_numbers():

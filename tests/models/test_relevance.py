@@ -39,7 +39,7 @@ def by_hand(member, context, reply):
 
 @pytest.mark.parametrize("architecture", ["bag", "convolution"])
 def test_the_scores_of_a_dual_encoder_by_hand(architecture):
-    model = letter_model(architecture)
+    model = letter_model(architecture, copied_turns=3)
     candidates = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0], [2, 2, 0, 1]])
     found = model.scores(CONTEXTS, REPLIES, candidates)
     assert found.shape == (2, 3, 4)

@@ -32,6 +32,13 @@ def fewer_weights(folder):
     save_file(weights, folder / "model.safetensors")
 
 
+def broken_weights(folder):
+    """One NaN: with it no other prompt scores higher, so that a judge would find every reply's own prompt."""
+    weights = load_file(folder / "model.safetensors")
+    weights["members.1.of_context.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -45,6 +52,7 @@ def fewer_weights(folder):
         (lambda folder: edit(folder / "config.json", vocab_size=10), "belongs to another model"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 40), "cannot be loaded as a relevance model"),
         (fewer_weights, "cannot be loaded as a relevance model"),
+        (broken_weights, "has NaN or infinite weights"),
     ],
 )
 def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
@@ -53,6 +61,23 @@ def test_a_damaged_folder_is_the_users_error(damage, words, tmp_path):
     with pytest.raises(UserError, match=words) as error:
         load_relevance(path, "reward_class.args.model")
     assert str(error.value).startswith("reward_class.args.model: ")
+
+
+def test_a_model_of_before_copied_turns_has_two(tmp_path):
+    path = save_letters(tmp_path, seed=3, copied_turns=2)
+    document = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert document.pop("copied_turns") == 2
+    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    question = [["a b", "c"], ["d"]], ["c a", "e"], torch.tensor([[0, 1], [1, 0]])
+    assert torch.equal(load_relevance(path, "key").scores(*question), letter_model(seed=3).scores(*question))
+
+
+def test_a_config_that_asks_for_more_memory_than_there_is(tmp_path):
+    """4 TB of weights beside a file of some kilobytes: refused by the shapes, and not when the memory is gone."""
+    path = save_letters(tmp_path)
+    edit(tmp_path / "config.json", members=64, hidden_size=16384, context_size=1000)
+    with pytest.raises(UserError, match=r"embedding.weight is \[24, 8\], and by config.json \[24, 16384\]"):
+        load_relevance(path, "reward_class.args.model")
 
 
 def test_other_folders_are_none(tmp_path):

@@ -106,6 +106,30 @@ def test_no_place_no_address_and_no_account_is_in_it(tmp_path):
         assert hidden not in text
 
 
+def test_text_of_others_makes_no_headings_cells_or_fences(tmp_path):
+    text = "x`\n# HEADING\n```\n| cell |"
+    reward = {"id": "CompositeReward", "args": {"parts": [{"id": text, "args": {"prompt": text}}]}}
+    run = Run({**CONFIG, "model_path": text, "turn_separator": text, "reward_class": reward}, evaluation())
+    run.evaluation["settings"] |= {"split": text, "baseline": text, "notes": [text]}
+    settings = {"turn_separator": "<|im_end|>\n"}
+    card = agent_card("ada/polite", settings, run, "--agent")
+    body = card.split("\n---\n", 1)[1]
+    assert r"| `turn_separator` | `<\|im_end\|>\n` |" in body
+    before, fence, after = body.partition("````yaml\n")
+    yaml, fence, after = after.partition("\n````\n")
+    headings = [line for line in (before + after).splitlines() if line.startswith("# ")]
+    assert (headings, fence) == (["# polite"], "\n````\n")
+    assert "# HEADING" in yaml
+
+
+def test_a_network_of_the_users_is_not_called_a_plain_model(tmp_path):
+    settings = {**SETTINGS, "model_class": {"id": "GruPolicy", "args": {"vocab_size": 9}}}
+    text = agent_card("ada/polite", settings, Run(), "--agent")
+    assert "AutoModelForCausalLM" not in text
+    assert "`rlhf-dialog chat --agent ada/polite --register FILE`" in text
+    assert "`GruPolicy`" in text
+
+
 def test_a_starting_model_of_the_hub_is_named_as_such(tmp_path):
     assert (
         card_of(Run({**CONFIG, "model_path": "openai-community/gpt2"}), tmp_path).data.base_model

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 from agents import save
+from relevance_models import save_letters
+from transformers import AutoModelForCausalLM
 
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.publishing.files import files_of, kind_of, write
 
 TOKEN = "hf_" + "Zz09" * 9
@@ -42,8 +47,22 @@ def test_only_named_files_are_published(folder, tmp_path):
 
 def test_plain_transformers_samples_as_the_agent(folder):
     generation = json.loads(files_of(folder, "--agent")["generation_config.json"])
-    wanted = {"do_sample": True, "max_new_tokens": 7, "temperature": 0.5, "top_k": 0, "top_p": 0.9, "eos_token_id": 257}
+    wanted = {"do_sample": True, "max_new_tokens": 7, "temperature": 0.5, "top_k": 0, "top_p": 0.9}
     assert {name: generation[name] for name in wanted} == wanted
+    assert generation["eos_token_id"] == [257, 258], "its own end, and the separator"
+
+
+def test_plain_transformers_says_what_the_agent_says(tmp_path):
+    """Greedily, to the separator, an end that the model's own generation configuration does not have."""
+    agent = save(tmp_path / "agent", {"max_new_tokens": 9, "top_k": 1, "stop_token_ids": [65]})
+    (tmp_path / "out").mkdir()
+    write(files_of(agent, "--agent"), tmp_path / "out")
+    chat = ChatAgent.load(agent)
+    prompt = chat.encoder.encode_prompt(["Hi ."])
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    theirs = model.generate(torch.tensor([prompt]), do_sample=False)[0, len(prompt) :].tolist()
+    assert theirs == chat.reply([Dialogue(["Hi ."])])[0].ids == [258]
+    assert model.generation_config.eos_token_id == [65, 257, 258]
 
 
 def test_a_link_is_refused_because_it_may_be_of_any_file(folder, tmp_path):
@@ -80,6 +99,11 @@ def test_damaged_settings_are_refused(content, folder):
     (folder / "config.json").write_text(content)
     with pytest.raises(UserError, match=r"--agent: .*config\.json cannot be read"):
         files_of(folder, "--agent")
+
+
+def test_the_texts_in_a_relevance_model_stay_here(tmp_path):
+    with pytest.raises(UserError, match="is a relevance model, whose bank holds texts of its data"):
+        kind_of(Path(save_letters(tmp_path / "relevance")), "--agent")
 
 
 def test_a_classifier_is_a_reward_model(classifier, tmp_path):

@@ -129,6 +129,25 @@ def test_a_token_that_may_only_read(files, hub_server):
     assert hub_server.repos == {}
 
 
+@pytest.mark.parametrize("fault", [TypeError("ours"), KeyError("ours"), RuntimeError("ours")])
+def test_a_fault_of_this_program_is_not_the_hubs(fault, files, hub_server, monkeypatch):
+    def broken(*_):
+        raise fault
+
+    monkeypatch.setattr("rlhf_dialog.publishing.repository._refuse_another", broken)
+    with pytest.raises(type(fault), match="ours"):
+        push(files, target())
+
+
+def test_a_server_that_is_not_the_hub(files, hub_server, monkeypatch):
+    monkeypatch.setattr(hub_server, "_whoami", lambda handler, body: hub_server._send(handler, 200, {"auth": {}}))
+    with pytest.raises(UserError, match="does not say whose the token is"):
+        push(files, target())
+    monkeypatch.setattr(hub_server, "_whoami", lambda handler, body: hub_server._send(handler, 200, b"<html>"))
+    with pytest.raises(UserError, match="'polite' was not published"):
+        push(files, target())
+
+
 def test_no_network(files, hub_server, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"was not published: the Hub cannot be reached \(ConnectError\)"):

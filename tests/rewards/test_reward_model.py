@@ -114,6 +114,17 @@ def test_a_score_that_is_not_finite_stops_with_the_dialogue(folders, monkeypatch
         scored(reward, DIALOGUES)
 
 
+def test_an_infinite_output_is_not_clipped_into_a_score(folders, monkeypatch):
+    reward = RewardModel(folders[0], clip=1.0)
+    monkeypatch.setattr(reward.scalar, "outputs", lambda dialogues: [math.inf, -math.inf, 0.5])
+    scores = reward(DIALOGUES)
+    assert [math.isnan(score) for score in scores] == [True, True, False]
+    both = RewardModel(members=folders[:2], combine="uncertainty")
+    for member, output in zip(both.members, (math.inf, -math.inf), strict=True):
+        monkeypatch.setattr(member.scalar, "outputs", lambda dialogues, output=output: [output] * len(dialogues))
+    assert all(map(math.isnan, both(DIALOGUES)))
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -128,6 +139,8 @@ def test_a_score_that_is_not_finite_stops_with_the_dialogue(folders, monkeypatch
         ({"model": "x", "max_length": True}, "reward_class.args.max_length: True"),
         ({"model": "x", "combine": "max"}, "reward_class.args.combine: 'max' is not one of mean, min, uncertainty"),
         ({"model": "x", "normalize": "yes"}, "reward_class.args.normalize: 'yes'"),
+        ({"model": "x", "turn_separator": 5}, "reward_class.args.turn_separator: 5 must be text"),
+        ({"model": "x", "input_form": ["text"]}, "reward_class.args.input_form: ['text'] must be text"),
         ({"model": "x", "precision": "int8"}, "reward_class.args.precision: 'int8'"),
     ],
 )

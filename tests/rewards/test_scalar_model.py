@@ -141,6 +141,29 @@ def test_a_stored_mean_and_deviation_that_cannot_be_used(tmp_path, keys, words):
         scalar.normalisation(None)
 
 
+def test_texts_that_follow_each_other_without_a_separator(tmp_path):
+    """As TRL joins a prompt and a reply that are texts."""
+    folder = save_scalar(tmp_path)
+    scalar = ScalarModel(folder, "key", turn_separator="")
+    ids = scalar.input.encode(Dialogue(["Hi ."], "Hello ."))["input_ids"]
+    assert scalar.tokenizer.decode(ids) == "Hi .Hello .<eos>"
+    with pytest.raises(UserError, match=r"reward_class\.args\.turn_separator: '' leaves nothing between turns"):
+        ScalarModel(folder, "key", input_form="dialogue", turn_separator="")
+
+
+def test_a_template_that_can_think_is_written_as_its_training_wrote_it(tmp_path):
+    """TRL leaves `enable_thinking` out, so the template's own default counts; this package trains with false."""
+    template = "{% if enable_thinking is not defined or enable_thinking %}/think {% endif %}" + CHATML
+    folder = save_scalar(tmp_path, tokenizer=chat_tokenizer(template), max_position_embeddings=200)
+    scalar = ScalarModel(folder, "key")
+    messages = [{"role": "user", "content": "Hi ."}, {"role": "assistant", "content": "So ."}]
+    ids = scalar.tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
+    assert scalar.input.encode(Dialogue(["Hi ."], "So ."))["input_ids"] == ids
+    edit(tmp_path, rlhf_dialog_input="chat_template")
+    own = ScalarModel(folder, "key").input.encode(Dialogue(["Hi ."], "So ."))["input_ids"]
+    assert scalar.tokenizer.decode(ids) == "/think " + scalar.tokenizer.decode(own)
+
+
 def test_a_form_that_nobody_knows(tmp_path):
     folder = save_scalar(tmp_path)
     with pytest.raises(UserError, match=r"reward_class\.args\.input_form: 'prose' is not one of dialogue"):

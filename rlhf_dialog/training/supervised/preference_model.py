@@ -176,7 +176,7 @@ def encoded(pair: PreferencePair, inputs: RewardInput) -> dict[str, Any]:
 def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of `model_path`, with one output; a head that is not there yet gets weights of deviation 1/sqrt(d+1).
 
-    Raises UserError when they cannot be loaded, do not fit together, or are larger than the memory.
+    Raises UserError when they cannot be loaded, do not fit together, are damaged, or are larger than the memory.
     """
     check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
     tokenizer = read_tokenizer(config.model_path, KEY)
@@ -191,9 +191,16 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
             f"{KEY}: the tokenizer of '{config.model_path}' has {num_ids(tokenizer)} tokens, but the model's embedding only "
             f"{rows} rows: the tokenizer belongs to another model"
         )
+    if not is_finite(model):
+        raise UserError(f"{KEY}: weights of '{config.model_path}' are NaN or inf; give a model that is not damaged")
     set_padding(model, tokenizer)
     _new_head(model, {*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])})
     return model, tokenizer
+
+
+def is_finite(model: nn.Module) -> bool:
+    """Whether no weight is NaN or inf."""
+    return all(bool(torch.isfinite(p).all()) for p in model.parameters())
 
 
 @contextmanager
@@ -262,7 +269,7 @@ def fine_tune(
         )
         train_quietly(trainer)
     model.eval()
-    if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
+    if not is_finite(model):
         raise UserError(f"learning_rate: {config.learning_rate} made the weights of the model NaN or inf; lower it")
 
 

@@ -35,6 +35,9 @@ class RankingKeys(SupervisedKeys):
         description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: chosen and rejected of the data, "
         "its column replies, or else two replies sampled from model_path",
     )
+    register_file: str | None = Field(
+        None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
+    )
     max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
     max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
     max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")

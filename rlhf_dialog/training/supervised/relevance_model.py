@@ -28,7 +28,7 @@ from rlhf_dialog.models.relevance_folder import save_relevance
 from rlhf_dialog.training.supervised.halves import Half, of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps, prepare
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
-from rlhf_dialog.training.supervised.relevance_pairs import Batch, Pairs, batch_of, numbered
+from rlhf_dialog.training.supervised.relevance_pairs import KINDS, Batch, Pairs, batch_of, numbered
 from rlhf_dialog.training.supervised.relevance_report import measure
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ class RelevanceConfig(SupervisedKeys):
     copy_weight: float = Field(
         30.0,
         ge=1,
-        description="how often a repeated turn (the last one, and the one before it) counts as a wrong reply",
+        description="how often a repeated turn (the last one, the one before it, and one of the older ones) counts as a wrong "
+        "reply",
     )
     model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
     sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
@@ -135,10 +136,11 @@ def new_model(config: RelevanceConfig, pairs: list[Dialogue]) -> RelevanceModel:
     """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
     texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
     tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
-    shared = {name: getattr(config, name) for name in RelevanceSizes.model_fields if name != "vocab_size"}
+    sizes = {"vocab_size": len(tokenizer), "copied_turns": config.context_size}
+    sizes |= {name: getattr(config, name) for name in RelevanceSizes.model_fields if name not in sizes}
     bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
     try:
-        return RelevanceModel(RelevanceSizes(vocab_size=len(tokenizer), **shared), tokenizer, bank)
+        return RelevanceModel(RelevanceSizes(**sizes), tokenizer, bank)
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -219,8 +221,8 @@ def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: 
     count, num_replies = batch.reply_weights.shape
     own = torch.arange(count).unsqueeze(1)
     others = (own + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
-    hard = own + count * torch.arange(1, 4)
-    of_model = torch.randint(4 * count, num_replies, (count, 1)) if num_replies > 4 * count else own[:, :0]
+    hard = own + count * torch.arange(1, KINDS)
+    of_model = torch.randint(KINDS * count, num_replies, (count, 1)) if num_replies > KINDS * count else own[:, :0]
     replies, contexts = torch.cat([own, others, hard, of_model], dim=1), torch.cat([others, hard], dim=1)
     weights = torch.cat([batch.reply_weights.gather(1, replies), batch.context_weights.gather(1, contexts)], dim=1)
     width = weights.shape[1]

@@ -13,6 +13,7 @@ from torch.nn import functional
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.relevance import TurnTable
 
+KINDS = 5  # of replies, and of contexts, that each pair brings: its own, a near one, and three for copies
 NUM_NEAR = 4  # near prompts of each prompt
 BLOCK = 4096  # prompts among which the near ones are searched
 SKETCH = 128  # numbers that represent a prompt in that search
@@ -99,18 +100,19 @@ def near_prompts(table: TurnTable, contexts: Tensor, dialogues: Tensor, seed: in
 def batch_of(pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: float) -> Batch:
     """The candidates of the pairs in `rows` (B,).
 
-    Replies: the true ones, those to near prompts, the last turn and the turn before it, and some of the SFT model's. Contexts:
-    the true ones, near ones, and two in which the reply was just said: as the last turn, and as the turn before that. What
-    repeats a pair's own turns counts `copy_weight` times for it.
+    Replies: the true ones, those to near prompts, the last turn, the turn before it, an older turn, and some of the SFT
+    model's. Contexts: the true ones, near ones, and three in which the reply was said: as the last turn, as the turn before
+    that, and in place of the older turn. What repeats a pair's own turns counts `copy_weight` times for it.
     """
     contexts, own = pairs.contexts[rows], pairs.replies[rows]
     near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
     drawn = torch.randint(max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,))
     before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own)
-    replies = torch.cat([own, pairs.replies[near], contexts[:, 0], before, pairs.model_replies[drawn]])
+    older, said_long_ago = _older(contexts, own)
+    replies = torch.cat([own, pairs.replies[near], contexts[:, 0], before, older, pairs.model_replies[drawn]])
     said = torch.cat([own.unsqueeze(1), contexts[:, :-1]], dim=1)
     said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
-    candidates = torch.cat([contexts, pairs.contexts[near], said, said_before])
+    candidates = torch.cat([contexts, pairs.contexts[near], said, said_before, said_long_ago])
     return Batch(
         candidates,
         replies,
@@ -119,14 +121,27 @@ def batch_of(pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: fl
     )
 
 
+def _older(contexts: Tensor, replies: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each context (B, T) a turn (B,) before the last two, at random, and the context with the reply in its place.
+
+    0, and the context unchanged, where there is no such turn.
+    """
+    number = (contexts != 0).sum(dim=1) - 2
+    places = 2 + (torch.rand(len(contexts)) * number.clamp(min=1)).long()
+    places = places.clamp(max=contexts.shape[1] - 1).unsqueeze(1)
+    long_enough = (number > 0).unsqueeze(1)
+    turns = contexts.gather(1, places).where(long_enough, 0).squeeze(1)
+    return turns, contexts.scatter(1, places, replies.unsqueeze(1)).where(long_enough, contexts)
+
+
 def _reply_weights(pairs: Pairs, rows: Tensor, replies: Tensor, drawn: Tensor, copy_weight: float) -> Tensor:
-    """(B, R): 4 B replies of prompts, then those of the model; the true reply under another name may be right too."""
+    """(B, R): KINDS x B replies of prompts, then those of the model; the true reply under another name may be right too."""
     count = len(rows)
-    weights = _copies_weighted(count, 4 * count, copy_weight)
+    weights = _copies_weighted(count, copy_weight)
     weights = torch.cat([weights, torch.zeros(count, len(drawn))], dim=1)
     own = pairs.replies[rows].unsqueeze(1)
     may_be_right = (replies == own) | (replies == 0)
-    may_be_right[:, 4 * count :] |= pairs.model_dialogues[drawn] == pairs.dialogues[rows].unsqueeze(1)
+    may_be_right[:, KINDS * count :] |= pairs.model_dialogues[drawn] == pairs.dialogues[rows].unsqueeze(1)
     return _excluded(weights, may_be_right)
 
 
@@ -137,14 +152,13 @@ def _context_weights(candidates: Tensor, own: Tensor, replies: Tensor, copy_weig
     may_be_right[:, : len(replies)] |= replies == own.unsqueeze(1)
     if candidates.shape[1] == 1:  # a context of one turn cannot hold the turn before the last
         may_be_right[:, 3 * count :] = True
-    return _excluded(_copies_weighted(count, 4 * count, copy_weight), may_be_right)
+    return _excluded(_copies_weighted(count, copy_weight), may_be_right)
 
 
-def _copies_weighted(count: int, columns: int, copy_weight: float) -> Tensor:
-    """Zeros (B, 4 B), with the logarithm of the weight where the third and fourth B columns belong to the row's own pair."""
-    weights, own = torch.zeros(count, columns), torch.arange(count)
-    weights[own, 2 * count + own] = weights[own, 3 * count + own] = torch.tensor(copy_weight).log()
-    return weights
+def _copies_weighted(count: int, copy_weight: float) -> Tensor:
+    """Zeros (B, KINDS x B), with the logarithm of the weight where the third B columns and later ones are of the row's pair."""
+    own, zeros = torch.eye(count) * torch.tensor(copy_weight).log(), torch.zeros(count, 2 * count)
+    return torch.cat([zeros, own.repeat(1, KINDS - 2)], dim=1)
 
 
 def _excluded(weights: Tensor, may_be_right: Tensor) -> Tensor:

@@ -41,18 +41,20 @@ def measure(folder: str, pairs: list[Dialogue], device: str, seed: int) -> dict[
 
 
 def kinds_of_replies(pairs: list[Dialogue], seed: int) -> dict[str, list[Dialogue]]:
-    """The pairs with replies of several kinds; a turn before the last needs a prompt with two turns."""
+    """The pairs with replies of several kinds; an older turn needs a prompt that has it."""
     foreign = others(len(pairs), seed)
     answers: dict[str, Callable[[int, Dialogue], str]] = {
         "true_reply": lambda _, pair: pair.response,
         "random_reply": lambda i, _: pairs[foreign[i]].response,
         "last_turn": lambda _, pair: pair.prompt_turns[-1],
         "turn_before_last": lambda _, pair: pair.prompt_turns[-2],
+        "third_last_turn": lambda _, pair: pair.prompt_turns[-3],
+        "fourth_last_turn": lambda _, pair: pair.prompt_turns[-4],
         "constant_reply": lambda *_: CONSTANT_REPLY,
         "long_constant_reply": lambda *_: LONG_CONSTANT_REPLY,
         "empty_reply": lambda *_: "",
     }
-    long_enough = {"turn_before_last": 2}
+    long_enough = {"turn_before_last": 2, "third_last_turn": 3, "fourth_last_turn": 4}
     return {
         name: [
             replace(pair, response=answer(i, pair))

@@ -123,6 +123,15 @@ def test_a_new_head_has_the_deviation_of_its_width_and_an_old_one_is_kept(tmp_pa
     assert torch.equal(kept.score.weight, AutoModelForSequenceClassification.from_pretrained(old).score.weight)
 
 
+def test_a_start_with_damaged_weights_is_named(tmp_path):
+    model = tiny.gpt2()
+    model.transformer.wte.weight.data[3, 0] = float("nan")
+    model.save_pretrained(tmp_path / "lm")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "lm")
+    with pytest.raises(UserError, match=r"model_path: weights of '.*lm' are NaN or inf"):
+        preference_model.starting_point(config_of(tmp_path, [], tmp_path / "lm"))
+
+
 @pytest.mark.parametrize("has_room", [True, False])
 def test_a_tokenizer_without_pad_and_end_of_text_gets_a_pad_token(tmp_path, has_room):
     tokenizer = tiny.byte_tokenizer()

@@ -58,7 +58,7 @@ def test_the_loss_of_a_cross_encoder_by_hand():
     found = cross_loss(model.members[0], pairs, batch, num_negatives=1).item()
     expected = []
     for i in range(3):
-        columns = [(i + 1) % 3, 3 + i, 6 + i, 9 + i]
+        columns = [(i + 1) % 3, 3 + i, 6 + i, 9 + i, 12 + i]
         scores = [pair_score(model, pairs, batch.contexts[i], int(batch.replies[j])) for j in (i, *columns)]
         scores += [pair_score(model, pairs, batch.contexts[j], int(batch.replies[i])) for j in columns]
         weights = (

@@ -60,12 +60,13 @@ def test_the_wrong_replies_of_a_batch(pairs):
     batch = batch_of(pairs, torch.tensor([2, 3]), 40, WEIGHT)
     replies = texts_of(pairs, batch.replies)
     assert replies[:2] == ["f", "c"]
-    assert replies[4:8] == ["d e", "g h", "c", ""]  # last turns, then the turns before them
-    assert set(replies[8:]) == {"q r", "s", ""}
+    assert replies[4:10] == ["d e", "g h", "c", "", "a b", ""]  # last turns, the turns before them, older ones
+    assert set(replies[10:]) == {"q r", "s", ""}
     first, second = (weights_of(row, replies) for row in batch.reply_weights)
     assert first["d e"][-1] == WEIGHT  # its own last turn
     assert (first["f"][0], first["g h"][-1]) == (1, 1)
     assert first["c"][-1] == WEIGHT  # its own turn before the last
+    assert (first["a b"], second["a b"]) == ([WEIGHT], [1])  # its own turn before that
     assert second["g h"][-1] == WEIGHT
     assert (second["d e"][-1], second["c"][0]) == (1, 1)
     assert set(second["c"][1:]) == {0}  # its own reply under another name
@@ -82,11 +83,31 @@ def test_the_wrong_contexts_of_a_batch(pairs):
     assert contexts[4:6] == [["c", "a b", ""], ["i", "c", "g h"]]  # the reply was just said
     assert contexts[6] == ["d e", "c", "a b"]  # and answered
     assert contexts[7][1:] == ["i", "c"]
-    assert batch.replies.shape == (8,)
+    assert contexts[8:] == contexts[:2]  # there is no older turn
+    assert batch.replies.shape == (10,)
     row = batch.context_weights.exp()
     assert row[0, [0, 4, 6]].tolist() == pytest.approx([1, WEIGHT, WEIGHT])
     assert row[1, [1, 5, 7]].tolist() == pytest.approx([1, WEIGHT, WEIGHT])
     assert row[0, [1, 5, 7]].tolist() == [1, 1, 1]
+    assert (row[0, 8], row[1, 9]) == (0, 0)
+
+
+def test_the_reply_was_said_in_place_of_an_older_turn():
+    """Of a context of five turns, each of the three before the last two: once repeated as reply, once replaced by it."""
+    turns = ["a", "b", "c", "d", "e", "f"]
+    pair = Dialogue(turns[:5], response="f", meta={"dialogue": 0})
+    pairs = numbered(
+        [pair, Dialogue(["g"], response="h", meta={"dialogue": 1})], letter_model(context_size=5).table(), [], 0
+    )
+    found = set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        batch = batch_of(pairs, torch.tensor([0, 1]), 0, WEIGHT)
+        older, context = texts_of(pairs, batch.replies)[8], texts_of(pairs, batch.contexts)[8]
+        assert context == ["f" if turn == older else turn for turn in turns[4::-1]]
+        assert (batch.reply_weights.exp()[0, 8], batch.context_weights.exp()[0, 8]) == (pytest.approx(WEIGHT),) * 2
+        found.add(older)
+    assert found == {"a", "b", "c"}
 
 
 def test_a_context_with_the_same_reply_may_be_right(pairs):
@@ -99,6 +120,6 @@ def test_contexts_of_one_turn_hold_no_turn_before_the_last():
     table = letter_model(context_size=1).table()
     pairs = numbered(pairs_of(), table, [], seed=0)
     batch = batch_of(pairs, torch.tensor([1, 4]), 5, WEIGHT)
-    assert torch.isinf(batch.reply_weights[:, 6:8]).all()
-    assert torch.isinf(batch.context_weights[:, 6:8]).all()
+    assert torch.isinf(batch.reply_weights[:, 6:10]).all()
+    assert torch.isinf(batch.context_weights[:, 6:10]).all()
     assert batch.context_weights[0, 4].exp() == pytest.approx(WEIGHT)

@@ -16,6 +16,7 @@ def test_the_kinds_of_replies():
     assert found["true_reply"] == ["d", "f g", "k"]
     assert found["last_turn"] == ["c", "e", "i j"]
     assert found["turn_before_last"] == ["a b", "h"]
+    assert (found["third_last_turn"], found["fourth_last_turn"]) == ([], [])
     assert sorted(found["random_reply"]) == ["d", "f g", "k"]
     assert all(a != b for a, b in zip(found["random_reply"], found["true_reply"], strict=True))
     assert found["empty_reply"] == ["", "", ""]

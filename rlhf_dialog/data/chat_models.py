@@ -1,0 +1,57 @@
+"""How a plain chat model speaks: its own template, and the sampling that its makers recommend."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
+POSITIONS = ("max_position_embeddings", "n_positions", "seq_length")
+
+
+def chat_settings(folder: str | Path, tokenizer: str | Path | None = None) -> dict[str, Any]:
+    """The settings of an agent for a chat model's folder that has none; empty where the tokenizer has no chat template.
+
+    `tokenizer` is the folder of another tokenizer. Prompt and reply fit into the model's positions: a quarter of them, at
+    most 512, is for the reply.
+
+    >>> chat_settings("downloads/Qwen2.5-0.5B-Instruct")
+    {'turn_separator': 'chat_template', 'context_size': 1000, 'max_new_tokens': 512, 'max_prompt_length': 4096, 'top_p': 0.8}
+    """
+    folder = Path(folder).expanduser()
+    if not _has_template(folder if tokenizer is None else Path(tokenizer).expanduser()):
+        return {}
+    config, sampling = _json(folder / "config.json"), _json(folder / "generation_config.json")
+    positions = next((found for name in POSITIONS if isinstance(found := config.get(name), int)), None)
+    reply = MAX_NEW_TOKENS if positions is None else max(1, min(MAX_NEW_TOKENS, positions // 4))
+    room = MAX_PROMPT_LENGTH if positions is None else max(2, min(MAX_PROMPT_LENGTH, positions - reply))
+    sizes = {"max_new_tokens": reply, "max_prompt_length": room}
+    return {"turn_separator": "chat_template", "context_size": CONTEXT_SIZE, **sizes, **_recommended(sampling)}
+
+
+def _has_template(folder: Path) -> bool:
+    files = ("chat_template.jinja", "chat_template.json")
+    return any((folder / name).is_file() for name in files) or bool(
+        _json(folder / "tokenizer_config.json").get("chat_template")
+    )
+
+
+def _recommended(sampling: dict[str, Any]) -> dict[str, Any]:
+    """Temperature, top_k and top_p of a generation_config.json that recommends sampling, as far as they can be."""
+    if not sampling.get("do_sample"):
+        return {}
+    possible = {
+        "temperature": lambda x: x >= 1e-4,
+        "top_k": lambda x: isinstance(x, int) and x >= 0,
+        "top_p": lambda x: 0 < x <= 1,
+    }
+    given = {name: sampling[name] for name in possible if isinstance(sampling.get(name), int | float)}
+    return {name: value for name, value in given.items() if possible[name](value)}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty when it cannot be read: whoever loads the model says what is wrong."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}

@@ -1,0 +1,8 @@
+"""`python -m rlhf_dialog.feedback` is the command `rlhf-dialog feedback`."""
+
+import sys
+
+from rlhf_dialog.commands.feedback import main
+
+if __name__ == "__main__":
+    sys.exit(main())

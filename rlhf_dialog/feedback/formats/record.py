@@ -1,0 +1,129 @@
+"""One dialogue of another program, with what people said of its answers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_dialog.data.sources.messages import TEXT_KEYS, filled, role_of
+from rlhf_dialog.errors import UserError, nearest
+
+USER_ROLES = ("user", "human")
+
+
+@dataclass(frozen=True)
+class ImportedTurn:
+    """One utterance; several of the agent at one position are alternatives."""
+
+    position: int
+    speaker: str  # user, agent
+    text: str
+    created: float | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One event; `turn` and `other` are places in the record's turns, `person` is an id of the other program."""
+
+    kind: str
+    turn: int | None
+    value: float | None = None
+    text: str | None = None
+    other: int | None = None
+    person: str | None = None
+    created: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A dialogue to import.
+
+    >>> record = answered([("user", "Is it far ?")], ["Two streets ."], [Judgement("thumb", 0, 1)], group="17", where="row 1")
+    >>> [turn.text for turn in record.turns], record.judgements[0].turn
+    (['Is it far ?', 'Two streets .'], 1)
+    """
+
+    turns: list[ImportedTurn]
+    judgements: list[Judgement]
+    group: str  # the records of one group are held out together, or not at all
+    where: str  # its place, for messages
+    person: str | None = None  # who began it
+    started: float | None = None
+    id: str | None = None  # of the dialogue, when it comes from a bot
+    bot: str | None = None  # which one: the people of this bot itself are hashes already
+
+
+@dataclass
+class Found:
+    """What was read: the name of the format, its records, and how many rows were left out, by the reason."""
+
+    name: str
+    records: list[Record] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def leave_out(self, reason: str) -> None:
+        """Count a row that cannot be used."""
+        self.left_out[reason] = self.left_out.get(reason, 0) + 1
+
+
+Said = tuple[str, str]  # speaker and text
+
+
+def answered(
+    prompt: Sequence[Said], answers: Sequence[str], judgements: Sequence[Judgement], *, group: str, where: str
+) -> Record:
+    """A record of a prompt and its answers, which are alternatives; `turn` and `other` of the judgements count the answers."""
+    turns = [ImportedTurn(number, *said) for number, said in enumerate(prompt)]
+    turns += [ImportedTurn(len(prompt), "agent", answer) for answer in answers]
+
+    def place(answer: int | None) -> int | None:
+        return None if answer is None else len(prompt) + answer
+
+    moved = [
+        Judgement(one.kind, place(one.turn), one.value, one.text, place(one.other), one.person, one.created)
+        for one in judgements
+    ]
+    return Record(turns, moved, group, where, person=judgements[0].person if judgements else None)
+
+
+def said_in(messages: Any, where: str) -> list[Said]:
+    """Speaker and text of messages (`{"role": "user", "content": ...}`); a string is one message of the user.
+
+    System messages are left out. Raises UserError for what is not a message with a text.
+    """
+    items = [messages] if isinstance(messages, str) else messages
+    if not isinstance(items, list):
+        raise UserError(f"{where}: found {str(messages)[:60]!r}, wanted a text or a list of messages")
+    said = []
+    for item in items:
+        role = role_of(item)
+        if role in ("system", "developer"):
+            continue
+        text = text_of(item)
+        if text is None or (isinstance(item, dict) and role is None):
+            raise UserError(
+                f"{where}: found {str(item)[:60]!r}, wanted a message with a role and a text; remove the row"
+            )
+        said.append(("user" if role is None or role in USER_ROLES else "agent", text))
+    return said
+
+
+def text_of(item: Any) -> str | None:
+    """The text of a message: its content, or the parts of it, stripped; None when it has another content or none."""
+    value = item
+    if isinstance(item, dict):
+        key = filled(TEXT_KEYS, item)
+        value = item[key] if key else None
+    if isinstance(value, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
+        value = " ".join(part["text"].strip() for part in value)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def check_columns(row: Iterable[str], known: Iterable[str], form: str, where: str) -> None:
+    """Raises UserError that names the columns which are not known."""
+    known = list(known)
+    if unknown := [name for name in row if name not in known]:
+        shown = ", ".join(f"'{name!s:.40}'" for name in unknown[:10])
+        raise UserError(
+            f"{where}: {form} has no column {shown}{nearest(unknown[0], known)}; known are {', '.join(known)}; leave others "
+            f"out with --ignore {','.join(map(str, unknown[:10]))}"
+        )

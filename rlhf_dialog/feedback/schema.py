@@ -1,0 +1,204 @@
+"""The tables of the store, how an older file becomes one of today, and what SQLite's errors mean."""
+
+import os
+import random
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from rlhf_dialog.errors import UserError
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT = 5.0  # seconds that a connection waits for another one's transaction
+LOOKS = (0.0005, 0.003)  # seconds between two looks whether the file is free, drawn
+_DRAW = random.Random()  # not the generator that training restores
+TABLES = ("meta", "dialogues", "turns", "feedback")
+CREATE = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE dialogues (
+        id TEXT PRIMARY KEY, started REAL NOT NULL, person TEXT NOT NULL, source TEXT NOT NULL, heldout INTEGER NOT NULL)""",
+    """CREATE TABLE turns (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, dialogue TEXT NOT NULL REFERENCES dialogues, position INTEGER NOT NULL,
+        speaker TEXT NOT NULL CHECK (speaker IN ('user', 'agent')), text TEXT NOT NULL,
+        token_ids TEXT, logprobs TEXT, sampling TEXT, version TEXT, created REAL NOT NULL)""",
+    """CREATE TABLE feedback (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, dialogue TEXT NOT NULL REFERENCES dialogues, turn INTEGER REFERENCES turns,
+        kind TEXT NOT NULL, value REAL, text TEXT, other INTEGER REFERENCES turns, person TEXT NOT NULL,
+        created REAL NOT NULL)""",
+    "CREATE INDEX dialogues_person ON dialogues (person)",
+    "CREATE INDEX turns_dialogue ON turns (dialogue, position)",
+    "CREATE INDEX feedback_dialogue ON feedback (dialogue)",
+    "CREATE INDEX feedback_turn ON feedback (turn)",
+    "CREATE INDEX feedback_other ON feedback (other)",
+    "CREATE INDEX feedback_person ON feedback (person)",
+)
+DELETE_TRIGGERS = {
+    f"{table}_keeps": f"CREATE TRIGGER {table}_keeps BEFORE DELETE ON {table} "
+    "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is deleted but by forget'); END"
+    for table in TABLES
+}
+UPDATE_TRIGGERS = tuple(
+    f"CREATE TRIGGER {table}_stays BEFORE UPDATE ON {table} "
+    "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
+    for table in TABLES
+)
+MIGRATIONS: dict[int, tuple[str, ...]] = {}  # version of a file -> the statements that make it one of the next version
+
+
+class Connection(sqlite3.Connection):
+    """A connection that can be referred to weakly."""
+
+
+def connect(path: Path) -> Connection:
+    """A connection to an existing file with the store's settings; transactions are begun explicitly."""
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(
+        uri, BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, factory=Connection, uri=True
+    )
+    try:
+        connection.row_factory = sqlite3.Row
+        for pragma in ("foreign_keys=ON", "synchronous=FULL", "secure_delete=ON", "trusted_schema=OFF"):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or none of what the block writes; on disk when the block has ended."""
+    _begin(connection)
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    """BEGIN IMMEDIATE as soon as nobody else writes.
+
+    SQLite's own waiting looks less and less often, so that of many writers some never get their turn.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    connection.execute("PRAGMA busy_timeout=0")
+    try:
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_DRAW.uniform(*LOOKS))
+    finally:
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT * 1000:.0f}")
+
+
+def write_new(path: Path) -> None:
+    """A new, empty store with a random bot and salt. Raises UserError when the file exists or cannot be written."""
+    if path.exists():
+        raise UserError(f"{path}: exists already; choose another folder, or remove the file")
+    temporary = path.with_name(f".{path.name}.tmp")
+    with explained(path):
+        temporary.unlink(missing_ok=True)
+        temporary.touch(mode=0o600)
+        with closing(connect(temporary)) as connection, transaction(connection):
+            for statement in (*CREATE, *UPDATE_TRIGGERS, *DELETE_TRIGGERS.values()):
+                connection.execute(statement)
+            for key in ("bot", "salt"):
+                connection.execute("INSERT INTO meta VALUES (?, ?)", (key, secrets.token_hex(16)))
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        temporary.replace(path)
+
+
+def prepare(path: Path) -> dict[str, str]:
+    """Check that the file is a store, migrate an older one after a backup beside it, and return its `meta`.
+
+    Raises UserError: missing, not SQLite, not a store, a newer schema, locked, damaged, not writable.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: there is no store of feedback; make a bot with `rlhf-dialog feedback init`")
+    with explained(path), closing(connect(path)) as connection:
+        version = _version(connection)
+        if version > SCHEMA_VERSION:
+            raise UserError(
+                f"{path}: has schema version {version}, but this program knows versions up to {SCHEMA_VERSION}; "
+                "update rlhf-dialog"
+            )
+        found = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version < 1 or not set(TABLES) <= found:
+            raise UserError(f"{path}: is an SQLite file, but not a store of feedback; choose another folder")
+        connection.execute("PRAGMA journal_mode=WAL")
+        if version < SCHEMA_VERSION:
+            _migrate(connection, path, version)
+        meta = {row["key"]: row["value"] for row in connection.execute("SELECT key, value FROM meta")}
+    if not {"bot", "salt"} <= set(meta):
+        raise UserError(f"{path}: is damaged: it has no bot or no salt; put a backup in its place")
+    return meta
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def backup_of(path: Path, version: int) -> Path:
+    """Where the store is copied before it is migrated from this version."""
+    return path.with_name(f"{path.name}.version_{version}")
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    copy(connection, backup_of(path, version))
+    with transaction(connection):
+        for old in range(_version(connection), SCHEMA_VERSION):  # read again: another process may have been faster
+            for statement in MIGRATIONS[old]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={old + 1}")
+
+
+def copy(connection: sqlite3.Connection, path: Path) -> None:
+    """Write the database of `connection` to `path`, whole or not at all, while others write to it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o600))
+        with closing(sqlite3.connect(temporary)) as target:
+            connection.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE")  # one file, which read-only media can hold
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the disk into a UserError that says what to do."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, OSError) as error:
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            raise
+        raise UserError(f"{path}: {_meaning(error)}") from error
+
+
+def _meaning(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    full, denied = "the disk is full, and nothing was stored; free some space, then try again", "change its permissions"
+    known = {
+        "is not a database": "is not an SQLite file, so it is not a store of feedback; put a backup in its place",
+        "malformed": "is damaged; put a backup in its place",
+        "locked": f"is locked: another program has been writing to it for {BUSY_TIMEOUT:g} s; try again when it has ended",
+        "is full": full,
+        "No space left": full,
+        "readonly": f"cannot be written: the file or its folder is read-only; {denied}",
+        "Permission denied": f"cannot be written: the file or its folder is read-only; {denied}",
+        "unable to open": f"cannot be opened: the file or its folder cannot be written; {denied}",
+    }
+    found = next((meaning for words, meaning in known.items() if words in text), None)
+    return found or f"cannot be read or written: {text}; check the disk (is it full?), or put a backup in its place"

@@ -1,0 +1,123 @@
+"""The keys of a bot's config.yaml: how it learns from feedback, and when a new version is promoted."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_dialog.config.loading import load_settings
+from rlhf_dialog.config.settings import Settings
+
+
+class LossKeys(Settings):
+    """Losses of a night"""
+
+    method: Literal["kto_dpo", "reward_model_ppo"] = Field(
+        "kto_dpo",
+        description="kto_dpo: KTO on thumbs and scores, DPO on edits and choices; reward_model_ppo: a preference model on the "
+        "feedback, then PPO with it",
+    )
+    beta: float = Field(0.1, gt=0, le=10**3, description="of KTO and DPO: the larger, the closer to the first version")
+    desirable_weight: float | None = Field(
+        None, ge=0, le=10**3, description="KTO's weight of a liked answer; null: liked and disliked ones balance"
+    )
+    undesirable_weight: float | None = Field(
+        None, ge=0, le=10**3, description="KTO's weight of a disliked answer; null: liked and disliked ones balance"
+    )
+    dpo_weight: float = Field(1.0, ge=0, le=10**3, description="weight of an edit or a choice beside an answer's")
+    sft_data_path: str | None = Field(
+        None, description="dialogues that the first version learned, against forgetting: file, folder, zip or Hub name"
+    )
+    sft_share: float = Field(
+        0.2, ge=0, lt=1, description="share of each batch that is replies of sft_data_path, learned by their likelihood"
+    )
+    replay_share: float = Field(
+        0.5, ge=0, lt=1, description="largest share of a night's feedback that is older feedback, drawn by the seed"
+    )
+
+
+class OptimizerKeys(Settings):
+    """Optimizer"""
+
+    learning_rate: float = Field(1e-5, gt=0, le=1, description="of AdamW, after the warm-up")
+    warmup_steps: int = Field(20, ge=0, le=10**6, description="first steps of the bot's life with a lower rate")
+    batch_size: int = Field(16, ge=2, le=10**5, description="answers and pairs in each optimizer step")
+    epochs: float = Field(1.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
+    steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
+    weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
+    max_grad_norm: float = Field(1.0, gt=0, le=10**6, description="maximum norm of the gradient")
+    per_device_microbatch_size: int = Field(
+        16, ge=1, le=10**5, description="answers in a forward pass; changes memory and speed, not what is learned"
+    )
+    checkpoint_steps: int = Field(20, ge=1, le=10**6, description="steps between checkpoints inside a night")
+    use_lora: bool = Field(False, description="train small adapters on the frozen first version; needs peft")
+    lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
+    lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
+    lora_target_modules: list[str] | None = Field(
+        None, min_length=1, description="linear layers to adapt, by the ends of their names; null: all of the trunk"
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="order of the examples, replay, adapters, resampling")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on GPUs and on CPUs with AMX")
+
+
+class FilterKeys(Settings):
+    """Which feedback counts"""
+
+    person_cap: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="largest share of a night's examples, and of the gate's weight, that one person has; with few people "
+        "1 / their number",
+    )
+    agreement: float = Field(
+        0.6,
+        ge=0,
+        le=1,
+        description="share of the people who judged one answer that must agree; the others' judgements are left out",
+    )
+    min_words: int = Field(1, ge=0, le=10**4, description="shortest answer to learn from, in words")
+    max_words: int = Field(200, ge=1, le=10**6, description="longest answer to learn from, in words")
+
+
+class GateKeys(Settings):
+    """When a version is promoted"""
+
+    min_heldout: int = Field(30, ge=1, le=10**6, description="held-out feedback events without which nothing changes")
+    max_kl: float = Field(
+        1.0, gt=0, le=10**3, description="guard: largest KL divergence from the first version, in nats per token"
+    )
+    min_distinct_2: float = Field(
+        0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"
+    )
+    max_perplexity_rise: float = Field(
+        0.2,
+        ge=0,
+        le=10**3,
+        description="guard: largest rise of the perplexity on the validation split of sft_data_path",
+    )
+    guard_prompts: int = Field(64, ge=1, le=10**5, description="prompts that the guards measure")
+    keep_last: int = Field(
+        5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"
+    )
+
+
+class BotSettings(GateKeys, FilterKeys, OptimizerKeys, LossKeys):
+    """How a bot learns from feedback"""
+
+    @field_validator("lora_target_modules", mode="before")
+    @classmethod
+    def _one_name(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _together(self) -> "BotSettings":
+        if self.min_words > self.max_words:
+            raise ValueError(f"min_words: found {self.min_words}, wanted at most max_words, which is {self.max_words}")
+        return self
+
+
+def read_settings(path: Path) -> BotSettings:
+    """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
+    return load_settings(BotSettings, path)

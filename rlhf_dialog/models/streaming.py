@@ -1,0 +1,108 @@
+"""Replies that grow token by token, with the tokens, texts and log-probabilities that `Speaker.respond` would give.
+
+B dialogues, P prompt tokens, T response tokens.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.data.chat_template import TurnEncoder
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.decoding import new_decoder
+from rlhf_dialog.models.generation import random_numbers, sampling_context, write_tokens
+from rlhf_dialog.models.host import fetch
+from rlhf_dialog.models.sheet import Sheet
+
+
+@dataclass(frozen=True)
+class GrowingReply:
+    """A reply so far: `text` is shown as it is, and the text of the finished reply begins with it.
+
+    `ids` are all tokens so far, with the end token, and `logprobs` theirs, under the distribution that they were sampled
+    from; `truncated` says of a reply that has `ended` that the length limit ended it.
+
+    >>> GrowingReply(text="Inside ,", ids=[14, 10], logprobs=[-1.2, -0.4], ended=False, truncated=False)
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    ended: bool = False
+    truncated: bool = False
+
+
+def stream(
+    speaker: Speaker, turns: Sequence[Sequence[str]], uniform: Tensor | None = None
+) -> Generator[list[GrowingReply], None, None]:
+    """Answer the turns of each prompt; after each token, all replies so far. The rows share one generation.
+
+    `uniform` (B, T) are the `random_numbers` of the replies, by default from torch's global random state. Raises RunStopped when
+    the policy's predictions are not finite.
+    """
+    replies = [GrowingReply() for _ in turns]
+    since = 0
+    for sheet in _sheets(speaker, *speaker.encode(turns), uniform):
+        ids, mask, logprobs = sheet.written(since)
+        since = sheet.seen
+        alive = torch.zeros(len(turns), dtype=torch.bool)
+        alive[sheet.host_rows] = sheet.alive
+        at_limit = since == sheet.shape[1]
+        for row, reply in enumerate(replies):
+            if not reply.ended:
+                news = ids[row][mask[row]].tolist(), logprobs[row][mask[row]].tolist()
+                replies[row] = _grown(speaker.encoder, reply, *news, bool(alive[row]), at_limit)
+        yield list(replies)
+
+
+def _grown(
+    encoder: TurnEncoder, reply: GrowingReply, ids: list[int], logprobs: list[float], alive: bool, at_limit: bool
+) -> GrowingReply:
+    """`reply` with new tokens."""
+    all_ids = (*reply.ids, *ids)
+    ended = at_limit or not alive
+    text = encoder.reply_text(list(all_ids))
+    if not ended:
+        text = certain(text, encoder)
+        text = text if text.startswith(reply.text) else reply.text
+    return GrowingReply(text, all_ids, (*reply.logprobs, *logprobs), ended, ended and alive)
+
+
+def certain(text: str, encoder: TurnEncoder) -> str:
+    """The beginning of a reply's text that no later token changes.
+
+    Left out are a part of a letter, a beginning of the separator, and white space at the end; and the last word where
+    the tokenizer's clean-up moves the next one closer (`do n't` to `don't`).
+    """
+    if getattr(encoder.tokenizer, "clean_up_tokenization_spaces", False):
+        text = text.rpartition(" ")[0]
+    separator = getattr(encoder, "separator", "")
+    while True:
+        held = next((n for n in range(len(separator) - 1, 0, -1) if text.endswith(separator[:n])), 0)
+        shorter = text[: len(text) - held].rstrip().rstrip("\ufffd")
+        if shorter == text:
+            return text
+        text = shorter
+
+
+@torch.no_grad()
+def _sheets(speaker: Speaker, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None) -> Iterator[Sheet]:
+    """The sheet of the prompts (B, P) after each token."""
+    policy, sampling = speaker.policy, speaker.sampling
+    device = prompt_ids.device
+    if uniform is None:
+        uniform = random_numbers(len(prompt_ids), sampling, device)
+    sheet = Sheet(uniform.shape, speaker.encoder.pad_id, device)
+    (prompt_mask,) = fetch(prompt_mask)
+    with sampling_context(policy, prompt_ids):
+        decoder = new_decoder(policy, prompt_ids, prompt_mask, sampling.max_new_tokens, speaker.microbatch_size)
+    looks = write_tokens(sheet, decoder, uniform.to(device), sampling, speaker.stop, look_every=1)
+    while True:
+        with sampling_context(policy, prompt_ids):  # not around the pause, in which others compute
+            try:
+                next(looks)
+            except StopIteration:
+                return
+        yield sheet

@@ -1,0 +1,173 @@
+"""Replies that grow token by token: what is shown on the way, and the same end as a reply written at once."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from agents import save
+from pretended_gpu import pretended_gpu
+from tiny import byte_tokenizer, chat_tokenizer, gpt2
+from torch import nn
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.models.chat_agent import ChatAgent, Speaker
+from rlhf_dialog.models.generation import Sampling, StopRule, random_numbers
+from rlhf_dialog.models.network import NetworkLM
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.streaming import GrowingReply, certain, stream
+
+TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"]]
+
+
+def plain(lm):
+    lm.set_attn_implementation("sdpa")
+    return lm
+
+
+def speaker(lm, separator="<EOU>", tokenizer=None, **sampling) -> Speaker:
+    tokenizer = tokenizer or byte_tokenizer(separator_token=separator == "<EOU>")
+    policy = Policy(lm).eval()
+    encoder = prompt_encoder(tokenizer, separator, 60)
+    return Speaker(policy, encoder, Sampling(**sampling), StopRule(policy, tokenizer, separator))
+
+
+def network():
+    return NetworkLM(ModelFactory.classes["Mean"](259), 259)
+
+
+KINDS = {
+    "packed": lambda: speaker(gpt2(initializer_range=0.1), max_new_tokens=40),
+    "padded": lambda: speaker(plain(gpt2(initializer_range=0.1)), max_new_tokens=40),
+    "filtered": lambda: speaker(gpt2(), max_new_tokens=30, top_p=0.9, temperature=1.3),
+    "separator of text": lambda: speaker(gpt2(initializer_range=0.1), separator="Q", max_new_tokens=40),
+    "chat template": lambda: speaker(gpt2(vocab_size=261), "chat_template", chat_tokenizer(), max_new_tokens=30),
+    "shortest": lambda: speaker(gpt2(), max_new_tokens=1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_ends_as_a_reply_that_is_written_at_once(kind):
+    talker = KINDS[kind]()
+    numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
+    steps = list(stream(talker, TURNS, numbers))
+    _, _, responses = talker.respond(TURNS, numbers)
+    for row, (reply, grown) in enumerate(zip(talker.read(responses), steps[-1], strict=True)):
+        assert (grown.text, list(grown.ids), grown.truncated) == (reply.text, reply.ids, reply.truncated)
+        assert list(grown.logprobs) == responses.logprobs[row][responses.mask[row]].tolist()
+        assert grown.ended
+        before = GrowingReply()
+        for reply_now in (step[row] for step in steps):
+            assert reply_now.text.startswith(before.text)
+            assert len(reply_now.ids) == len(before.ids) + (not before.ended)
+            before = reply_now
+
+
+def test_a_network_of_the_users_streams_too(own_networks):
+    talker = speaker(network(), max_new_tokens=9)
+    numbers = random_numbers(3, talker.sampling, torch.device("cpu"))
+    last = list(stream(talker, TURNS, numbers))[-1]
+    assert [grown.text for grown in last] == [reply.text for reply in talker.read(talker.respond(TURNS, numbers)[2])]
+
+
+def test_without_numbers_a_stream_draws_them_as_a_reply_does(tmp_path):
+    agent = ChatAgent.load(save(tmp_path, {"max_new_tokens": 12}))
+    torch.manual_seed(3)
+    expected = agent.chat("Hello there")
+    torch.manual_seed(3)
+    assert list(stream(agent, [["Hello there"]]))[-1][0].text == expected
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.8}])
+def test_on_a_gpu_the_same_replies_come(sampling):
+    """With the random numbers of the host, as a server draws them."""
+
+    def replies(device: str) -> list[list[GrowingReply]]:
+        talker = speaker(gpt2(initializer_range=0.1), max_new_tokens=8, **sampling)
+        numbers = random_numbers(3, talker.sampling, torch.device("cpu"), torch.Generator().manual_seed(1))
+        talker.policy.to(device)
+        return list(stream(talker, TURNS, numbers))
+
+    expected = replies("cpu")
+    with pretended_gpu():
+        found = replies("cuda")
+    assert [[one.ids for one in step] for step in found] == [[one.ids for one in step] for step in expected]
+    assert [one.text for one in found[-1]] == [one.text for one in expected[-1]]
+    assert found[-1][0].logprobs == pytest.approx(expected[-1][0].logprobs, abs=1e-4)
+
+
+class Scripted(nn.Module):
+    """A model that writes the ids of `rows`, equally long."""
+
+    def __init__(self, rows: list[list[int]]):
+        super().__init__()
+        self.rows, self.step, self.device = torch.tensor(rows), 0, torch.device("cpu")
+        self.generation_config = SimpleNamespace(eos_token_id=None)
+        self.config = PretrainedConfig(vocab_size=300)
+
+    def forward(self, input_ids, attention_mask, position_ids, past_key_values=None, use_cache=True):
+        logits = torch.zeros(len(input_ids), input_ids.shape[1], 300)
+        logits[torch.arange(len(input_ids)), -1, self.rows[:, self.step]] = 50.0
+        self.step += 1
+        return CausalLMOutputWithPast(logits=logits, past_key_values=("cache",))
+
+
+def byte_ids() -> dict[int, int]:
+    """The id of each byte, from GPT-2's map of bytes to letters as its authors wrote it."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in kept}
+    letters |= {byte: chr(256 + n) for n, byte in enumerate(b for b in range(256) if b not in letters)}
+    return {byte: sorted(letters.values()).index(letter) for byte, letter in letters.items()}
+
+
+def shown(*texts: bytes) -> list[list[str]]:
+    """What is shown of each reply on the way, which a model writes byte by byte; ### ends it."""
+    ids, tokenizer = byte_ids(), byte_tokenizer(separator_token=False)
+    rows = [[*(ids[byte] for byte in text), *[257] * (40 - len(text))] for text in texts]
+    talker = speaker(Scripted(rows), "###", tokenizer, max_new_tokens=40, greedy=True)
+    steps = list(stream(talker, [["Hi"]] * len(rows)))
+    return [list(dict.fromkeys(step[row].text for step in steps)) for row in range(len(rows))]
+
+
+def test_no_part_of_a_separator_is_shown():
+    (steps,) = shown(b"a ## b ###")
+    assert steps == ["a", "a ## b"]
+
+
+def test_no_half_of_a_letter_is_shown():
+    (steps,) = shown("é€𝄞!###".encode())
+    assert steps == ["", "é", "é€", "é€𝄞", "é€𝄞!"]
+
+
+def test_a_broken_letter_is_shown_once_it_is_certain():
+    (steps,) = shown(b"a\xe2\x82b###")
+    assert steps == ["a", "a\ufffdb"]
+
+
+def test_replies_of_different_lengths_end_by_themselves():
+    first, second = shown(b"ab###", b"a b c d###")
+    assert first == ["a", "ab"]
+    assert second == ["a", "a b", "a b c", "a b c d"]
+
+
+def test_what_a_limit_cuts_is_shown_in_the_end():
+    (steps,) = shown(b"a" * 38 + b"##")
+    assert steps[-2:] == ["a" * 38, "a" * 38 + "##"]
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "cleans", "expected"),
+    [
+        ("do n", "<EOU>", True, "do"),
+        ("do n", "<EOU>", False, "do n"),
+        ("Yes . <EO", "<EOU>", False, "Yes ."),
+        ("Yes # #", "# # #", False, "Yes"),
+        ("Yes #\ufffd", "##", False, "Yes"),
+        ("Yes \n", "\n\n", False, "Yes"),
+    ],
+)
+def test_what_is_certain(text, separator, cleans, expected):
+    tokenizer = SimpleNamespace(clean_up_tokenization_spaces=cleans)
+    assert certain(text, SimpleNamespace(tokenizer=tokenizer, separator=separator)) == expected

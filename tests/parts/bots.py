@@ -1,0 +1,36 @@
+"""A bot in a folder with a tiny model: the fixture `bot`, and `from bots import new_version`."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agents import save
+
+from rlhf_dialog.feedback.bot import Bot
+
+
+@pytest.fixture(scope="session")
+def new_bot(tmp_path_factory):
+    """A bot whose first version answers 8 tokens; tests copy it."""
+    root = tmp_path_factory.mktemp("bots")
+    return Bot.create(root / "bot", str(save(root / "model", {"max_new_tokens": 8, "max_prompt_length": 100}))).folder
+
+
+@pytest.fixture
+def bot(new_bot, tmp_path):
+    """A bot of the test's own."""
+    return Bot(shutil.copytree(new_bot, tmp_path / "bot"))
+
+
+def new_version(bot: Bot, change: Callable[[Path], object] = lambda folder: None, seed: int = 1) -> str:
+    """Promote a version of other weights, whose agent folder `change` may change further."""
+
+    def write(folder: Path) -> None:
+        save(folder / "agent", initializer_range=0.05, seed=seed)
+        shutil.copy(bot.agent_folder("0001") / "rlhf_dialog.json", folder / "agent")
+        change(folder / "agent")
+
+    version = bot.add_version(write, {"method": "test"})
+    bot.promote(version)
+    return version

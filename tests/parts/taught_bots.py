@@ -1,0 +1,72 @@
+"""A tiny bot that people talked to: `from taught_bots import new_bot, talk_to`."""
+
+import random
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+from tiny import byte_tokenizer, gpt2
+
+from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.store import is_heldout
+
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 0.003,
+    "warmup_steps": 3,
+    "batch_size": 8,
+    "checkpoint_steps": 2,
+    "sft_share": 0,
+    "min_heldout": 6,
+    "max_kl": 100,
+    "min_distinct_2": 0,
+    "guard_prompts": 2,
+    "device": "cpu",
+    "beta": 0.5,
+}
+GOOD, BAD = ("Why ?", "Who ?", "How so ?"), ("No no no .", "I see the sea .", "It is so .")
+
+
+def new_bot(folder: Path, seed: int = 0, **settings: Any) -> Bot:
+    """A bot that begins with a tiny GPT-2, with SETTINGS and these."""
+    agent = folder / f"agent {seed}"
+    gpt2(seed, n_embd=16, n_layer=1, n_positions=128).save_pretrained(agent)
+    byte_tokenizer().save_pretrained(agent)
+    (agent / "rlhf_dialog.json").write_text('{"format_version": 1, "max_new_tokens": 4}')
+    bot = Bot.create(folder / "bot", str(agent))
+    set_keys(bot, **settings)
+    return bot
+
+
+def set_keys(bot: Bot, **settings: Any) -> None:
+    """Write SETTINGS and these as the bot's config.yaml."""
+    bot.settings_path.write_text(yaml.safe_dump(SETTINGS | settings), encoding="utf-8")
+
+
+def dialogue_id(draw: random.Random, heldout: bool) -> str:
+    """A random id of a dialogue that is held out, or is not."""
+    while is_heldout(found := f"{draw.getrandbits(128):032x}") != heldout:
+        pass
+    return found
+
+
+def talk_to(bot: Bot, count: int, seed: int = 0, people: int = 4, wrong: float = 0.0) -> None:
+    """`count` dialogues whose one answer somebody judges: questions are liked, and some of the others are edited into one.
+
+    Exactly a fifth is held out, the same ones in every run.
+    """
+    draw, store = random.Random(seed), bot.store()
+    for number in range(count):
+        person = f"person {draw.randrange(people)}"
+        with patch("secrets.token_hex", lambda _, n=number: dialogue_id(draw, n % 5 == n // 5 % 5)):
+            dialogue = store.begin(person, "terminal")
+        store.add_turn(dialogue, 0, "user", f"Hello {seed} {number} .")
+        is_good = draw.random() < 0.5
+        turn = store.add_turn(dialogue, 1, "agent", draw.choice(GOOD if is_good else BAD))
+        if number % 5 == 4 and not is_good:
+            store.add_feedback(dialogue, "edit", person, turn=turn, text=draw.choice(GOOD))
+        else:
+            store.add_feedback(
+                dialogue, "thumb", person, turn=turn, value=1 if is_good != (draw.random() < wrong) else -1
+            )
+    store.close()
