@@ -14,6 +14,7 @@ SHIMS = [
     "scripts/benchmark_gpu.py",
     "scripts/evaluate.py",
     "scripts/evaluate_policy.py",
+    "scripts/month.py",
     "scripts/plot_run.py",
     "scripts/push_to_hub.py",
     "scripts/quickstart.py",

@@ -115,9 +115,9 @@ class Store:
         """What is stored of a person's random id: 16 hexadecimal digits."""
         return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def begin(self, person: str, source: str) -> str:
-        """Store a new dialogue; returns its random id."""
-        dialogue = secrets.token_hex(16)
+    def begin(self, person: str, source: str, dialogue: str | None = None) -> str:
+        """Store a new dialogue under a random id, or under that of a simulation; returns the id."""
+        dialogue = dialogue or secrets.token_hex(16)
         with self.writing() as connection:
             connection.execute(
                 "INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)",
@@ -175,7 +175,7 @@ class Store:
     def dialogues(self) -> list[StoredDialogue]:
         """All dialogues, in the order in which they were stored."""
         rows = self.rows("SELECT * FROM dialogues ORDER BY rowid")
-        return [StoredDialogue(**{**row, "heldout": bool(row["heldout"])}) for row in map(dict, rows)]
+        return [_dialogue(row) for row in rows]
 
     def turns(self, dialogue: str) -> list[StoredTurn]:
         """The turns of a dialogue by position, alternatives in the order in which they were written."""
@@ -192,6 +192,20 @@ class Store:
         rows = self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))
         events = [Event(**dict(row)) for row in rows]
         return [event for event in (counting(events) if newest else events) if event.id > after]
+
+    def feedback_on(self, dialogue: str) -> list[Event]:
+        """The events on a dialogue that count, by id."""
+        rows = self.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
+        return counting([Event(**dict(row)) for row in rows])
+
+    def dialogues_of(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
+        """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
+        rows = self.rows(
+            "SELECT dialogues.*, (SELECT text FROM turns WHERE dialogue = dialogues.id ORDER BY position, id LIMIT 1) AS words "
+            "FROM dialogues WHERE person = ? ORDER BY started DESC LIMIT ?",
+            (self.hashed(person), limit),
+        )
+        return [(_dialogue(row), row["words"] or "") for row in rows]
 
     def last_event(self) -> int:
         """The highest id of feedback, 0 before the first."""
@@ -260,6 +274,10 @@ class Store:
             with self._opening:
                 self._open.add(connection)
         return by_process[os.getpid()]
+
+
+def _dialogue(row: sqlite3.Row) -> StoredDialogue:
+    return StoredDialogue(row["id"], row["started"], row["person"], row["source"], bool(row["heldout"]))
 
 
 def _turn(row: sqlite3.Row) -> StoredTurn:

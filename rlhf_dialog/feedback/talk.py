@@ -45,16 +45,15 @@ class Talk:
 
         Raises UserError when the person has no such dialogue.
         """
-        known = {one.id: one for one in store.dialogues()}
-        if dialogue not in known or known[dialogue].person != store.hashed(person):
+        if not store.rows("SELECT 1 FROM dialogues WHERE (id, person) = (?, ?)", (dialogue, store.hashed(person))):
             raise UserError("you have no such dialogue; begin a new one")
         talk = cls(store, answering, person, source)
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
         for turn in talk.turns:
             talk._goes_on_with(turn)
-        for event in store.feedback():
-            by_id = {turn.id: turn for turn in talk.turns}
-            if event.dialogue == dialogue and event.turn in by_id and event.kind in ("choice", "edit"):
+        by_id = {turn.id: turn for turn in talk.turns}
+        for event in store.feedback_on(dialogue):
+            if event.turn in by_id and event.kind in ("choice", "edit"):
                 talk._goes_on_with(by_id[event.turn], event.text)
         return talk
 
@@ -130,8 +129,8 @@ class Talk:
         if self.store is None or self.dialogue is None:
             return found
         person = self.store.hashed(self.person)
-        for event in self.store.feedback():
-            if (event.dialogue, event.person) == (self.dialogue, person):
+        for event in self.store.feedback_on(self.dialogue):
+            if event.person == person:
                 value = event.text if event.kind == "edit" else event.value
                 found.setdefault(event.turn, {})[event.kind] = value
         return found
