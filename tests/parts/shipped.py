@@ -5,11 +5,8 @@ from processes import ROOT
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config.schema import Settings
-<<<<<<< HEAD
-from rlhf_dialog.runs.policy_settings import PolicyConfig
-=======
 from rlhf_dialog.feedback.simulation import MonthKeys
->>>>>>> main
+from rlhf_dialog.runs.policy_settings import PolicyConfig
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
 from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
@@ -22,10 +19,7 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name, which m
     "judge": IntentConfig,
     "preference": PreferenceConfig,
     "relevance": RelevanceConfig,
-<<<<<<< HEAD
     "restaurant.yaml": PolicyConfig,
     "cambridge.yaml": PolicyConfig,
-=======
     "month": MonthKeys,
->>>>>>> main
 }
