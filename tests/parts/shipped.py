@@ -6,17 +6,20 @@ import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.feedback.simulation import MonthKeys
+from rlhf_dialog.runs.policy_settings import PolicyConfig
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
 from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
-SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
+SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name, which may be the whole
     "sft": SFTConfig,
     "intent": IntentConfig,
     "judge": IntentConfig,
     "preference": PreferenceConfig,
     "relevance": RelevanceConfig,
+    "restaurant.yaml": PolicyConfig,
+    "cambridge.yaml": PolicyConfig,
     "month": MonthKeys,
 }
