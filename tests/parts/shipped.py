@@ -13,13 +13,13 @@ from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
-SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name, which may be the whole
+SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
     "sft": SFTConfig,
     "intent": IntentConfig,
     "judge": IntentConfig,
     "preference": PreferenceConfig,
     "relevance": RelevanceConfig,
-    "restaurant.yaml": PolicyConfig,
-    "cambridge.yaml": PolicyConfig,
+    "restaurant": PolicyConfig,
+    "cambridge": PolicyConfig,
     "month": MonthKeys,
 }
