@@ -32,6 +32,16 @@ def test_the_measuring_script(tmp_path):
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["0", "0.15", "0.3"]
 
 
+def test_the_dialogue_in_words(capsys):
+    program = blocks("python")[2]
+    assert len(program.splitlines()) <= 16
+    exec(compile(program, "ENVIRONMENTS.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("user:   ")
+    assert lines[1].startswith("[db] ")
+    assert lines[-1].endswith("-1.0 False")
+
+
 def test_the_domain_loads(tmp_path):
     path = tmp_path / "tea.json"
     path.write_text(blocks("json")[0])

@@ -2,10 +2,11 @@
 
 - **Any class with `reset` and `step` is an environment**; there is no base class (`Environment` is a Protocol). Both
   return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Gymnasium itself is
-  imported by `act_level` alone, so that only those who use it need it.
+  imported by `act_level`, `text_level` and `spaces` alone, so that only those who use it need it.
+- **What others have becomes an environment** (`adapters`), and any text environment a `gymnasium.Env` (`text_level`).
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.
 - **Everything that an environment gets wrong is an error that names its class** (`opened`, `answer`): a wrong tuple, a
-  reward that is not finite.
+  reward that is not finite, an exception (with the line of the user's code), a call or a dialogue without an end.
 - **Tokens are not here.** `training/episodes.py` plays many environments at once and turns their turns into tokens.
 - **The act level is a chain of small parts** (`act_level`): user, error channel, tracker, summary, actions, verdict; each
   one is used without the others. Its definition is PyDial's, and docs/ENVIRONMENTS.md says where it differs.

@@ -1,8 +1,10 @@
 """Dialogue acts: what a turn says, without its words."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+NOTATION = re.compile(r"(\w+)\(([^()=]*)(?:=(.*?))?\)(?=\s+\w+\(|\s*$)", re.DOTALL)
 USER_INTENTS = (
     *(
         "hello",
@@ -49,3 +51,12 @@ def text_of(acts: Iterable[Act]) -> str:
     'affirm() inform(area=north)'
     """
     return " ".join(map(str, acts))
+
+
+def acts_of(text: str) -> list[Act]:
+    """The acts of a line of `text_of`; what is between them is left out.
+
+    >>> acts_of("affirm() inform(area=north)")
+    [Act(intent='affirm', slot='', value=''), Act(intent='inform', slot='area', value='north')]
+    """
+    return [Act(intent, slot, value) for intent, slot, value in NOTATION.findall(text)]

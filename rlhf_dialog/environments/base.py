@@ -1,13 +1,48 @@
 """The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
 import math
-from numbers import Real
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.foreign_code import (
+    TimeLimit,
+    ends_the_process,
+    frames_of,
+    in_file_of,
+    line_of,
+    outside_libraries,
+    within,
+)
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an environment may take. Raises UserError for a limit that is not positive.
+
+    step_timeout_s: seconds for one call of `reset` or `step`, which then runs in a thread; None: any time
+    max_turns: replies in one dialogue, after which the environment must have ended it; None: any number
+    """
+
+    step_timeout_s: float | None = None
+    max_turns: int | None = 1000
+
+    def __post_init__(self) -> None:
+        for name, limit in (("step_timeout_s", self.step_timeout_s), ("max_turns", self.max_turns)):
+            if limit is not None and not limit > 0:
+                raise UserError(f"{name} is {limit}; give a number above 0, or none")
+
+
+NO_LIMITS = Limits(None, None)
+NOTHING_MORE: Mapping[str, Any] = {}
 
 
 class Environment(Protocol):
@@ -45,34 +80,98 @@ class Environment(Protocol):
         """
 
 
-def opened(environment: Environment, seed: int | None = None) -> Dialogue:
-    """Reset the environment; returns the prompt of the new episode. Raises UserError when it returns something else."""
-    name = type(environment).__name__
-    found = environment.reset(seed=seed)
-    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
-        raise UserError(f"environment {name}: reset returned {found!r}; return a pair (text, info)")
-    text, info = found
+def opened(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:
+    """Reset the environment; returns the prompt of the new episode. Raises UserError as `opening` does."""
+    text, info = opening(environment, seed, limits)
     prompt = info.get("prompt", Dialogue([text]))
     if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
-        raise UserError(f"environment {name}: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
+        raise _wrong(environment, f"reset: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
     return prompt
 
 
-def answer(environment: Environment, reply: str) -> Step:
-    """Make one step. Raises UserError when the environment returns something else, or a reward that is not finite."""
-    found = environment.step(reply)
-    if not (_is_tuple(found, 5) and isinstance(found[0], str)):
-        raise UserError(
-            f"environment {type(environment).__name__}: step returned {found!r}; return (text, reward, terminated, "
-            "truncated, info)"
-        )
+def opening(
+    environment: Environment, seed: int | None, limits: Limits = NO_LIMITS, more: Mapping[str, Any] = NOTHING_MORE
+) -> tuple[str, dict[str, Any]]:
+    """Reset the environment, with the arguments `more`; returns the user's first turn and the info.
+
+    Raises UserError when it raises, takes longer than `limits` allow, or returns something else.
+    """
+    found = _called(environment, "reset", limits, lambda: environment.reset(seed=seed, **more))
+    if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
+        raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
+    return found
+
+
+def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> Step:
+    """Make one step. Raises UserError as `opening` does, and for a reward that is not finite."""
+    found = _called(environment, "step", limits, lambda: environment.step(reply))
+    if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
+        raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
     text, reward, terminated, truncated, info = found
     if not isinstance(reward, Real) or not math.isfinite(reward):
-        raise UserError(
-            f"environment {type(environment).__name__}: step returned the reward {reward!r}; return a finite number"
-        )
+        raise _wrong(environment, f"step returned the reward {reward!r}; return a finite number")
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        if not _is_truth(value):
+            raise _wrong(environment, f"step returned {value!r} as {name}; return True or False")
     return text, float(reward), bool(terminated), bool(truncated), info
+
+
+def check_turns(environment: Environment, number: int, limits: Limits) -> None:
+    """Raises UserError when a dialogue goes on after `number` replies, and the limits allow no more."""
+    if limits.max_turns is not None and number >= limits.max_turns:
+        raise _wrong(
+            environment,
+            f"step has not ended the dialogue after {number} replies (max_turns); return terminated or truncated as "
+            "True at its end, or allow more turns",
+        )
+
+
+def _called(environment: Environment, method: str, limits: Limits, work: Callable[[], Any]) -> Any:
+    """What the method returns; its exceptions name class, method and line."""
+    if not callable(getattr(environment, method, None)):
+        raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
+    seconds = limits.step_timeout_s
+    with _named(environment, method):
+        if seconds is None:
+            return work()
+        with ends_the_process(seconds):
+            try:
+                return within(seconds, work)
+            except TimeLimit as late:
+                place = _place(environment, late.frames)
+                raise _wrong(
+                    environment,
+                    f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",
+                ) from late
+
+
+@contextmanager
+def _named(environment: Environment, method: str) -> Iterator[None]:
+    """Turn exceptions in the block into a UserError; Ctrl-C and the end that a signal asks for pass."""
+    try:
+        yield
+    except (UserError, RunStopped, SignalExit):
+        raise
+    except USER_CODE_RAISES as error:
+        place = _place(environment, frames_of(error))
+        raise _wrong(environment, f"{method} raised {type(error).__name__}: {error}{place}") from error
+
+
+def _place(environment: Environment, frames: list[Any]) -> str:
+    """` at path:line`: the deepest line of the user's own code, else of the environment's class; empty without one."""
+    own = outside_libraries(frames) or in_file_of(type(environment), frames)
+    own = [frame for frame in own if frame.filename != __file__]
+    return f" at {line_of(own[-1])}" if own else ""
+
+
+def _wrong(environment: Environment, what: str) -> UserError:
+    return UserError(f"environment {type(environment).__name__}: {what}")
 
 
 def _is_tuple(found: Any, length: int) -> bool:
     return isinstance(found, tuple) and len(found) == length
+
+
+def _is_truth(value: Any) -> bool:
+    """True, False, 0, 1, and NumPy's; not an array, a text or a probability."""
+    return isinstance(value, bool | np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1))

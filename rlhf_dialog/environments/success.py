@@ -1,7 +1,7 @@
 """Did the dialogue do what the user wanted? Computed from the goal and the system's acts alone, so that anybody can check it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhf_dialog.data.domains import NAME, Domain
 from rlhf_dialog.environments.acts import Act
@@ -33,6 +33,24 @@ def evaluate(domain: Domain, goal: Goal, system_turns: Sequence[Sequence[Act]]) 
             values.update((act.slot, act.value) for act in acts if act.intent == "inform" and act.slot != NAME)
     outcomes = [_of_venue(domain, goal, venue, informed.get(venue, {})) for venue in venues] or [_failed(goal)]
     return max(outcomes, key=lambda outcome: (outcome.success, outcome.f1))
+
+
+class Evaluator:
+    """The verdict on dialogues in words, in which a system can name any number of venues.
+
+    As `evaluate`; but where the last offer names several venues, each of them must fit.
+    """
+
+    def __init__(self, domain: Domain):
+        self.domain = domain
+
+    def __call__(self, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> Outcome:
+        """The outcome of a dialogue; `goal` is the goal at its end."""
+        outcome = evaluate(self.domain, goal, system_turns)
+        venues = next((found for acts in reversed(system_turns) if (found := _venues(acts))), [])
+        entities = [self.domain.entity(venue) for venue in venues]
+        fits = all(entity is not None and goal.fits(entity) for entity in entities)
+        return outcome if fits else replace(outcome, success=False)
 
 
 def _venues(acts: Sequence[Act]) -> list[str]:

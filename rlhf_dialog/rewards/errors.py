@@ -1,12 +1,10 @@
 """The error of a reward that fails, with the line that its author can fix."""
 
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.foreign_code import frames_of, in_file_of, line_of
 
 
 class RewardError(UserError):
@@ -29,10 +27,6 @@ def named(name: str, cls: type) -> Iterator[None]:
 
 def raised(name: str, cls: type, error: BaseException) -> RewardError:
     """The error, naming the deepest frame in the file of the reward's class: the line that its author can fix."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own_file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    own = [frame for frame in frames if own_file and Path(frame.filename).resolve() == Path(own_file).resolve()]
-    frame = (own or frames)[-1]
-    path = Path(frame.filename)
-    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {place}:{frame.lineno}")
+    frames = frames_of(error)
+    frame = (in_file_of(cls, frames) or frames)[-1]
+    return RewardError(f"reward '{name}' raised {type(error).__name__}: {error} at {line_of(frame)}")

@@ -19,8 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
+from rlhf_dialog.foreign_code import Aside
 from rlhf_dialog.rewards.base import BaseReward
-from rlhf_dialog.rewards.timeout import Aside
 
 logger = logging.getLogger(__name__)
 SHARE = 0.1  # of an iteration's time, above which a reward gets processes

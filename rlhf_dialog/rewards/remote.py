@@ -18,9 +18,9 @@ from urllib.parse import SplitResult, urlsplit
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.foreign_code import TimeLimit, within
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.errors import RewardError
-from rlhf_dialog.rewards.timeout import TimeLimit, within
 
 logger = logging.getLogger(__name__)
 MAX_ANSWER = 1 << 20  # bytes

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments.base import Environment, answer, opened
+from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, opened
 from rlhf_dialog.models.chat_agent import Speaker, num_positions
 from rlhf_dialog.models.generation import Responses, as_wide
 from rlhf_dialog.models.host import fetch, send, send_all
+
+LIMITS = Limits()
 
 
 @dataclass
@@ -41,14 +43,20 @@ class _Round:
     responses: Responses
 
 
-def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[int] | None = None) -> Episodes:
+def play(
+    environments: Sequence[Environment],
+    speaker: Speaker,
+    seeds: Sequence[int] | None = None,
+    limits: Limits = LIMITS,
+) -> Episodes:
     """Play one episode of each environment; in each round, all dialogues that continue are answered in one batch.
 
     A dialogue is truncated when the model's positions have no room for another reply. `seeds` holds one seed for each
-    environment; without them the environments choose. Raises UserError when an environment does not follow `Environment`.
+    environment; without them the environments choose. Raises UserError when an environment does not follow `Environment`,
+    or passes the `limits`.
     """
     opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
-    dialogues = [opened(environment, seed) for environment, seed in opening]
+    dialogues = [opened(environment, seed, limits) for environment, seed in opening]
     prompts = [speaker.encoder.encode_prompt(d.prompt_turns) for d in dialogues]
     prompt_ids, prompt_mask = inputs = speaker.batch(prompts)
     behind: list[list[int]] = [[] for _ in dialogues]
@@ -58,7 +66,7 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
         live = []
         for row, reply in zip(rounds[-1].rows, speaker.read(rounds[-1].responses), strict=True):
             behind[row] += reply.ids
-            text, reward, terminated, cut, _ = answer(environments[row], reply.text)
+            text, reward, terminated, cut, _ = answer(environments[row], reply.text, limits)
             paid.append((row, len(behind[row]) - 1, reward))
             heard = [] if terminated or cut else speaker.encoder.encode_heard(reply.ids, text)
             full = bool(heard) and not _has_room(speaker, len(prompts[row] + behind[row] + heard))
@@ -67,6 +75,7 @@ def play(environments: Sequence[Environment], speaker: Speaker, seeds: Sequence[
                 dialogues[row] = dialogues[row].heard(text)
             if heard and not full:
                 behind[row] += heard
+                check_turns(environments[row], len(rounds), limits)
                 live.append(row)
         inputs = speaker.batch([prompts[row] + behind[row] for row in live])
     responses = _joined(rounds, behind, speaker.encoder.pad_id)

@@ -1,12 +1,15 @@
 """Dialogue environments: what one is, and what is said of one that is wrong."""
 
 import doctest
+import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments import base, single_turn
-from rlhf_dialog.environments.base import answer, opened
+from rlhf_dialog.environments.base import Limits, answer, check_turns, opened
 from rlhf_dialog.errors import UserError
 
 
@@ -46,6 +49,11 @@ def test_a_users_own_environment_needs_no_base_class():
         (Answering(step=(None, 1.0, True, False, {})), "step returned"),
         (Answering(step=("", float("nan"), True, False, {})), "the reward nan; return a finite number"),
         (Answering(step=("", "1", True, False, {})), "the reward '1'; return a finite number"),
+        (Answering(step=("", 1.0, 0.5, False, {})), "returned 0.5 as terminated; return True or False"),
+        (Answering(step=("", 1.0, False, np.array([True]), {})), "as truncated; return True or False"),
+        (Answering(step=("", 1.0, True, False, None)), "step returned"),
+        (object(), r"environment object: it has no method reset; define reset\(seed\) and step\(reply\)"),
+        (type("Old", (), {"reset": lambda self: ("Hi .", {})})(), "environment Old: reset raised TypeError: .*'seed'"),
     ],
 )
 def test_what_is_no_episode_names_the_environment(environment, words):
@@ -55,6 +63,82 @@ def test_what_is_no_episode_names_the_environment(environment, words):
 
     with pytest.raises(UserError, match=words):
         episode()
+
+
+def test_numpys_truth_is_welcome():
+    assert answer(Answering(step=("", np.float32(1), np.bool_(True), np.int64(0), {})), "") == (
+        "",
+        1.0,
+        True,
+        False,
+        {},
+    )
+
+
+class Failing(Answering):
+    """Raises, or waits for what never comes, in `reset` or in `step`."""
+
+    def __init__(self, method, work):
+        super().__init__()
+        setattr(self, method, lambda *args, **kwargs: work())
+
+
+def raise_here(error=None):
+    raise error or ValueError("no table")  # the line of the user
+
+
+def wait_here(never=threading.Event()):  # noqa: B008
+    never.wait(60)  # where it hangs
+
+
+def line_with(words: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(words))
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(step_timeout_s=60)])
+@pytest.mark.parametrize(("method", "call"), [("reset", opened), ("step", answer)])
+def test_an_exception_names_method_and_line(method, call, limits):
+    arguments = (3,) if method == "reset" else ("Yes .",)
+    with pytest.raises(UserError) as caught:
+        call(Failing(method, raise_here), *arguments, limits)
+    line = line_with("# the line of the user")
+    assert str(caught.value).startswith(f"environment Failing: {method} raised ValueError: no table at ")
+    assert str(caught.value).endswith(f"test_base.py:{line}")
+    assert (caught.value.exit_code, str(caught.value.__cause__)) == (2, "no table")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit()])
+def test_an_environment_does_not_end_the_program(error):
+    with pytest.raises(UserError, match=f"step raised {type(error).__name__}"):
+        answer(Failing("step", lambda: raise_here(error)), "")
+
+
+def test_ctrl_c_passes():
+    with pytest.raises(KeyboardInterrupt):
+        answer(Failing("step", lambda: raise_here(KeyboardInterrupt())), "")
+
+
+@pytest.mark.parametrize(("method", "call"), [("reset", opened), ("step", answer)])
+def test_a_method_that_hangs_is_left_behind(method, call):
+    arguments = (3,) if method == "reset" else ("Yes .",)
+    words = rf"environment Failing: {method} did not return within 0\.05 seconds \(step_timeout_s\); it was at "
+    with pytest.raises(UserError, match=rf"{words}.*test_base\.py:{line_with('# where it hangs')}"):
+        call(Failing(method, wait_here), *arguments, Limits(step_timeout_s=0.05))
+
+
+def test_a_dialogue_without_an_end():
+    environment = Answering()
+    check_turns(environment, 6, Limits(max_turns=7))
+    check_turns(environment, 10**9, Limits(max_turns=None))
+    with pytest.raises(UserError, match=r"Answering: step has not ended the dialogue after 7 replies \(max_turns\)"):
+        check_turns(environment, 7, Limits(max_turns=7))
+
+
+@pytest.mark.parametrize("limits", [{"max_turns": 0}, {"step_timeout_s": -1.0}, {"step_timeout_s": float("nan")}])
+def test_a_limit_is_positive(limits):
+    with pytest.raises(UserError, match="give a number above 0"):
+        Limits(**limits)
 
 
 @pytest.mark.parametrize("module", [base, single_turn])

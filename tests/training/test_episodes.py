@@ -10,6 +10,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rlhf_dialog.data.dialogue import Dialogue, Turn
 from rlhf_dialog.data.prompts import PromptEncoder
+from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule, teacher_forced
 from rlhf_dialog.models.loading import Models
@@ -60,6 +62,13 @@ def spelling(max_new_tokens=5, **options):
     policy, tokenizer = Policy(Spells(**options)), byte_tokenizer()
     encoder, stop = PromptEncoder(tokenizer, "<EOU>", 64), StopRule(policy, tokenizer, "<EOU>")
     return Speaker(policy, encoder, Sampling(max_new_tokens), stop), Models(policy, None, policy, tokenizer)
+
+
+def test_an_environment_that_never_ends_is_named():
+    endless = Says(*"abcdef")
+    assert play([endless], spelling()[0], limits=Limits(max_turns=6)).dialogues[0].response == "ab"
+    with pytest.raises(UserError, match="environment Says: step has not ended the dialogue after 5 replies"):
+        play([endless], spelling()[0], limits=Limits(max_turns=5))
 
 
 def test_two_turns_by_hand():

@@ -4,6 +4,7 @@
   acts. Words, errors and beliefs lie between user and policy, and are not its business.
 - **`AgendaUser` is PyDial's handcrafted user** in its behaviour and its parameters; docs/ENVIRONMENTS.md lists where it
   differs.
+- **A person may be the user** (`human.HumanUser`): what is typed is what the policy reads, and its acts are read from it.
 """
 
 from rlhf_dialog.environments.users.agenda import AgendaUser

@@ -1,0 +1,119 @@
+"""Code that others wrote: the line at which it raised or hangs, and a time limit on it.
+
+What hangs cannot be interrupted: it runs in a thread, which the caller abandons when the time is up.
+"""
+
+import contextlib
+import faulthandler
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+GRACE = 10.0  # seconds after the limit within which the caller must react; else the process ends itself
+LIBRARIES = (
+    Path(__file__).parent.resolve(),
+    *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")),
+)
+
+
+class TimeLimit(Exception):
+    """The work of `within` did not finish in time; `frames` is where it was then."""
+
+    def __init__(self, frames: Iterable[traceback.FrameSummary] = ()):
+        super().__init__()
+        self.frames = list(frames)
+
+
+class Aside(Generic[T]):
+    """Work in a thread of its own that does not keep the process alive."""
+
+    def __init__(self, work: Callable[[], T]):
+        self._value: T
+        self._error: BaseException | None = None
+        self._has_value = False
+        self._thread = threading.Thread(target=self._run, args=(work,), name="rlhf_dialog aside", daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._value = work()
+            self._has_value = True
+        except BaseException as error:  # of any kind: `result` raises it in the caller
+            self._error = error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the work has returned or raised."""
+        return not self._thread.is_alive()
+
+    def result(self, seconds: float | None = None) -> T:
+        """Return or raise what the work does. Raises TimeLimit after `seconds`; the thread goes on."""
+        self._thread.join(None if seconds is None else max(seconds, 0.0))
+        if self._error is not None:
+            raise self._error
+        if not self._has_value:
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            raise TimeLimit(traceback.extract_stack(frame) if frame else ())
+        return self._value
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """Return or raise what `work` does in its own thread. Raises TimeLimit after `seconds`; the thread goes on."""
+    return Aside(work).result(seconds)
+
+
+@contextlib.contextmanager
+def ends_the_process(seconds: float) -> Iterator[None]:
+    """End the process when the block takes `GRACE` longer than `seconds`: stacks on stderr, exit code 1.
+
+    For what blocks every other thread, such as a C function or a regular expression that holds the interpreter's lock.
+    """
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is not a file, as in a notebook
+        faulthandler.dump_traceback_later(max(seconds, 0.0) + GRACE, exit=True, file=sys.__stderr__)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def all_stacks() -> str:
+    """The stack of every Python thread, as in a traceback."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident, ident)}, most recent call last:\n")
+        parts += traceback.format_stack(frame)
+    return "".join(parts)
+
+
+def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
+    """Where the exception was raised, the deepest frame last."""
+    return list(traceback.extract_tb(error.__traceback__))
+
+
+def line_of(frame: traceback.FrameSummary) -> str:
+    """`path:line`, relative to the working directory where the file lies below it."""
+    path = Path(frame.filename)
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{place}:{frame.lineno}"
+
+
+def in_file_of(cls: type, frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The frames in the file of the class."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return [frame for frame in frames if file and Path(frame.filename).resolve() == Path(file).resolve()]
+
+
+def outside_libraries(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The frames in files that are neither ours nor those of Python and of installed packages."""
+    return [
+        frame
+        for frame in frames
+        if not frame.filename.startswith("<frozen")
+        and not any(Path(frame.filename).resolve().is_relative_to(library) for library in LIBRARIES)
+    ]

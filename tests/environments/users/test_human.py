@@ -1,0 +1,56 @@
+"""A person as the user."""
+
+import pytest
+from small_domain import small_domain
+
+from rlhf_dialog.environments.acts import Act
+from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.environments.goals import Goal
+from rlhf_dialog.environments.success import Evaluator
+from rlhf_dialog.environments.tracker import FocusTracker
+from rlhf_dialog.environments.users.human import HumanUser, in_words
+from rlhf_dialog.environments.words import system_words
+
+TEA = small_domain()
+GOAL = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}
+
+
+def person(*lines):
+    """A person who types these lines, then closes the terminal; and what is shown to the person."""
+    typed, shown = iter(lines), []
+
+    def ask():
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    return HumanUser(TEA, ask, shown.append), shown
+
+
+def test_a_dialogue_with_a_person():
+    user, shown = person("hi, green tea in the north please", "whats the phone number?", "Thanks, goodbye!")
+    environment = GoalOriented(user, FocusTracker(TEA), Evaluator(TEA), system_words(TEA).read)
+    text, _ = environment.reset(seed=0, options={"goal": GOAL})
+    assert shown == [
+        "You are looking for a cafe: tea green, area north. Find out: name, phone number. Say goodbye when you have it."
+    ]
+    line = "[db] 2 match: name=ada, phone=11, hours=9 to 5, area=north, tea=green"
+    assert text == f"hi, green tea in the north please\n{line}"
+    assert environment.step("How about Ada ?")[0] == f"whats the phone number?\n{line}"
+    text, reward, terminated, _, info = environment.step("How about Ada ? Its phone number is 11 .")
+    assert (text, reward, terminated, info["success"]) == ("Thanks, goodbye!", 19.0, True, True)
+
+
+@pytest.mark.parametrize("last", [[], [None]])
+def test_a_closed_terminal_is_a_goodbye(last):
+    user, _ = person("green", *last)
+    assert user.begin(Goal({"tea": "green"}), None) == [Act("inform", "tea", "green")]
+    assert user.answer([Act("hello")]) == [Act("bye")]
+    assert user.words == "Goodbye ."
+
+
+def test_a_goal_in_words():
+    goal = Goal({"tea": "dontcare"}, {"name": None}, wanted_name="ada")
+    assert in_words(TEA, goal).startswith("You are looking for a cafe: tea of any kind, the name ada. Find out: name.")
+    assert "cafe: any one. Find" in in_words(TEA, Goal({}))
