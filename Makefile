@@ -1,4 +1,5 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
+# make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
 # make test         install with the test tools, then the default tests
 # make test-fast    without whole runs, fuzzing and new processes: about a minute
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
@@ -11,10 +12,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test test-fast test-all lint hooks bench docs clean
+.PHONY: quickstart month test test-fast test-all lint hooks bench docs clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
+
+month: .venv/installed
+	$(BIN)/python scripts/month.py
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10

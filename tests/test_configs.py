@@ -18,7 +18,7 @@ from rlhf_dialog.distributed.deepspeed_config import read_engine_file
 
 def load(path: Path) -> Settings:
     """The settings of a shipped file, by the schema that its name says."""
-    schema = SCHEMAS.get(path.name.split("_")[0])
+    schema = SCHEMAS.get(path.stem.split("_")[0])
     return load_settings(schema, path) if schema else load_config(path)
 
 

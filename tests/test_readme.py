@@ -11,6 +11,7 @@ from processes import ROOT, environment, load_script, run_command
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.commands.dispatcher import COMMANDS
+from rlhf_dialog.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.config.loading import load_config, parse_arguments
 from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
 from rlhf_dialog.data.dialogue import Dialogue
@@ -51,6 +52,13 @@ def test_a_command_names_what_exists(command):
         assert all(f'"{word}"' in source for word in words if word.startswith("--"))
         return
     assert words[0].endswith("python")
+    if words[1] == "-m":
+        assert words[2] == "rlhf_dialog.feedback"
+        sources = (path.read_text(encoding="utf-8") for path in (ROOT / "rlhf_dialog/commands").glob("feedback*.py"))
+        source = "".join(sources)
+        assert words[3] in SUBCOMMANDS
+        assert all(f'"{word}"' in source for word in words if word.startswith("--"))
+        return
     assert (ROOT / words[1]).is_file() or words[1] in files()
     if "--from_trl" in words:
         assert "--from_trl FILE" in (ROOT / "rlhf_dialog/commands/train.py").read_text(encoding="utf-8")
@@ -113,9 +121,9 @@ def after_the_quickstart(tmp_path):
 @pytest.mark.quickstart
 def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart):
     """All but those that need DailyDialog or wait for somebody to talk."""
-    runnable = [c for c in commands() if c.startswith("echo") or ("quickstart" in c and "chat.py" not in c)]
-    runnable = [c for c in runnable if not c.startswith("make")]
-    assert len(runnable) == 7
+    runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]
+    runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
+    assert len(runnable) == 10
     for command in (*runnable, "python my_train.py --config polite.yaml", "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_dialog.commands.chat_words import ENDS, Screen, answered, run_word
+from rlhf_dialog.commands.chat_words import ENDS, Screen, answered, run_word, word_of
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.data import hub
@@ -20,7 +20,7 @@ from rlhf_dialog.feedback.answering import Answering
 from rlhf_dialog.feedback.bot import Bot, is_bot
 from rlhf_dialog.feedback.served import load_agent
 from rlhf_dialog.feedback.talk import Talk
-from rlhf_dialog.feedback.terminal_state import is_terminal, line_editing, terminal_person
+from rlhf_dialog.feedback.terminal_state import forget_lines, is_terminal, line_editing, terminal_person
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.terminal import visible
 
@@ -40,7 +40,8 @@ def find_agent(root: Path = Path()) -> Path:
     found |= {path.parent: path for place in places for path in place.glob("*/champion") if is_bot(path.parent)}
     if not found:
         raise UserError(
-            "no agent found in ./ppo_agent, run_results/*/agent or runs/*/agent; train one, or set --agent DIR"
+            "no agent found in ./ppo_agent, run_results/*/agent or runs/*/agent, and no bot in run_results or runs; train "
+            "one, or set --agent DIR"
         )
     return max(found, key=lambda folder: found[folder].stat().st_mtime)
 
@@ -56,7 +57,7 @@ def converse(begin: Callable[[], Talk], read: Callable[[str], str], screen: Scre
             except EOFError:
                 screen.write("")
                 return
-            word = text.lower().removeprefix("/")
+            word = word_of(text)[0] or text.lower()
             if word in ENDS:
                 return
             if word == "reset":
@@ -130,7 +131,7 @@ def _main(options: argparse.Namespace) -> None:
         store = None if bot is None else bot.store()
         if store is not None:
             stack.callback(store.close)
-        screen = Screen(_write, _show if is_terminal() else None)
+        screen = Screen(_write, _show if is_terminal() else None, forget_lines)
         screen.write(f"Agent: {name}" if bot is None else f"Agent: {name}, version {answering.version()}")
         if bot is not None:
             screen.write(

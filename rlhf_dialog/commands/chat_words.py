@@ -29,6 +29,7 @@ class Screen:
 
     write: Callable[[str], None]
     show: Callable[[str], None] | None = None
+    forget: Callable[[], None] = lambda: None  # the lines that the terminal keeps
 
     def answer(self, pieces: Iterator[str], label: str = AGENT) -> None:
         """Show a growing answer: on a terminal as it grows, else when it is whole."""
@@ -63,10 +64,17 @@ def answered(talk: Talk, pieces: Iterator[str], screen: Screen, label: str = AGE
         screen.note(talk.problem)
 
 
+def word_of(line: str) -> tuple[str, str]:
+    """The word of `/word arguments`, in lower case, and its arguments; two empty texts for a message to the agent."""
+    if not line.startswith("/") or line.startswith("//"):
+        return "", ""
+    word, rest = [*line[1:].split(maxsplit=1), "", ""][:2]
+    return word.lower(), rest
+
+
 def run_word(talk: Talk, line: str, screen: Screen) -> None:
     """Do what `/word arguments` asks for. A mistake, or feedback that could not be stored, is shown."""
-    word, _, rest = line.removeprefix("/").partition(" ")
-    word, rest = word.lower(), rest.strip()
+    word, rest = word_of(line)
     if word not in ACTIONS:
         advice = nearest(f"/{word}", [f"/{one}" for one in WORDS])
         screen.note(f"there is no word /{word}{advice or ';'} /help lists them, and // begins a message with a slash")
@@ -122,6 +130,7 @@ def _forget(talk: Talk, rest: str, screen: Screen) -> None:
         raise UserError("/forget me removes all that is stored of you")
     rows = talk.forget()
     screen.note(f"removed: {rows} rows, which is all that was stored of you; a new dialogue begins")
+    screen.forget()
 
 
 def _help(talk: Talk, rest: str, screen: Screen) -> None:

@@ -134,6 +134,10 @@ def _path_problem(error: Exception) -> str | None:
         return f"the path {str(error.filename)[:60]!r}.. or a name in it is too long for the file system; give a shorter one"
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return "a path contains a NUL character, which no path can have; remove it"
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib
+        return (
+            "a path begins with ~ and the name of nobody here; write ./~ for a name that begins so, or the whole path"
+        )
     return None
 
 

@@ -37,6 +37,11 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.train_relevance_model",
         "train the model of a reward that judges which reply fits its prompt",
     ),
+    "train-policy": ("rlhf_dialog.commands.train_policy", "train a dialogue policy that chooses acts"),
+    "evaluate-policy": (
+        "rlhf_dialog.commands.evaluate_policy",
+        "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
+    ),
     "feedback": ("rlhf_dialog.commands.feedback", "let a bot learn from what people say of its answers"),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first

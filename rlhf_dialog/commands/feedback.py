@@ -9,6 +9,7 @@ from rlhf_dialog.errors import UserError, nearest
 
 SUBCOMMANDS = {  # name: module with `NAME_arguments(parser)` and `run_NAME(options)`, what the subcommand does
     "init": ("rlhf_dialog.commands.feedback_bot", "make a bot folder that begins with an agent"),
+    "serve": ("rlhf_dialog.commands.feedback_serve", "let people talk to a bot and rate it in a browser"),
     "status": ("rlhf_dialog.commands.feedback_bot", "show the versions of a bot, and what people said of them"),
     "learn": (
         "rlhf_dialog.commands.feedback_learn",

@@ -57,7 +57,9 @@ def run_forget(options: argparse.Namespace) -> None:
         raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
     done = Bot(options.run).forget(options.person)
     if not done["rows"] and not done["tainted"]:
-        raise UserError(f"{options.run}: nothing is stored of the person {options.person}; check the hash")
+        raise UserError(
+            f"{options.run}: nothing is stored of the person {options.person}, or no longer; check the hash"
+        )
     logger.info("%s: %d rows of %s removed", options.run, done["rows"], options.person)
     if done["tainted"]:
         logger.warning(

@@ -87,8 +87,13 @@ class Bot:
         return self.folder / "config.yaml"
 
     def store(self) -> Store:
-        """The bot's store. Raises UserError as `Store` does, also for another bot's."""
-        return Store(self.store_path, self.id)
+        """The bot's store. Raises UserError as `Store` does, also for another bot's.
+
+        An older copy, which was put in its place, gives no event the id of one that a version has learned from.
+        """
+        store = Store(self.store_path, self.id)
+        store.reserve(max(one["last_event"] for one in self._read()["versions"].values()))
+        return store
 
     def champion(self) -> str:
         """The version that answers. Raises UserError when the pointer is missing or names none."""
@@ -279,7 +284,7 @@ class Bot:
                     f"{path}: has format version {tree['format_version']}, but this program knows versions up to {FORMAT}; "
                     "update rlhf-dialog"
                 )
-            is_whole = isinstance(tree["bot"], str) and tree["versions"]
+            is_whole = isinstance(tree["bot"], str) and FIRST in tree["versions"]
             if not (is_whole and all(_is_record(name, one) for name, one in tree["versions"].items())):
                 raise ValueError("it lacks what a lineage has")
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -289,8 +294,13 @@ class Bot:
         return tree
 
 
+RECORD: dict[str, Any] = {"created": str, "parent": str | None, "method": str | None, "status": str, "last_event": int}
+RECORD |= {"num_events": dict, "people": list, "gate": dict | None, "tainted": bool}
+
+
 def _is_record(name: str, record: Any) -> bool:
-    return bool(re.fullmatch(r"\d{4,}", name)) and {"parent", "status", "people", "tainted"} <= set(record)
+    """Whether an entry has what `_record` writes, of these types."""
+    return bool(re.fullmatch(r"\d{4,}", name)) and all(isinstance(record[key], kind) for key, kind in RECORD.items())
 
 
 def _record(given: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from rlhf_dialog.feedback.settings import BotSettings
-from rlhf_dialog.feedback.store import Event, Store, StoredTurn
+from rlhf_dialog.feedback.store import Event, Store, StoredDialogue, StoredTurn, counting
 
 LIKED, DISLIKED = (4, 5), (1, 2)
 Prompt = tuple[str, ...]
@@ -35,6 +35,7 @@ class Answer:
     event: int
     ids: tuple[int, ...] | None = None  # the tokens as they were sampled; None of an import
     heldout: bool = False
+    owner: str | None = None  # who began the dialogue, where it is another person
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Pair:
     chosen_ids: tuple[int, ...] | None = None
     rejected_ids: tuple[int, ...] | None = None
     heldout: bool = False
+    owner: str | None = None
 
 
 Example = Answer | Pair
@@ -89,6 +91,11 @@ class TrainingSet(Examples):
         """The hashes of those whose feedback is in it."""
         return sorted({one.person for one in self.all})
 
+    @property
+    def concerned(self) -> list[str]:
+        """The hashes of those whose feedback or dialogue is in it."""
+        return sorted({*self.people, *(one.owner for one in self.all if one.owner)})
+
 
 @dataclass(frozen=True)
 class HeldOut(Examples):
@@ -99,15 +106,21 @@ class HeldOut(Examples):
 
 def read_examples(store: Store, upto: int | None = None) -> Examples:
     """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when it cannot be read."""
-    events, left_out = _labels(store.feedback(upto=upto))
-    heldout = {dialogue.id: dialogue.heldout for dialogue in store.dialogues()}
+    with store.reading():
+        return _read(store, upto)
+
+
+def _read(store: Store, upto: int | None) -> Examples:
+    stored = store.feedback(upto=upto, newest=False)
+    events, left_out = _labels(counting(stored))
+    changes = _by((one for one in stored if one.kind in ("choice", "edit")), lambda event: event.dialogue)
+    dialogues = {dialogue.id: dialogue for dialogue in store.dialogues()}
     answers: list[Answer] = []
     pairs: list[Pair] = []
     for dialogue, some in _by(events, lambda event: event.dialogue).items():
         turns = store.turns(dialogue)
-        chosen = {event.turn for event in some if event.kind == "choice"}
         for event in some:
-            example = _example(event, turns, chosen, heldout[dialogue])
+            example = _example(event, turns, changes.get(dialogue, []), dialogues[dialogue])
             if not example.prompt_turns:  # of an import
                 left_out["answers to nothing"] += 1
             elif isinstance(example, Answer):
@@ -137,30 +150,35 @@ def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
     return kept, left_out
 
 
-def _example(event: Event, turns: Sequence[StoredTurn], chosen: set[int | None], heldout: bool) -> Example:
+def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event], dialogue: StoredDialogue) -> Example:
     by_id = {turn.id: turn for turn in turns}
     answer = by_id[event.turn or 0]
-    prompt = said_before(turns, answer.position, chosen)
+    prompt = said_before(turns, answer, changes)
+    rest = (dialogue.heldout, None if dialogue.person == event.person else dialogue.person)
     if event.kind in ("thumb", "score"):
         liked = (event.value or 0) > 0 if event.kind == "thumb" else event.value in LIKED
         who = (event.kind, event.person, event.dialogue, event.id)
-        return Answer(prompt, answer.text, liked, *who, _ids(answer), heldout)
+        return Answer(prompt, answer.text, liked, *who, _ids(answer), *rest)
     who = (event.kind, event.person, event.dialogue, event.id)
     if event.kind == "edit":
-        return Pair(prompt, event.text or "", answer.text, *who, None, _ids(answer), heldout)
+        return Pair(prompt, event.text or "", answer.text, *who, None, _ids(answer), *rest)
     other = by_id[event.other or 0]
-    return Pair(prompt, answer.text, other.text, *who, _ids(answer), _ids(other), heldout)
+    return Pair(prompt, answer.text, other.text, *who, _ids(answer), _ids(other), *rest)
 
 
-def said_before(turns: Sequence[StoredTurn], position: int, chosen: set[int | None]) -> Prompt:
-    """The turns before `position`; of several answers at one position the one in `chosen`, else the newest."""
-    at: dict[int, StoredTurn] = {}
-    for turn in turns:
-        if turn.position < position:
-            before = at.get(turn.position)
-            if before is None or before.id not in chosen or turn.id in chosen:
-                at[turn.position] = turn
-    return tuple(at[place].text for place in sorted(at))
+def said_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:
+    """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
+
+    `changes`: the choices and edits of the dialogue, also those that no longer count.
+    """
+    by_id = {turn.id: turn for turn in turns}
+    said = [(turn.created, turn.position, turn.text) for turn in turns if turn.id < answer.id]
+    for event in changes:
+        turn = by_id[event.turn or 0]
+        if event.created <= answer.created:
+            said.append((event.created, turn.position, event.text or turn.text))
+    at = {place: text for _, place, text in sorted(said, key=lambda one: one[0]) if place < answer.position}
+    return tuple(at[place] for place in sorted(at))
 
 
 def _ids(turn: StoredTurn) -> tuple[int, ...] | None:

@@ -119,7 +119,10 @@ class Learner:
         state = read_state(folder)
         if _weights(self.settings) not in state["files"]:
             raise _other_kind(folder, self.settings)
-        with damage_told(folder, lambda _: "; go back to another version with `feedback rollback`"):
+        remedy = "go back to another version with `feedback rollback`"
+        if self.settings.use_lora:
+            remedy = f"set lora_r and lora_target_modules back in config.yaml if they were changed, or {remedy}"
+        with damage_told(folder, lambda _: f"; {remedy}"):
             for name, digest in state["files"].items():
                 if sha256_of_file(folder / name) != digest:
                     raise ValueError(f"{name} has changed since it was written (SHA-256)")

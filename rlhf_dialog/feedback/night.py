@@ -88,6 +88,7 @@ def learn(bot: Bot, dry_run: bool = False, watch: Watch = lambda done, steps: No
 def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     start = time.perf_counter()
     mend_swaps(bot.folder, (NIGHT, "reference.json"))
+    _promote_left(bot)
     state = _unfinished(bot)
     snapshot = take_snapshot(bot, settings, None if state is None else state["last_event"])
     if state is not None and not _goes_on(bot, state, snapshot):
@@ -148,6 +149,16 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint)
 
 
+def _promote_left(bot: Bot) -> None:
+    """Promote the newest version, which passed the gate, if a kill came between it and its promotion."""
+    records = bot.lineage()["versions"]
+    name = max(records)
+    passed = records[name]["status"] == "candidate" and (records[name]["gate"] or {}).get("promoted")
+    if passed and records[name]["parent"] == bot.champion():
+        bot.promote(name)
+        logger.info("%s: version %s, which a night had left unpromoted, is the champion", bot.folder, name)
+
+
 def _unfinished(bot: Bot) -> dict[str, Any] | None:
     """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
     if not (bot.folder / NIGHT).is_dir():
@@ -164,12 +175,8 @@ def _unfinished(bot: Bot) -> dict[str, Any] | None:
 
 def _goes_on(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
     """Whether the interrupted night goes on: it has not ended meanwhile, and all that decides it is as it was."""
-    ended = _version_of(bot, state["fingerprint"])
-    if ended is not None:  # the kill came between the new version and the end
-        record = bot.lineage()["versions"][ended]
-        if record["status"] == "candidate" and record["gate"]["promoted"] and record["parent"] == bot.champion():
-            bot.promote(ended)
-            logger.info("%s: version %s, which a night had left unpromoted, is the champion", bot.folder, ended)
+    if _version_of(bot, state["fingerprint"]) is not None:  # the kill came between the new version and the end
+        logger.info("%s: the night that was interrupted had made its version", bot.folder)
     elif state["fingerprint"] == snapshot.fingerprint:
         logger.info("%s: the night that was interrupted goes on after step %d", bot.folder, state["done"])
         return True
@@ -304,7 +311,7 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
         "last_event": night.snapshot.last_event,
         "num_events": report.used,
         "left_out": report.left_out,
-        "people": night.snapshot.training.people,
+        "people": night.snapshot.training.concerned,
         "gate": report.gate_record(),
         "metrics": report.metrics,
         "night": night.snapshot.fingerprint,

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def measured(policy: Policy, rows: Sequence[Row], pad_id: int, batch_size: int) 
 class Reference:
     """The log-probabilities of the bot's examples under the first version, which are computed once and kept in a file.
 
-    `setting` says what they were computed with; a file of another setting is not used.
+    `setting` says what they were computed with; a file of another setting is not used, nor what it holds of other token ids.
     """
 
     policy: Policy
@@ -121,6 +122,7 @@ class Reference:
     path: Path
     setting: str
     known: dict[str, float] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)  # of the token ids
     is_new: bool = False
 
     def __post_init__(self) -> None:
@@ -128,12 +130,17 @@ class Reference:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             if found["setting"] == self.setting:
                 self.known = {str(key): float(value) for key, value in found["logprobs"].items()}
+                self.digests = {key: str(found["rows"][key]) for key in self.known}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is computed again
             self.known = {}
 
     def add(self, rows: dict[str, Row]) -> None:
         """Compute the rows of these names that are not known yet."""
-        missing = {name: row for name, row in rows.items() if name not in self.known}
+        digests = {
+            name: sha256(json.dumps([row.prompt, row.response]).encode()).hexdigest()[:16] for name, row in rows.items()
+        }
+        missing = {name: row for name, row in rows.items() if self.digests.get(name) != digests[name]}
+        self.digests |= digests
         if missing:
             values = measured(self.policy, list(missing.values()), self.pad_id, self.batch_size)
             self.known |= dict(zip(missing, values.tolist(), strict=True))
@@ -147,7 +154,8 @@ class Reference:
         """Write those of these names into the file, unless it holds them. Raises UserError when it cannot be written."""
         if self.is_new or set(self.known) - names:
             self.known = {name: value for name, value in self.known.items() if name in names}
-            replace_json(self.path, {"setting": self.setting, "logprobs": self.known})
+            self.digests = {name: self.digests[name] for name in self.known}
+            replace_json(self.path, {"setting": self.setting, "logprobs": self.known, "rows": self.digests})
             self.is_new = False
 
 

@@ -41,7 +41,9 @@ class OptimizerKeys(Settings):
 
     learning_rate: float = Field(1e-5, gt=0, le=1, description="of AdamW, after the warm-up")
     warmup_steps: int = Field(20, ge=0, le=10**6, description="first steps of the bot's life with a lower rate")
-    batch_size: int = Field(16, ge=2, le=10**5, description="answers and pairs in each optimizer step")
+    batch_size: int = Field(
+        16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
+    )
     epochs: float = Field(1.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
     steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
     weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
@@ -59,6 +61,29 @@ class OptimizerKeys(Settings):
     seed: int = Field(0, ge=0, lt=2**32, description="order of the examples, replay, adapters, resampling")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
     use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on GPUs and on CPUs with AMX")
+
+
+class RewardModelKeys(Settings):
+    """Nights of method: reward_model_ppo"""
+
+    reward_members: int = Field(
+        3, ge=1, le=100, description="preference models, of different seeds, that score an answer"
+    )
+    reward_learning_rate: float = Field(
+        1e-5, gt=0, le=1, description="of the preference models; a small model needs more"
+    )
+    reward_epochs: float = Field(2.0, gt=0, le=10**3, description="their passes over all feedback")
+    uncertainty_coef: float = Field(
+        1.0, ge=0, le=10**3, description="weight of their variance, which counts against an answer"
+    )
+    length_weight: float = Field(0.1, ge=0, le=10**3, description="weight of holding the mean length of the answers")
+    ppo_iterations: int = Field(10, ge=1, le=10**6, description="rollouts a night")
+    ppo_responses: int = Field(128, ge=4, le=10**6, description="answers in each rollout, four to a prompt")
+    ppo_minibatches: int = Field(4, ge=1, le=10**5, description="optimizer steps on each rollout")
+    ppo_learning_rate: float = Field(1e-6, gt=0, le=1, description="of the policy; a small model needs more")
+    ppo_kl_coef: float = Field(
+        0.1, ge=0, le=10**6, description="price of the KL divergence from the first version, per token"
+    )
 
 
 class FilterKeys(Settings):
@@ -103,7 +128,7 @@ class GateKeys(Settings):
     )
 
 
-class BotSettings(GateKeys, FilterKeys, OptimizerKeys, LossKeys):
+class BotSettings(GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys):
     """How a bot learns from feedback"""
 
     @field_validator("lora_target_modules", mode="before")

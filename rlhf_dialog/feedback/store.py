@@ -86,7 +86,8 @@ def storable(text: str) -> str:
 class Store:
     """The file feedback.sqlite. Threads may share a Store, and processes may open the same file.
 
-    Each method raises UserError when the file is locked for five seconds, damaged, or cannot be written.
+    Each method raises UserError when the file is locked for five seconds, damaged, cannot be written, or is not the one that
+    was opened: what SQLite writes into a file that was removed is lost.
     """
 
     def __init__(self, path: Path, bot: str | None = None):
@@ -101,6 +102,8 @@ class Store:
             raise UserError(
                 f"{self.path}: belongs to another bot ({self.bot[:8]}.., not {bot[:8]}..); put this bot's own store there"
             )
+        self._file = self.path.absolute()
+        self._identity = _identity(self._file)
         self._own = threading.local()
         self._open: weakref.WeakSet[schema.Connection] = weakref.WeakSet()
         self._opening = threading.Lock()
@@ -115,9 +118,9 @@ class Store:
         """What is stored of a person's random id: 16 hexadecimal digits."""
         return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def begin(self, person: str, source: str) -> str:
-        """Store a new dialogue; returns its random id."""
-        dialogue = secrets.token_hex(16)
+    def begin(self, person: str, source: str, dialogue: str | None = None) -> str:
+        """Store a new dialogue under a random id, or under that of a simulation; returns the id."""
+        dialogue = dialogue or secrets.token_hex(16)
         with self.writing() as connection:
             connection.execute(
                 "INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)",
@@ -175,7 +178,7 @@ class Store:
     def dialogues(self) -> list[StoredDialogue]:
         """All dialogues, in the order in which they were stored."""
         rows = self.rows("SELECT * FROM dialogues ORDER BY rowid")
-        return [StoredDialogue(**{**row, "heldout": bool(row["heldout"])}) for row in map(dict, rows)]
+        return [_dialogue(row) for row in rows]
 
     def turns(self, dialogue: str) -> list[StoredTurn]:
         """The turns of a dialogue by position, alternatives in the order in which they were written."""
@@ -193,9 +196,30 @@ class Store:
         events = [Event(**dict(row)) for row in rows]
         return [event for event in (counting(events) if newest else events) if event.id > after]
 
+    def feedback_on(self, dialogue: str) -> list[Event]:
+        """The events on a dialogue that count, by id."""
+        rows = self.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
+        return counting([Event(**dict(row)) for row in rows])
+
+    def dialogues_of(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
+        """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
+        rows = self.rows(
+            "SELECT dialogues.*, (SELECT text FROM turns WHERE dialogue = dialogues.id ORDER BY position, id LIMIT 1) AS words "
+            "FROM dialogues WHERE person = ? ORDER BY started DESC LIMIT ?",
+            (self.hashed(person), limit),
+        )
+        return [(_dialogue(row), row["words"] or "") for row in rows]
+
     def last_event(self) -> int:
         """The highest id of feedback, 0 before the first."""
         return int(self.rows("SELECT coalesce(max(id), 0) FROM feedback")[0][0])
+
+    def reserve(self, event: int) -> None:
+        """Let all new events have an id above this one."""
+        if self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'feedback'")[0][0] < event:
+            with self.writing() as connection:
+                connection.execute("DELETE FROM sqlite_sequence WHERE name = 'feedback'")
+                connection.execute("INSERT INTO sqlite_sequence VALUES ('feedback', ?)", (event,))
 
     def people(self) -> set[str]:
         """The hashes of all who have a dialogue or feedback."""
@@ -245,6 +269,17 @@ class Store:
             return self._connection().execute(statement, values).fetchall()
 
     @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What this thread reads in the block is of one moment, also while others write or forget."""
+        with explained(self.path):
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all or none of its rows, on disk when the block has ended."""
         time.sleep(max(0.0, getattr(self._own, "wrote", 0.0) + PAUSE - time.monotonic()))
@@ -254,12 +289,29 @@ class Store:
 
     def _connection(self) -> schema.Connection:
         """This thread's connection; a forked process opens its own, and leaves its parent's alone."""
+        if _identity(self._file) != self._identity:
+            raise UserError(
+                f"{self.path}: was removed or replaced while this program used it; put it back, and start the program again"
+            )
         by_process = self._own.__dict__.setdefault("by_process", {})
         if os.getpid() not in by_process:
             connection = by_process[os.getpid()] = schema.connect(self.path)
             with self._opening:
                 self._open.add(connection)
         return by_process[os.getpid()]
+
+
+def _dialogue(row: sqlite3.Row) -> StoredDialogue:
+    return StoredDialogue(row["id"], row["started"], row["person"], row["source"], bool(row["heldout"]))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at the path; None when there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _turn(row: sqlite3.Row) -> StoredTurn:

@@ -45,17 +45,17 @@ class Talk:
 
         Raises UserError when the person has no such dialogue.
         """
-        known = {one.id: one for one in store.dialogues()}
-        if dialogue not in known or known[dialogue].person != store.hashed(person):
+        if not store.rows("SELECT 1 FROM dialogues WHERE (id, person) = (?, ?)", (dialogue, store.hashed(person))):
             raise UserError("you have no such dialogue; begin a new one")
         talk = cls(store, answering, person, source)
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
-        for turn in talk.turns:
-            talk._goes_on_with(turn)
-        for event in store.feedback():
-            by_id = {turn.id: turn for turn in talk.turns}
-            if event.dialogue == dialogue and event.turn in by_id and event.kind in ("choice", "edit"):
-                talk._goes_on_with(by_id[event.turn], event.text)
+        by_id = {turn.id: turn for turn in talk.turns}
+        said: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
+        for event in store.feedback_on(dialogue):
+            if event.turn in by_id and event.kind in ("choice", "edit"):
+                said.append((by_id[event.turn], event.created, event.text))
+        for turn, _, text in sorted(said, key=lambda one: (one[0].position, one[1])):
+            talk._goes_on_with(turn, text)
         return talk
 
     def say(self, text: str) -> Iterator[str]:
@@ -130,8 +130,8 @@ class Talk:
         if self.store is None or self.dialogue is None:
             return found
         person = self.store.hashed(self.person)
-        for event in self.store.feedback():
-            if (event.dialogue, event.person) == (self.dialogue, person):
+        for event in self.store.feedback_on(self.dialogue):
+            if event.person == person:
                 value = event.text if event.kind == "edit" else event.value
                 found.setdefault(event.turn, {})[event.kind] = value
         return found

@@ -9,14 +9,22 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlhf_dialog.errors import UserError
+
 logger = logging.getLogger(__name__)
 MAX_LINES = 1000  # of the history
 
 
 def state_folder() -> Path:
-    """`$XDG_STATE_HOME/rlhf-dialog`, by default in ~/.local/state; it may not exist yet."""
+    """`$XDG_STATE_HOME/rlhf-dialog`, by default in ~/.local/state; it may not exist yet.
+
+    Raises FileNotFoundError where the person has no home folder, as some containers' people.
+    """
     given = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path("~/.local/state").expanduser()) / "rlhf-dialog"
+    folder = given if os.path.isabs(given) else os.path.expanduser("~/.local/state")
+    if not os.path.isabs(folder):
+        raise FileNotFoundError("there is no home folder; set HOME or XDG_STATE_HOME")
+    return Path(folder) / "rlhf-dialog"
 
 
 def terminal_person() -> str:
@@ -24,16 +32,16 @@ def terminal_person() -> str:
 
     Where the file cannot be kept, the id is new each time, and a warning says so.
     """
-    path = state_folder() / "person"
     try:
+        path = state_folder() / "person"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), _created(path) as file:
             os.write(file, f"{secrets.token_hex(16)}\n".encode())
         found = path.read_text(encoding="ascii").strip()
         if not re.fullmatch(r"[0-9a-f]{32}", found):
-            raise ValueError("it does not hold 32 hexadecimal digits; remove it")
+            raise ValueError(f"{path} does not hold 32 hexadecimal digits; remove it")
     except (OSError, ValueError) as error:
-        logger.warning("%s cannot be kept: %s; what you say now cannot be found later as yours", path, error)
+        logger.warning("your id cannot be kept: %s; what you say now cannot be found later as yours", error)
         return secrets.token_hex(16)
     return found
 
@@ -62,18 +70,35 @@ def line_editing() -> Iterator[None]:
     if readline is None:
         yield
         return
-    path = state_folder() / "chat_history"
     with contextlib.suppress(OSError):
-        readline.read_history_file(path)
+        readline.read_history_file(_history())
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # a history is not worth an error
+            path = _history()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             readline.set_history_length(MAX_LINES)
             readline.write_history_file(path)
             path.chmod(0o600)
+
+
+def forget_lines() -> None:
+    """Remove the lines that were typed, from the file and from the arrows. Raises UserError when the file cannot be removed."""
+    readline = _readline()
+    if readline is not None:
+        readline.clear_history()
+    try:
+        _history().unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"the lines that you typed cannot be removed: {error}; remove the file") from error
+
+
+def _history() -> Path:
+    return state_folder() / "chat_history"
 
 
 def is_terminal() -> bool:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlhf_dialog.config.schema import ClassConfig, DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
-from rlhf_dialog.data.chat_template import TurnEncoder, prompt_encoder
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
+from rlhf_dialog.data.dialogue import Dialogue, without
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.host import fetch, send
@@ -111,6 +111,7 @@ class ChatAgent(Speaker):
         stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids)
         super().__init__(policy, encoder, sampling, stop)
         self.settings = settings
+        self._marks = control_tokens(encoder.tokenizer, ())
 
     @classmethod
     def load(
@@ -148,8 +149,8 @@ class ChatAgent(Speaker):
         return cls(policy, prompt_encoder(words, settings.turn_separator, room), settings)
 
     def spoken(self, text: str) -> str:
-        """`text` as the model sees it: a space replaces what would end a turn."""
-        return self.encoder.spoken(text)
+        """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""
+        return without(self.encoder.spoken(text), self._marks)
 
     def chat(self, text: str, history: list[str] | None = None) -> str:
         """The reply to `text` after the turns of `history`, oldest first; long histories lose their oldest turns."""

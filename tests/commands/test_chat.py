@@ -78,14 +78,14 @@ def test_a_separator_in_a_message_is_replaced_with_a_notice():
     assert written == [WELCOME, NOTICE, "> Agent: re Hello", NOTICE, "> Agent: re Bye"]
 
 
-@pytest.mark.parametrize("word", ["reset", "/reset", "RESET", " /Reset "])
+@pytest.mark.parametrize("word", ["reset", "/reset", "RESET", " /Reset ", "/reset please"])
 def test_reset_forgets_the_history(word):
     chat_agent, written = talk(["Hello", word, "Again", "quit"])
     assert chat_agent.asked == [("Hello", []), ("Again", [])]
     assert written.count(WELCOME) == 2
 
 
-@pytest.mark.parametrize("word", ["quit", "exit", "/quit", "/exit", "QUIT", "  exit  "])
+@pytest.mark.parametrize("word", ["quit", "exit", "/quit", "/exit", "QUIT", "  exit  ", "/quit now"])
 def test_quit_ends(word):
     chat_agent, _ = talk([word])
     assert chat_agent.asked == []
@@ -201,8 +201,9 @@ def test_control_c_is_130_without_a_traceback(agent_folder, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "no agent found"),
+        ([], "no bot in run_results or runs"),
         (["--agent", "./absent"], "no such folder: './absent'"),
+        (["--agent", "~nobody_of_this_name/agent"], "begins with ~ and the name of nobody here"),
         (["--agent", "."], "--agent"),
         (["--agent", "nobody/nothing"], "cannot be reached"),
     ],

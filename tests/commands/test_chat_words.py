@@ -47,6 +47,7 @@ def test_every_word_does_something():
         ("/good", ("thumb", 1.0, None)),
         ("/good short and kind", ("thumb", 1.0, "short and kind")),
         ("/BAD  too long ", ("thumb", -1.0, "too long")),
+        ("/good\tshort", ("thumb", 1.0, "short")),
         ("/score 4", ("score", 4.0, None)),
         ("/edit Good <EOU> morning .", ("edit", None, "Good morning .")),
     ],
@@ -111,6 +112,16 @@ def test_forget_me(bot, chat):
     assert written[2] == "(removed: 4 rows, which is all that was stored of you; a new dialogue begins)"
     assert written[3] == "(there is no answer yet; say something first)"
     assert rows(bot, "SELECT * FROM dialogues") == rows(bot) == []
+
+
+def test_forget_me_also_removes_the_lines_that_the_terminal_keeps(bot):
+    store, written = bot.store(), []
+    with Answering(bot) as answering:
+        talk = Talk(store, answering, "somebody", "terminal")
+        run_word(talk, "/forget me", Screen(written.append, forget=lambda: written.append("lines")))
+        run_word(talk, "/forget you", Screen(written.append, forget=lambda: written.append("lines")))
+    store.close()
+    assert [line == "lines" for line in written] == [False, True, False]
 
 
 def test_a_reset_begins_a_dialogue_with_the_champion(bot, chat):

@@ -294,6 +294,36 @@ def test_nights_at_once_lose_nothing(bot):
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"parent": ["0001"]}, {"people": None}, {"gate": "x"}, {"num_events": [1]}, {"status": 3}, {"created": None}),
+        *({"method": 1}, {"last_event": "7"}, {"tainted": None}),
+    ],
+)
+def test_a_lineage_that_was_edited_by_hand_is_one_message(bot, wrong):
+    path = bot.folder / "lineage.json"
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps({**tree, "versions": {"0001": tree["versions"]["0001"] | wrong}}))
+    with pytest.raises(UserError, match="is damaged"):
+        bot.lineage()
+    path.write_text(json.dumps({**tree, "versions": {"0002": tree["versions"]["0001"]}}))
+    with pytest.raises(UserError, match="is damaged"):  # without the first version
+        bot.first()
+
+
+def test_an_older_store_gives_no_event_the_number_of_one_that_was_learned(bot):
+    night(bot, last_event=70)
+    store = bot.store()
+    dialogue = store.begin("ann", "terminal")
+    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
+    assert store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=1) == 71
+    store.close()
+    store = bot.store()
+    assert store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=-1) == 72
+    store.close()
+
+
+@pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("lineage.json", "{", "lineage.json: is damaged"),

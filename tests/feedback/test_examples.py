@@ -1,5 +1,6 @@
 """From stored feedback to examples: labels, prompts, filters, the cap on a person, what is held out."""
 
+import contextlib
 import random
 from collections import Counter
 from fractions import Fraction
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.examples import (
     Answer,
     Examples,
@@ -122,6 +124,49 @@ def test_a_prompt_goes_on_with_the_chosen_answer_or_the_newest(store, choose, sa
     last = store.add_turn(dialogue, 3, "agent", "Left .")
     store.add_feedback(dialogue, "thumb", "p", turn=last, value=1)
     assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
+
+
+def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
+    """An edit goes on as the answer; what is written, chosen or edited later changes no prompt."""
+    dialogue, (first, second) = talk(store, answers=("A", "B"))
+    store.add_feedback(dialogue, "choice", "p", turn=first, other=second)
+    third = store.add_turn(dialogue, 1, "agent", "C")
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    after_c = store.add_turn(dialogue, 3, "agent", "Left .")
+    store.add_feedback(dialogue, "edit", "p", turn=third, text="D")
+    after_d = store.add_turn(dialogue, 3, "agent", "Right .")
+    store.add_feedback(dialogue, "withdrawn", "p", turn=third, text="edit")
+    store.add_feedback(dialogue, "choice", "p", turn=second, other=first)
+    for turn in (after_c, after_d):
+        store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    said = [one.prompt_turns for one in read_examples(store).answers]
+    assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
+
+
+def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
+    dialogue, (turn,) = talk(store)
+    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    read, other = store.turns, Store(store.path)
+
+    def turns(name):
+        with contextlib.suppress(UserError):  # the bytes stay while somebody reads
+            other.forget(other.hashed("p"))
+        return read(name)
+
+    monkeypatch.setattr(store, "turns", turns)
+    monkeypatch.setattr("rlhf_dialog.feedback.schema.BUSY_TIMEOUT", 0.01)
+    assert len(read_examples(store)) == 1
+    assert len(read_examples(store)) == 0
+    other.close()
+
+
+def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
+    for number in range(20):
+        dialogue, (turn,) = talk(store, asked=f"Question {number} ?")
+        store.add_feedback(dialogue, "thumb", "q", turn=turn, value=1)
+    found = training_set(read_examples(store), BotSettings(), (), random.Random(0))
+    assert found.people == [store.hashed("q")]
+    assert found.concerned == sorted([store.hashed("p"), store.hashed("q")])
 
 
 def test_an_answer_to_nothing_is_left_out(store):

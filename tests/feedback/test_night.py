@@ -236,7 +236,9 @@ def killed_at(monkeypatch, where, name):
     monkeypatch.setattr(where, name, kill)
 
 
-def test_killed_between_the_new_version_and_its_promotion(day, monkeypatch):
+@pytest.mark.parametrize("checkpoint_steps", [2, 100])
+def test_killed_between_the_new_version_and_its_promotion(day, monkeypatch, checkpoint_steps):
+    set_keys(day, checkpoint_steps=checkpoint_steps)
     with monkeypatch.context() as patch:
         killed_at(patch, Bot, "promote")
         with pytest.raises(Killed):
@@ -374,6 +376,33 @@ def test_sft_data_is_replayed_and_guards_the_perplexity(day, tmp_path):
 
 
 @pytest.mark.ci
+def test_another_rank_of_the_adapters_says_what_to_do(day, monkeypatch):
+    set_keys(day, use_lora=True, lora_r=2)
+    verdict(monkeypatch)
+    learn(day)
+    talk_to(day, 10, seed=3)
+    set_keys(day, use_lora=True, lora_r=4)
+    with pytest.raises(UserError, match="set lora_r and lora_target_modules back in config"):
+        learn(day)
+
+
+def test_feedback_after_an_older_store_was_restored_is_new(later):
+    """Its events would have the numbers of those that a night has consumed."""
+    store = later.store()
+    store.backup(later.folder / "copy.sqlite")
+    store.close()
+    talk_to(later, 20, seed=7)
+    learn(later)
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{later.store_path}{ending}").unlink(missing_ok=True)
+    (later.folder / "copy.sqlite").rename(later.store_path)
+    store = later.store()
+    assert store.last_event() == 100
+    store.close()
+    talk_to(later, 20, seed=5)
+    assert learn(later, dry_run=True).used["new"] > 0
+
+
 def test_adapters_go_on_from_night_to_night(day, monkeypatch):
     pytest.importorskip("peft")
     verdict(monkeypatch)

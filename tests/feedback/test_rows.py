@@ -101,6 +101,16 @@ def test_the_first_version_is_asked_once_for_each_row(tmp_path, monkeypatch):
     assert Reference(policy, 256, 8, path, "another model").known == {}
 
 
+def test_other_tokens_under_a_known_name_are_computed(tmp_path):
+    """A restored store may have given an event's number again."""
+    reference = Reference(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
+    reference.add({"7": ROWS[0]})
+    reference.save({"7"})
+    again = Reference(Policy(gpt2().eval()), 256, 8, tmp_path / "reference.json", "first")
+    again.add({"7": ROWS[1]})
+    assert again.of(["7"]).tolist() == measured(again.policy, [ROWS[1]], 256, 8).tolist()
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"setting": "first", "logprobs": {"a": "x"}}'])
 def test_a_damaged_file_is_computed_again(tmp_path, text):
     (tmp_path / "reference.json").write_text(text)

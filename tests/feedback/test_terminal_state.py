@@ -3,6 +3,7 @@
 import logging
 import os
 import pty
+import pwd
 import re
 import select
 import stat
@@ -11,8 +12,9 @@ import sys
 import pytest
 from processes import HANGING, environment, start_python
 
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback import terminal_state
-from rlhf_dialog.feedback.terminal_state import line_editing, state_folder, terminal_person
+from rlhf_dialog.feedback.terminal_state import forget_lines, line_editing, state_folder, terminal_person
 
 
 @pytest.fixture
@@ -54,6 +56,46 @@ def test_a_state_folder_that_cannot_be_made_is_a_warning(state, caplog):
     state.parent.write_text("a file")
     assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
     assert "cannot be kept" in caplog.text
+
+
+def nobody(uid):
+    raise KeyError(uid)
+
+
+def test_a_person_without_a_home_folder_is_a_warning(monkeypatch, caplog):
+    """As with `docker run --user 12345`."""
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
+    assert "your id cannot be kept: there is no home folder; set HOME or XDG_STATE_HOME" in caplog.text
+    monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
+    with line_editing():
+        pass
+    forget_lines()
+
+
+def test_a_folder_in_the_place_of_the_file_is_a_warning(state, caplog):
+    (state / "person").mkdir(parents=True)
+    assert re.fullmatch(r"[0-9a-f]{32}", terminal_person())
+    assert "cannot be kept" in caplog.text
+
+
+def test_lines_that_were_typed_can_be_forgotten(state, monkeypatch):
+    readline = pytest.importorskip("readline")
+    monkeypatch.setattr(terminal_state, "is_terminal", lambda: True)
+    with line_editing():
+        readline.add_history("a secret")
+        forget_lines()
+        forget_lines()
+        assert not (state / "chat_history").exists()
+    assert "a secret" not in (state / "chat_history").read_text()
+
+
+def test_lines_that_cannot_be_forgotten_are_an_error(state):
+    (state / "chat_history").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"cannot be removed: .*chat_history"):
+        forget_lines()
 
 
 def test_two_terminals_that_begin_together_are_one_person(state, monkeypatch):

@@ -5,6 +5,8 @@ from processes import ROOT
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.feedback.simulation import MonthKeys
+from rlhf_dialog.runs.policy_settings import PolicyConfig
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
 from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
@@ -17,4 +19,7 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
     "judge": IntentConfig,
     "preference": PreferenceConfig,
     "relevance": RelevanceConfig,
+    "restaurant": PolicyConfig,
+    "cambridge": PolicyConfig,
+    "month": MonthKeys,
 }

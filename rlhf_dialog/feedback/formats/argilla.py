@@ -36,7 +36,13 @@ def read(rows: list[tuple[str, Row]], ignored: tuple[str, ...] = ()) -> Found:
     for where, row in rows:
         if "fields" in row:
             check_columns(row, NESTED, "a record of Argilla", where)
-        fields, responses = _nested(row, found) if "fields" in row else _flat(row, found)
+        try:
+            fields, responses = _nested(row, found) if "fields" in row else _flat(row, found)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{where}: its fields or responses are not those of a record of Argilla 2; export it with records.to_json "
+                "of Argilla 2"
+            ) from error
         fields = {name: value for name, value in fields.items() if name not in (*ignored, "id") and value is not None}
         prompts = [name for name in PROMPTS if name in fields]
         names = [name for name in fields if ANSWER.fullmatch(name) and name not in prompts]
@@ -124,9 +130,11 @@ def _ranked(value: Any, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(value, name) for name in names if name != value]
     if not isinstance(value, list):
         return []
-    ranks = [(one["value"], one.get("rank")) if isinstance(one, dict) else (one, None) for one in value]
-    ordered = [(name, number if rank is None else rank) for number, (name, rank) in enumerate(ranks)]
-    if len(ordered) < 2 or any(name not in names for name, _ in ordered):
+    ranks = [(one.get("value"), one.get("rank")) if isinstance(one, dict) else (one, None) for one in value]
+    ordered: list[tuple[Any, Any]] = [
+        (name, number if rank is None else rank) for number, (name, rank) in enumerate(ranks)
+    ]
+    if len(ordered) < 2 or not all(name in names and isinstance(rank, int | float) for name, rank in ordered):
         return []
     ordered.sort(key=lambda pair: pair[1])
     return [(a, b) for (a, first), (b, second) in itertools.pairwise(ordered) if first < second]

@@ -51,6 +51,7 @@ def read(path: Path, ignored: tuple[str, ...] = ()) -> Found:
     read_row = _chat_row if header == CHAT_HEADER else _interface(header, str(path), ignored)
     for where, cells in lines[1:]:
         spoken, flag, person, time = read_row(cells, where)
+        spoken = [(speaker, text) for speaker, text in spoken if speaker != "system"]
         said = [(speaker, text) for speaker, text in spoken if text is not None]
         label = _label(flag)
         if label is None:
@@ -81,6 +82,7 @@ def _lines(path: Path) -> list[tuple[str, list[str]]]:
     return [(where, cells) for where, cells in lines if cells]
 
 
+ROLES = {"user": "user", "system": "system"}
 Spoken = list[tuple[str, str | None]]  # speaker and text; None for an image or a file
 Cells = tuple[Spoken, str, str, str]  # what was said up to the flagged answer, the flag, the person, the time
 
@@ -133,9 +135,7 @@ def _spoken(cell: str, where: str) -> Spoken:
         raise UserError(f"{where}: found {cell[:60]!r}, wanted a list of messages; is this a log of Gradio?")
     if _is_pairs(value):
         return [(who, text_of(text)) for pair in value for who, text in zip(("user", "agent"), pair, strict=False)]
-    return [
-        ("user" if one.get("role") == "user" else "agent", text_of(one)) for one in value if one.get("role") != "system"
-    ]
+    return [(ROLES.get(one.get("role"), "agent"), text_of(one)) for one in value]
 
 
 def _is_pairs(value: Any) -> bool:

@@ -1,12 +1,16 @@
 """Open WebUI's feedback export (Admin settings, Evaluations, Feedbacks): a JSON list of ratings, each with its whole chat."""
 
+import re
 from typing import Any
 
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.feedback.formats.record import Found, Judgement, Said, answered, check_columns, text_of
 
 COLUMNS = ("id", "user_id", "version", "type", "data", "meta", "snapshot", "created_at", "updated_at", "user")
-RATINGS = {"1": 1, "-1": -1}
+RATINGS = {1: 1, -1: -1, "1": 1, "-1": -1}
+THOUGHT = re.compile(
+    r"<details type=\"(reasoning|code_interpreter)\".*?</details>", re.DOTALL
+)  # which no model reads again
 
 
 def is_export(row: Row) -> bool:
@@ -20,7 +24,7 @@ def read(rows: list[tuple[str, Row]]) -> Found:
     for where, row in sorted(rows, key=lambda pair: _time(pair[1]) or 0):
         check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
         data, meta = _dict(row["data"]), _dict(row["meta"])
-        value = RATINGS.get(str(data.get("rating")))
+        value = _rating(data.get("rating"))
         chat = _dict(_dict(row["snapshot"]).get("chat"))
         said = _path(_dict(_dict(_dict(chat.get("chat")).get("history")).get("messages")), meta.get("message_id"))
         if row["type"] != "rating" or value is None:
@@ -44,14 +48,18 @@ def _path(messages: Row, name: Any) -> list[Said]:
     seen = set()
     while name is not None:
         message = _dict(messages.get(name))
-        text = text_of(message)
-        if text is None or name in seen:
+        text = THOUGHT.sub("", text_of(message) or "").strip()
+        if not text or name in seen:
             return []
         seen.add(name)
         if message.get("role") != "system":
             path.append(("user" if message.get("role") == "user" else "agent", text))
         name = message.get("parentId")
     return path[::-1]
+
+
+def _rating(value: Any) -> int | None:
+    return RATINGS.get(value) if isinstance(value, str | int | float) else None
 
 
 def _time(row: Row) -> float | None:

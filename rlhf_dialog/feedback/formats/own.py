@@ -19,6 +19,11 @@ COLUMNS = {
 
 def rows_of(store: Store) -> list[Row]:
     """Every dialogue of the store as a line's object."""
+    with store.reading():
+        return _rows(store)
+
+
+def _rows(store: Store) -> list[Row]:
     events: dict[str, list[dict[str, Any]]] = {}
     for event in store.feedback(newest=False):
         events.setdefault(event.dialogue, []).append(_without_dialogue(event))

@@ -95,6 +95,30 @@ def test_a_table_of_records():
     assert found.left_out == {"responses that were not submitted": 1}
 
 
+FLAT = {"prompt": "Is it far ?", "response_1": "Yes .", "response_2": "Two streets ."}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        nested({}) | {"responses": [{"user_id": "u1", "status": "submitted", "values": {"ranking": {"value": "x"}}}]},
+        *(nested({}) | {"responses": wrong} for wrong in ("x", {"ranking": ["x"]}, {"ranking": [None]})),
+        nested({}) | {"fields": ["x"]},
+        FLAT | {"ranking.responses": ["response_1", "response_2"], "ranking.responses.users": ["u1"]},
+    ],
+)
+def test_what_argilla_2_does_not_write_is_one_message(row):
+    with pytest.raises(UserError, match="row 1: its fields or responses are not those of a record of Argilla 2"):
+        read(row)
+
+
+@pytest.mark.parametrize("ranks", [[None, "2"], [1, "x"], [1, [2]]])
+def test_ranks_that_are_no_numbers_are_left_out(ranks):
+    value = [{"value": name, "rank": rank} for name, rank in zip(("response1", "response2"), ranks, strict=True)]
+    found = read(nested({"ranking": [(value, "u1"), (["response1", "response2"], "u2")]}))
+    assert (len(found.records[0].judgements), sum(found.left_out.values())) == (1, 1)
+
+
 def test_suggestions_of_models_are_not_feedback():
     row, judged = nested({}), nested({"preference": [("response1", "u1")]})
     found = read(row, judged)

@@ -67,6 +67,14 @@ def test_likes_of_a_chat(written):
     assert {record.group for record in found.records} == {"Is it far ?"}
 
 
+def test_the_index_counts_a_system_message(written):
+    found = gradio.read(
+        written(CHAT, [json.dumps([{"role": "system", "content": "Be kind ."}, *TALK]), 4, "Like", TIME])
+    )
+    assert [summary(record)[1:] for record in found.records] == [(3, 1)]
+    assert found.records[0].turns[0].text == "Is it far ?"
+
+
 def test_flags_of_an_interface_with_people(written):
     path = written(
         ["message", "output", "flag", "username", "timestamp"],

@@ -74,6 +74,21 @@ def test_another_branch_and_a_rating_that_is_text():
     assert (record.judgements[0].value, record.judgements[0].text) == (-1, None)
 
 
+def test_thoughts_are_no_part_of_an_answer_and_a_rating_may_be_a_fraction():
+    """As removeDetails of src/lib/utils/index.ts leaves them out of what is sent to a model."""
+    thought = '<details type="reasoning" done="true" duration="3">\n<summary>Thought</summary>\n> Hm\n</details>\n'
+    messages = MESSAGES | {
+        "m3": message("m3", "m1", "assistant", f"{thought}Two streets ."),
+        "m5": message("m5", "m4", "assistant", f"{thought}The next two ."),
+        "m6": message("m6", "m4", "assistant", thought),
+    }
+    snapshot = {"chat": {"chat": {"history": {"messages": messages}}}}
+    found = read(row(rating=1.0, snapshot=snapshot), row("m6", snapshot=snapshot))
+    said = [turn.text for turn in found.records[0].turns]
+    assert said == ["Is it far ?", "Two streets .", "Which ones ?", "The next two ."]
+    assert found.left_out == {"ratings without the text of their chat": 1}
+
+
 def test_the_older_rating_comes_first():
     found = read(row(rating=-1, updated_at=20), row(rating=1, updated_at=10))
     assert [record.judgements[0].value for record in found.records] == [1, -1]

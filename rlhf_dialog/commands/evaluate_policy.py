@@ -1,0 +1,129 @@
+"""Measure a dialogue policy: success, reward and turns with 95 % intervals, beside the handcrafted and the random policy.
+
+python scripts/evaluate_policy.py --agent runs/restaurant/agent --dialogues 1000
+
+All three meet the same users with the same goals, which no run is trained on; each difference from the handcrafted policy is
+taken dialogue by dialogue. --transcripts N prints the first N dialogues of the agent.
+"""
+
+import argparse
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.command_line import (
+    check_output,
+    check_seed,
+    exit_code_of,
+    exit_on_sigterm,
+    home_path,
+    set_up_logging,
+)
+from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.data.domains import load_domain
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.report import finite
+from rlhf_dialog.policies.base import Episode, Setting
+from rlhf_dialog.policies.built_in import build_policy, load_policy
+from rlhf_dialog.policies.measures import TEST_SEED, compared, measured
+from rlhf_dialog.policies.sampling import play
+from rlhf_dialog.policies.transcripts import transcript
+from rlhf_dialog.runs.policy_checkpoint import check_domain, read_policy_agent
+from rlhf_dialog.runs.policy_run import environment_of
+from rlhf_dialog.terminal import Console
+
+logger = logging.getLogger(__name__)
+BASELINES = ("handcrafted", "random")
+SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
+NUM_ENVS = 64
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    options = _parse(argv)
+    set_up_logging()
+    exit_on_sigterm()
+    return exit_code_of(lambda: _main(options), options.debug)
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--agent", type=home_path, required=True, help="folder of the agent, runs/NAME/agent")
+    add("--dialogues", type=int, default=1000, help="dialogues of each policy; default 1000")
+    add("--domain", help="path of the agent's domain, when it has moved")
+    add("--error_rate", type=float, help="how often the user is misunderstood; default: as in training")
+    add("--user", help="friendly, unfriendly or fixed; default: as in training")
+    add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
+    add("--transcripts", type=int, default=0, metavar="N", help="print the agent's first N dialogues")
+    add("--output", type=home_path, help="JSON file to write; default: evaluation.json beside the agent's folder")
+    add("--register", metavar="FILE", help=REGISTER)
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def _main(options: argparse.Namespace) -> None:
+    _check(options)
+    if options.register:
+        register(options.register)
+    agent = read_policy_agent(options.agent)
+    given = {key: getattr(options, key) for key in ("domain", "error_rate", "user")}
+    settings = agent | {key: value for key, value in given.items() if value is not None}
+    output = options.output or options.agent.absolute().parent / "evaluation.json"
+    check_output("output", output, str(output))
+    domain = load_domain(settings["domain"])
+    check_domain(options.agent, agent, domain)
+    make = environment_of(settings, domain)
+    environment = make()
+    setting = Setting(environment.layout.size, len(environment.names), options.seed, domain)
+    policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"]["args"], setting, options.agent)}
+    policies |= {name: build_policy(name, {}, setting) for name in BASELINES}
+    numbers = range(options.dialogues)
+    episodes = {name: play(one, make, TEST_SEED + options.seed, numbers, NUM_ENVS) for name, one in policies.items()}
+    for episode in episodes["agent"][: options.transcripts]:
+        print(f"{transcript(domain, environment.names, episode)}\n")
+    result = _result(options, settings, episodes)
+    replace_json(output, finite(result))
+    Console().print(_table(result))
+    logger.info("written: %s", output)
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_seed(options.seed)
+    for name, least in (("dialogues", 1), ("transcripts", 0)):
+        if getattr(options, name) < least:
+            raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
+
+
+def _result(
+    options: argparse.Namespace, settings: dict[str, Any], episodes: dict[str, list[Episode]]
+) -> dict[str, Any]:
+    asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
+    return {
+        "settings": asked | settings,
+        "policies": {name: measured(own) for name, own in episodes.items()},
+        "difference_from_handcrafted": compared(episodes["handcrafted"], episodes["agent"]),
+    }
+
+
+def _table(result: dict[str, Any]) -> Table:
+    settings = result["settings"]
+    title = f"{settings['dialogues']} dialogues, {settings['error_rate']:.0%} error: mean [95 % interval]"
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    shown = {name: form for name, form in SHOWN.items() if name in result["policies"]["agent"]}
+    for name in shown:
+        table.add_column(name.replace("_", " "), justify="right")
+    rows = result["policies"] | {"agent - handcrafted": result["difference_from_handcrafted"]}
+    for name, metrics in rows.items():
+        table.add_row(name, *_cells(metrics, shown))
+    return table
+
+
+def _cells(metrics: dict[str, Any], shown: dict[str, str]) -> Iterator[str]:
+    for name, form in shown.items():
+        mean, low, high = (form.format(metrics[name][key]) for key in ("mean", "low", "high"))
+        yield f"{mean}\n\\[{low}, {high}]"

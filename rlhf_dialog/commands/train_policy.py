@@ -1,0 +1,60 @@
+"""Train a dialogue policy that chooses acts. Metrics, checkpoints and the agent go to <run_dir>/<experiment_name>."""
+
+import logging
+import sys
+from pathlib import Path
+
+from rlhf_dialog.commands.command_line import (
+    FLAGS,
+    exit_code_of,
+    exit_on_sigterm,
+    flag_lines,
+    program,
+    set_up_logging,
+    show_help,
+)
+from rlhf_dialog.config.loading import dump_yaml, find_config, parse_arguments
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.policy_run import PolicyRun
+from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
+
+logger = logging.getLogger(__name__)
+OWN_FLAGS = FLAGS | {
+    "overwrite": "replace the run in the run folder; on a terminal you must confirm by typing the folder's name",
+    "resume": "continue the run in the run folder from its newest checkpoint",
+}
+USAGE = """usage: {program} --config FILE [--key value]
+       e.g. {program} --config restaurant.yaml --error_rate 0.15 --batchsz 1024 --epoch 200 --process_num 8
+  --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    words = sys.argv[1:] if argv is None else argv
+    set_up_logging()
+    exit_on_sigterm()
+    folders: list[Path] = []
+    return exit_code_of(lambda: _main(words, folders), "--debug" in words, folders)
+
+
+def _main(words: list[str], folders: list[Path]) -> None:
+    name, overrides, flags = parse_arguments(words, OWN_FLAGS)
+    if "help" in flags:
+        show_help(PolicyConfig, f"{__doc__}\n\n{USAGE.format(program=program())}\n{flag_lines(OWN_FLAGS)}")
+        return
+    if name is None:
+        raise UserError(f"--config is missing; for example: {program()} --config restaurant.yaml")
+    if {"overwrite", "resume"} <= flags:
+        raise UserError("--overwrite replaces the run, --resume goes on with it; give one of them")
+    path = find_config(name)
+    logger.info("config: %s", path)
+    config = load_policy_config(path, overrides)
+    if "print_config" in flags:
+        sys.stdout.write(dump_yaml(config))
+        return
+    run = PolicyRun(config, "overwrite" in flags, "resume" in flags)
+    folders.append(run.folder)
+    if run.overwrite:
+        run_folder.confirm_overwrite(run.folder)
+    run.train()

@@ -1,0 +1,35 @@
+"""The policies of this package by name; importing this module registers them."""
+
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.policies import ppo, random
+from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
+from rlhf_dialog.policies.handcrafted import Handcrafted
+
+BUILT_IN = ("ppo", "random", "handcrafted")
+REGISTERED = ppo.PPO, random.RandomPolicy
+
+
+@PolicyFactory.register("handcrafted")
+def handcrafted(setting: Setting) -> Handcrafted:
+    """The rules for the setting's domain. Raises UserError without a domain."""
+    if setting.domain is None:
+        raise UserError("policy handcrafted: its rules need a domain; choose another policy")
+    return Handcrafted(setting.domain)
+
+
+def build_policy(name: str, args: dict[str, Any], setting: Setting) -> Policy:
+    """The registered policy. Raises UserError for an unknown name or wrong arguments."""
+    if "setting" in args:
+        raise UserError("policy.args: leave 'setting' out; the run gives it")
+    found: Policy = PolicyFactory.create(name, {"setting": setting, **args})
+    return found
+
+
+def load_policy(name: str, args: dict[str, Any], setting: Setting, folder: Path) -> Policy:
+    """`build_policy` with what was saved in the folder. Raises UserError when it does not fit."""
+    policy = build_policy(name, args, setting)
+    policy.load(folder)
+    return policy

@@ -1,0 +1,42 @@
+"""What a policy is worth: success, reward and turns of whole dialogues, with 95 % intervals, and beside other policies."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.evaluation.intervals import Interval, difference, interval, mean_of
+from rlhf_dialog.policies.base import Episode
+
+VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
+
+
+def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """For each measure the numbers (N,) of N dialogues: success, reward, turns, and inform F1 where it is known."""
+    found = {
+        "success": [float(episode.success) for episode in episodes],
+        "reward": [episode.paid for episode in episodes],
+        "turns": [float(episode.start + len(episode)) for episode in episodes],
+    }
+    if all("inform" in episode.info for episode in episodes):
+        found |= {
+            f"inform_{name}": [e.info["inform"][name] for e in episodes] for name in ("precision", "recall", "f1")
+        }
+    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+
+
+def means(episodes: Sequence[Episode]) -> dict[str, float]:
+    """The mean of success, reward and turns; NaN without dialogues."""
+    known = numbers_of(episodes)
+    return {name: float(known[name].mean()) if episodes else float("nan") for name in ("success", "reward", "turns")}
+
+
+def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
+    """Mean, low and high of each measure."""
+    return {name: interval(mean_of(values)) for name, values in numbers_of(episodes).items()}
+
+
+def compared(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:
+    """The intervals of after - before on the same dialogues, which are resampled in pairs."""
+    old, new = numbers_of(before), numbers_of(after)
+    return {name: difference(mean_of(old[name]), mean_of(new[name])) for name in old if name in new}

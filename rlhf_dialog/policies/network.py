@@ -1,0 +1,99 @@
+"""The networks of a learner at act level: layers, drawing from masked probabilities, one optimizer, and their files."""
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.errors import UserError
+
+STATE, WEIGHTS, OPTIMIZER = "policy.json", "policy.safetensors", "optimizer.safetensors"
+
+
+def check_sizes(hidden_sizes: Any) -> list[int]:
+    """The units of hidden layers as a list. Raises UserError for anything else than whole numbers above 0."""
+    sizes: list[Any] = list(hidden_sizes) if isinstance(hidden_sizes, list | tuple) else [None]
+    if not all(type(size) is int and 1 <= size <= 10**5 for size in sizes):
+        raise UserError(f"policy.args.hidden_sizes: found {hidden_sizes!r}, wanted a list of numbers such as [128, 64]")
+    return sizes
+
+
+def mlp(sizes: Sequence[int], generator: torch.Generator, last_gain: float) -> nn.Sequential:
+    """Linear layers with tanh between them, orthogonal weights and no bias at the start."""
+    layers: list[nn.Module] = []
+    for number, (inputs, outputs) in enumerate(pairwise(sizes)):
+        linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+        is_last = number == len(sizes) - 2
+        nn.init.orthogonal_(linear.weight, last_gain if is_last else math.sqrt(2), generator=generator)
+        nn.init.zeros_(linear.bias)
+        layers += [linear] if is_last else [linear, nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def categorical(logprobs: Tensor, draws: Sequence[float]) -> Tensor:
+    """Actions (N,) from logprobs (N, A) and one uniform number for each row: the first whose cumulative probability is above it.
+
+    An action with the probability 0 is never drawn.
+    """
+    probabilities = logprobs.double().exp().numpy()
+    cumulative = probabilities.cumsum(axis=1)
+    above = cumulative > np.array(draws)[:, None] * cumulative[:, -1:]
+    last = probabilities.shape[1] - 1 - (probabilities[:, ::-1] > 0).argmax(axis=1)
+    return torch.from_numpy(np.where(above.any(axis=1), above.argmax(axis=1), last))
+
+
+class Learner(nn.Module):
+    """Policy and critic with one optimizer (Adam, eps 1e-5)."""
+
+    def __init__(self, policy: nn.Module, critic: nn.Module, lr: float):
+        super().__init__()
+        self.policy, self.critic = policy, critic
+        self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, eps=1e-5)
+
+    def forget_moments(self) -> None:
+        """Begin with a fresh optimizer."""
+        self.optimizer.state.clear()
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of the next steps."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def step(self, loss: Tensor, max_grad_norm: float) -> float:
+        """Make one step, and return the norm of the gradient before it was clipped (policy and critic each for itself)."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        norms = [nn.utils.clip_grad_norm_(part.parameters(), max_grad_norm) for part in (self.policy, self.critic)]
+        self.optimizer.step()
+        return norms[0].item()
+
+
+def save_learner(learner: Learner, folder: Path, state: dict[str, Any]) -> None:
+    """Write networks, optimizer and the rest of a policy's state."""
+    save_file(learner.state_dict(), folder / WEIGHTS)
+    moments = learner.optimizer.state_dict()["state"]
+    save_file({f"{n}.{k}": x for n, own in moments.items() for k, x in own.items()}, folder / OPTIMIZER)
+    write_json(folder / STATE, state)
+
+
+def load_learner(learner: Learner, folder: Path) -> dict[str, Any]:
+    """Restore what `save_learner` wrote; returns the state. Raises UserError when the files do not fit."""
+    try:
+        learner.load_state_dict(load_file(folder / WEIGHTS))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, x in load_file(folder / OPTIMIZER).items():
+            number, key = name.split(".")
+            moments.setdefault(int(number), {})[key] = x
+        learner.optimizer.load_state_dict(learner.optimizer.state_dict() | {"state": moments})
+        return dict(json.loads((folder / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error

@@ -1,0 +1,107 @@
+"""The settings of a run that trains a dialogue policy at act level."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_dialog.config.checks import folder_name
+from rlhf_dialog.config.loading import load_settings
+from rlhf_dialog.config.schema import ClassConfig
+from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.errors import UserError
+
+NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
+MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
+    *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
+    *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain"),
+)
+
+
+class PolicyConfig(Settings):
+    """Dialogue policy"""
+
+    domain: str = Field(
+        "restaurant", description="restaurant, or the path of a domain of your own: our JSON, PyDial, CamRest676"
+    )
+    error_rate: float = Field(0.0, ge=0, le=1, description="how often the user is misunderstood; 0.15 is usual")
+    user: str | dict[str, Any] = Field(
+        "friendly", description="friendly, unfriendly, fixed, or the agenda user's parameters"
+    )
+    max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
+    policy: ClassConfig = Field(
+        default_factory=lambda: ClassConfig(id="ppo"), description="ppo, random, handcrafted, or a registered class"
+    )
+    imitation_dialogues: int = Field(
+        0,
+        ge=0,
+        description="dialogues of the handcrafted policy that ppo imitates before it learns; 0: it starts from nothing",
+    )
+    batchsz: int = Field(1024, ge=1, description="turns that are sampled in each iteration, exactly")
+    epoch: int = Field(200, ge=1, description="iterations")
+    num_envs: int = Field(8, ge=1, le=4096, description="dialogues side by side")
+    process_num: int = Field(
+        0, ge=0, le=256, description="processes that host them; 0: this process. It changes no number"
+    )
+    step_timeout_s: float | None = Field(
+        None, gt=0, description="seconds in which processes must answer; null: no limit. Needs process_num"
+    )
+    seed: int = Field(0, ge=0, lt=2**30, description="weights, users, error channel, and what the policy draws")
+    eval_interval: int = Field(
+        10, ge=0, description="iterations between evaluations on dialogues that no run is trained on; 0: none"
+    )
+    eval_dialogues: int = Field(200, ge=1, description="dialogues of an evaluation, the same ones each time")
+    run_dir: str = Field("./runs", description="the run folder is <run_dir>/<experiment_name>")
+    experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
+    save_interval: int = Field(10, ge=1, description="iterations between checkpoints")
+    keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep")
+    log_interval: int = Field(10, ge=1, description="iterations between lines of the log; metrics.jsonl has all")
+    sample_interval: int = Field(0, ge=0, description="iterations between dialogues in the log; 0: none")
+    grace_seconds: float = Field(
+        25.0, ge=0, description="a signal lets the iteration finish if it needs at most this long"
+    )
+    pytorch_threads: int | None = Field(1, ge=1, description="CPU threads of torch; null: torch's own choice")
+
+    @field_validator("policy")
+    @classmethod
+    def _numbers_in_args(cls, policy: ClassConfig) -> ClassConfig:
+        """PyYAML reads `3e-4` as text."""
+        args = {key: float(v) if isinstance(v, str) and NUMBER.fullmatch(v) else v for key, v in policy.args.items()}
+        return ClassConfig(id=policy.id, args=args)
+
+    _folder_name = field_validator("experiment_name")(folder_name)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "PolicyConfig":
+        if self.imitation_dialogues and self.policy.id != "ppo":
+            raise ValueError(f"imitation_dialogues: only ppo imitates, found policy {self.policy.id!r}; use 0")
+        if self.step_timeout_s and not self.process_num:
+            raise ValueError("step_timeout_s: only other processes can be given up; set process_num, or leave it out")
+        if self.batchsz < self.num_envs:
+            raise ValueError(
+                f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"
+            )
+        return self
+
+    @property
+    def run_folder(self) -> Path:
+        """Where everything of the run is."""
+        return Path(self.run_dir).expanduser() / str(self.experiment_name or "policy")
+
+    def identity(self, domain_hash: str) -> dict[str, Any]:
+        """What must not change when a run goes on."""
+        return {**self.model_dump(exclude=set(MAY_CHANGE)), "domain_hash": domain_hash}
+
+
+def load_policy_config(path: Path | None, overrides: dict[str, Any] | None = None) -> PolicyConfig:
+    """The settings; the run has the name of the file unless they name it. Raises UserError that lists every mistake."""
+    config = load_settings(PolicyConfig, path, overrides)
+    if config.experiment_name is None and path is not None:
+        try:
+            config.experiment_name = path.stem
+        except ValueError as error:
+            raise UserError(
+                f"{path}: its name cannot be that of a run folder; set --experiment_name ({error})"
+            ) from None
+    return config

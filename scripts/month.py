@@ -1,0 +1,8 @@
+"""A simulated month of talking and learning:  python scripts/month.py [--troll_study] [--config FILE] [--key value ...]"""
+
+import sys
+
+from rlhf_dialog.commands.month import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+import pytest
+from small_domain import small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.policies.base import PolicyFactory, Setting
+from rlhf_dialog.policies.built_in import BUILT_IN, build_policy, load_policy
+from rlhf_dialog.policies.handcrafted import Handcrafted
+
+SETTING = Setting(5, 3, domain=small_domain())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_policy_has_all_of_the_protocol_and_loads_what_it_saves(name, tmp_path):
+    assert name in PolicyFactory.classes
+    policy = build_policy(name, {}, SETTING)
+    assert policy.save(tmp_path) is None
+    again = load_policy(name, {}, SETTING, tmp_path)
+    assert all(callable(getattr(again, method)) for method in ("act", "observe", "update"))
+
+
+def test_the_handcrafted_policy_needs_a_domain():
+    assert isinstance(build_policy("handcrafted", {}, SETTING), Handcrafted)
+    with pytest.raises(UserError, match="its rules need a domain"):
+        build_policy("handcrafted", {}, Setting(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said"),
+    [
+        ("pppo", {}, "unknown policy 'pppo'; did you mean 'ppo'"),
+        ("ppo", {"lrr": 1}, "wrong arguments for ppo: .*did you mean 'lr'"),
+        ("ppo", {"setting": 1}, "leave 'setting' out"),
+        ("ppo", {"lr": 0}, r"policy\.args\.lr: found 0, wanted a number from 1e-09 to 1"),
+        ("ppo", {"gamma": "high"}, r"policy\.args\.gamma: found 'high', wanted a number from 0 to 1"),
+        ("ppo", {"ppo_epoch": 1.5}, r"policy\.args\.ppo_epoch: found 1.5, wanted a whole number from 1"),
+        ("ppo", {"hidden_sizes": "64"}, r"policy\.args\.hidden_sizes: found '64', wanted a list of numbers"),
+        ("ppo", {"hidden_sizes": [64, 0]}, r"policy\.args\.hidden_sizes: found \[64, 0\]"),
+    ],
+)
+def test_a_mistake_is_named(name, args, said):
+    with pytest.raises(UserError, match=said):
+        build_policy(name, args, SETTING)

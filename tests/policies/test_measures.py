@@ -1,0 +1,33 @@
+import math
+
+import pytest
+from toy_environments import Counted
+
+from rlhf_dialog.policies.base import Setting
+from rlhf_dialog.policies.measures import compared, means, measured
+from rlhf_dialog.policies.random import RandomPolicy
+from rlhf_dialog.policies.sampling import Sampler, play
+
+POLICY = RandomPolicy(Setting(2, 3))
+
+
+def test_means_are_those_of_whole_dialogues():
+    assert means(play(POLICY, Counted, 0, range(4))) == pytest.approx(
+        {"success": 0.5, "reward": (0 + 2.1 + 6.3 + 12.6) / 4, "turns": 2.5}
+    )
+    assert math.isnan(means([])["success"])
+
+
+def test_a_dialogue_in_pieces_counts_whole():
+    sampler = Sampler(Counted, 0, 4)
+    pieces = [one for _ in range(4) for one in sampler.sample(POLICY, 4)]
+    ended = [one for one in pieces if one.ended and one.dialogue < 4]
+    assert any(one.start for one in ended)
+    assert means(ended) == pytest.approx(means(play(POLICY, Counted, 0, range(4))))
+
+
+def test_intervals_surround_the_mean_and_a_policy_does_not_differ_from_itself():
+    episodes = play(POLICY, Counted, 0, range(50))
+    found = measured(episodes)
+    assert found["success"]["low"] < found["success"]["mean"] == 0.5 < found["success"]["high"]
+    assert compared(episodes, episodes)["reward"] == {"mean": 0.0, "low": 0.0, "high": 0.0}

@@ -1,0 +1,68 @@
+"""docs/POLICIES.md: its programs run, its commands are there, and its table has the defaults."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog.commands.dispatcher import COMMANDS
+from rlhf_dialog.policies.base import PolicyFactory
+from rlhf_dialog.policies.ppo import PPO
+from rlhf_dialog.runs.policy_settings import PolicyConfig
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, monkeypatch, capsys):
+    from rlhf_dialog.commands import evaluate_policy
+
+    script = tmp_path / "train_own_policy.py"
+    script.write_text(blocks("python")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "own"}
+    try:
+        exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), namespace)
+        words = ["--config", "restaurant.yaml", "--policy.id", "cautious", "--epoch", "2", "--batchsz", "16"]
+        assert namespace["main"]([*words, "--eval_dialogues", "2"]) == 0
+        del PolicyFactory.classes["cautious"]
+        words = ["--agent", "runs/restaurant/agent", "--dialogues", "3", "--register", str(script)]
+        assert evaluate_policy.main(words) == 0
+    finally:
+        PolicyFactory.classes.pop("cautious", None)
+    assert "handcrafted" in capsys.readouterr().out
+
+
+def test_the_loop_runs(capsys):
+    program = blocks("python")[1]
+    exec(compile(program.replace("512", "32").replace("range(50)", "range(4)"), "POLICIES.md", "exec"), {})
+    assert 0 <= float(capsys.readouterr().out) <= 1
+
+
+def test_the_scripts_and_configurations_are_there():
+    scripts = re.findall(r"python (scripts/\w+\.py)", PAGE)
+    assert {"scripts/train_policy.py", "scripts/evaluate_policy.py", "scripts/plot_run.py"} == set(scripts)
+    assert all((ROOT / script).is_file() for script in scripts)
+    assert all((ROOT / "configs" / name).is_file() for name in re.findall(r"--config (\w+\.yaml)", PAGE))
+    assert {"train-policy", "evaluate-policy"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", PAGE, re.MULTILINE))
+def test_the_table_has_the_defaults(row):
+    keys, defaults = re.findall(r"`(\w+)[^`]*`", row[0]), row[1].split(", ")
+    values = [getattr(PolicyConfig(), key) for key in keys]
+    found = [
+        value.id if hasattr(value, "id") else f"{value:g}" if isinstance(value, float) else str(value)
+        for value in values
+    ]
+    assert found == defaults
+
+
+def test_the_arguments_of_ppo_are_all_named():
+    text = PAGE[PAGE.index("`policy.args`") :].split("\n\n")[0]
+    arguments = list(PPO.__init__.__annotations__)
+    assert {name for name in arguments if name not in ("setting", "return")} == set(re.findall(r"`(\w+)`", text))

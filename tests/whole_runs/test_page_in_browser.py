@@ -1,0 +1,272 @@
+"""The page in a browser (chromium, driven by playwright), on a desk and on a phone; plain sqlite3 reads the store."""
+
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+from agents import save
+
+from rlhf_dialog.feedback.bot import Bot
+
+pytestmark = pytest.mark.browser
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
+HOSTILE = (
+    '<script>fetch("http://example.invalid/a")</script><img src="http://example.invalid/b.png" onerror="alert(1)">\n'
+    "![c](http://example.invalid/c.png) [d](javascript:alert(1)) <b>bold</b> $x^2$ \x1b[2J"
+)
+
+
+@pytest.fixture(scope="module")
+def bot(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    return Bot.create(folder / "bot", str(save(folder / "model", {"max_new_tokens": 8, "max_prompt_length": 100})))
+
+
+@contextmanager
+def served(bot, *arguments):
+    """The address of `feedback serve` in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "rlhf_dialog.feedback",
+        "serve",
+        "--run",
+        str(bot.folder),
+        "--port",
+        "0",
+        *arguments,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        yield re.search(r"http://\S+", line)[0]
+    finally:
+        process.terminate()
+        assert process.wait() == 143
+
+
+@pytest.fixture(scope="module")
+def address(bot):
+    with served(bot) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser, address, width=1280, **options):
+    """A page of a new person; requests that leave the machine, and errors of scripts, fail the test."""
+    context = browser.new_context(viewport={"width": width, "height": 844}, **options)
+    context.set_default_timeout(LONG)
+    page = context.new_page()
+    outside, errors = [], []
+    page.on("request", lambda request: outside.append(request.url) if leaves(request.url) else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    page.wait_for_selector("#message textarea")
+    page.get_by_text("Version 0001 answers.").wait_for()
+    yield page
+    assert outside == []
+    assert errors == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+def leaves(url: str) -> bool:
+    return urlsplit(url).scheme not in ("data", "blob", "about") and urlsplit(url).hostname != "127.0.0.1"
+
+
+def say(page, text):
+    number = page.locator("#chat .bot.message").count()
+    page.fill("#message textarea", text)
+    page.press("#message textarea", "Enter")
+    page.locator("#chat .bot.message").nth(number).wait_for()
+    finished(page)
+
+
+def finished(page):
+    """Wait for the end of an answer: then the last answer can be scored or compared."""
+    page.locator("#score, #compare").first.wait_for()
+
+
+def read(page, speaker):
+    """The last message as a reader sees it: word joiners have no width."""
+    return page.locator(f"#chat .{speaker}.message").last.inner_text().strip().replace("\u2060", "")
+
+
+def press(page, label):
+    page.locator(f'#chat .message-buttons-left button[aria-label="{label}"]').last.click()
+
+
+def noted(page, text):
+    page.locator("#note").get_by_text(text).wait_for()
+
+
+def edit(page, text):
+    page.get_by_role("button", name="Edit the answer").click()
+    page.locator("#editor textarea").fill(text)
+    page.get_by_role("button", name="Save").click()
+    noted(page, "Saved: the dialogue goes on with your answer.")
+
+
+def rows(bot, statement, *values):
+    connection = sqlite3.connect(bot.store_path)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_people_do_on_the_page_is_in_the_store(browser, bot, address, width):
+    hello = f"Hello from {width}"
+    with opened(browser, address, width) as page:
+        page.get_by_text("is stored to train this bot").wait_for()
+        say(page, hello)
+        press(page, "Retry")
+        page.get_by_role("button", name="The second answer is better").click()
+        noted(page, "Saved: the second answer is better")
+        press(page, "Like")
+        noted(page, "Saved: you like this answer.")
+        press(page, "Feedback")
+        page.locator("#chat .extra-feedback-options").get_by_text("Off topic").last.click()
+        noted(page, "Saved: you do not like this answer (off topic).")
+        edit(page, "A better answer")
+        press(page, "Like")
+        noted(page, "Saved: you like this answer.")
+        page.locator("#score label").get_by_text("4").click()
+        noted(page, "Saved: 4 of 5 for the last answer.")
+        page.locator("#whole label").get_by_text("5").click()
+        noted(page, "Saved: 5 of 5 for this dialogue.")
+        page.get_by_role("button", name="New dialogue").click()
+        page.locator("#chat .bot.message").wait_for(state="detached")
+        page.locator("#earlier input").click()
+        page.get_by_role("option", name=hello).click()
+        page.locator("#chat").get_by_text("A better answer").wait_for()
+        page.locator('#chat button[aria-label="Liked"]').wait_for()
+        assert page.locator("#score label.selected").inner_text().strip() == "4"
+        assert page.locator("#whole label.selected").inner_text().strip() == "5"
+        assert page.locator("#chat .bot.message").count() == 1
+    ((dialogue, source, person),) = rows(
+        bot,
+        "SELECT d.id, d.source, d.person FROM dialogues d JOIN turns t ON t.dialogue = d.id WHERE t.text = ?",
+        hello,
+    )
+    assert (source, len(person)) == ("page", 16)
+    turns = rows(bot, "SELECT id, position, speaker, version FROM turns WHERE dialogue = ? ORDER BY id", dialogue)
+    (_, first, second) = [row[0] for row in turns]
+    assert [row[1:] for row in turns] == [(0, "user", None), (1, "agent", "0001"), (1, "agent", "0001")]
+    found = rows(
+        bot,
+        "SELECT kind, turn, value, text, other, person = ? FROM feedback WHERE dialogue = ? ORDER BY id",
+        person,
+        dialogue,
+    )
+    assert found == [
+        ("choice", second, None, None, first, 1),
+        ("thumb", second, 1.0, None, None, 1),
+        ("thumb", second, -1.0, "Off topic", None, 1),
+        ("edit", second, None, "A better answer", None, 1),
+        ("thumb", second, 1.0, None, None, 1),
+        ("score", second, 4.0, None, None, 1),
+        ("dialogue_score", None, 5.0, None, None, 1),
+    ]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_anybody_writes_is_shown_as_text_and_loads_nothing(browser, bot, address, width):
+    seen = HOSTILE.replace("\x1b", "\\x1b")
+    with opened(browser, address, width) as page:
+        page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+        say(page, HOSTILE)
+        assert read(page, "user") == seen
+        edit(page, HOSTILE)
+        assert read(page, "bot") == seen
+        page.reload()
+        page.get_by_text("Version 0001 answers.").wait_for()
+        page.locator("#earlier input").click()
+        page.get_by_role("option", name="<script>").click()
+        page.locator("#chat .bot.message").wait_for()
+        assert read(page, "bot") == seen
+        assert page.locator("#chat :is(.user, .bot).message :is(script, img, a, b)").count() == 0
+    assert rows(bot, "SELECT DISTINCT text FROM feedback WHERE kind = 'edit' AND text LIKE '<script>%'") == [(HOSTILE,)]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_dark_and_light(browser, address, width, scheme):
+    with opened(browser, address, width, color_scheme=scheme) as page:
+        say(page, "Hello")
+        for part in ("#chat .user.message", "#chat .bot.message", "#head p", "#message textarea", "#score label"):
+            text, ground = page.locator(part).first.evaluate(COLOURS)
+            assert contrast(text, ground) > 4.5, part
+            assert (luminance(ground) < 0.2) == (scheme == "dark"), part
+
+
+COLOURS = """element => {
+  let ground = element;
+  while (/rgba\\(.*, 0\\)/.test(getComputedStyle(ground).backgroundColor) && ground.parentElement) ground = ground.parentElement;
+  return [getComputedStyle(element).color, getComputedStyle(ground).backgroundColor];
+}"""
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2 defines it, of `rgb(r, g, b)`."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_forget_me_removes_the_rows_and_changes_the_cookie(browser, bot, address):
+    with opened(browser, address) as page:
+        say(page, "Please forget this")
+        before = page.context.cookies()
+        ((person,),) = rows(
+            bot, "SELECT person FROM dialogues d JOIN turns t ON t.dialogue = d.id WHERE text = 'Please forget this'"
+        )
+        page.get_by_role("button", name="Forget me").click()
+        page.get_by_role("button", name="Remove all").click()
+        noted(page, "Removed: 3 rows")
+        assert rows(bot, "SELECT * FROM dialogues WHERE person = ?", person) == []
+        say(page, "Hello again")
+        assert page.context.cookies()[0]["value"] != before[0]["value"]
+        assert rows(bot, "SELECT * FROM dialogues WHERE person = ?", person) == []
+
+
+def test_a_page_behind_a_password(browser, bot):
+    with served(bot, "--auth", "somebody:open sesame") as address:
+        context = browser.new_context(viewport={"width": 390, "height": 844})
+        context.set_default_timeout(LONG)
+        page = context.new_page()
+        page.goto(address)
+        page.get_by_label("username").fill("somebody")
+        page.get_by_label("password").fill("wrong password")
+        page.get_by_role("button", name="Login").click()
+        page.get_by_text("Incorrect credentials").wait_for()
+        page.get_by_label("username").fill("somebody")
+        page.get_by_label("password").fill("open sesame")
+        page.get_by_role("button", name="Login").click()
+        page.wait_for_selector("#message textarea")
+        say(page, "Hello")
+        context.close()
