@@ -1,10 +1,12 @@
 """A person who plays the user of an environment."""
 
+import io
 import json
 
 import pytest
 from small_domain import DATA
 
+from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat_environment import converse_about_a_goal, environment_of
 from rlhf_dialog.commands.chat_words import Screen
 from rlhf_dialog.errors import UserError
@@ -59,3 +61,11 @@ def test_a_goal_that_is_missed(tmp_path):
 def test_a_domain_that_is_not_there():
     with pytest.raises(UserError, match="did you mean 'restaurant'"):
         environment_of("resturant", input, Screen(print))
+
+
+def test_the_command(agent_folder, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nbye\n"))
+    assert chat.main(["--agent", str(agent_folder), "--environment", "restaurant", "--seed", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "You are looking for a restaurant: " in shown
+    assert "The dialogue has failed (turns: " in shown
