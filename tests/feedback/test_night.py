@@ -375,7 +375,6 @@ def test_sft_data_is_replayed_and_guards_the_perplexity(day, tmp_path):
     assert report.promoted
 
 
-@pytest.mark.ci
 def test_another_rank_of_the_adapters_says_what_to_do(day, monkeypatch):
     set_keys(day, use_lora=True, lora_r=2)
     verdict(monkeypatch)
@@ -386,13 +385,14 @@ def test_another_rank_of_the_adapters_says_what_to_do(day, monkeypatch):
         learn(day)
 
 
-def test_feedback_after_an_older_store_was_restored_is_new(later):
+def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
     """Its events would have the numbers of those that a night has consumed."""
     store = later.store()
     store.backup(later.folder / "copy.sqlite")
     store.close()
     talk_to(later, 20, seed=7)
-    learn(later)
+    verdict(monkeypatch)
+    assert learn(later).promoted
     for ending in ("", "-wal", "-shm"):
         Path(f"{later.store_path}{ending}").unlink(missing_ok=True)
     (later.folder / "copy.sqlite").rename(later.store_path)
@@ -403,6 +403,7 @@ def test_feedback_after_an_older_store_was_restored_is_new(later):
     assert learn(later, dry_run=True).used["new"] > 0
 
 
+@pytest.mark.ci
 def test_adapters_go_on_from_night_to_night(day, monkeypatch):
     pytest.importorskip("peft")
     verdict(monkeypatch)

@@ -130,10 +130,10 @@ def _ranked(value: Any, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(value, name) for name in names if name != value]
     if not isinstance(value, list):
         return []
-    ranks = [(one.get("value"), one.get("rank")) if isinstance(one, dict) else (one, None) for one in value]
-    ordered: list[tuple[Any, Any]] = [
-        (name, number if rank is None else rank) for number, (name, rank) in enumerate(ranks)
+    ranks: list[tuple[Any, Any]] = [
+        (one.get("value"), one.get("rank")) if isinstance(one, dict) else (one, None) for one in value
     ]
+    ordered = [(name, number if rank is None else rank) for number, (name, rank) in enumerate(ranks)]
     if len(ordered) < 2 or not all(name in names and isinstance(rank, int | float) for name, rank in ordered):
         return []
     ordered.sort(key=lambda pair: pair[1])
