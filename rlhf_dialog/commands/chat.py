@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from rlhf_dialog.commands.chat_environment import converse_about_a_goal, environment_of
 from rlhf_dialog.commands.chat_words import ENDS, Screen, answered, run_word, word_of
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
 from rlhf_dialog.commands.registering import REGISTER, register
@@ -103,6 +104,12 @@ def main(argv: list[str] | None = None) -> int:
         help="folder of an agent, a training run, a bot (made by rlhf-dialog feedback init) or a chat model, or a name on the "
         "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs",
     )
+    parser.add_argument(
+        "--environment",
+        metavar="DOMAIN",
+        help="be the user of a goal-oriented environment: a goal is shown, and in the end whether it was reached; a domain's "
+        "name (restaurant) or path",
+    )
     parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
     parser.add_argument("--register", help=REGISTER)
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
@@ -139,6 +146,10 @@ def _main(options: argparse.Namespace) -> None:
             )
         person = "" if store is None else terminal_person()
         stack.enter_context(line_editing())
+        if options.environment:
+            goal = environment_of(options.environment, read_text, screen)
+            converse_about_a_goal(goal, Talk(store, answering, person, "terminal"), screen, options.seed)
+            return
         converse(lambda: Talk(store, answering, person, "terminal"), read_text, screen)
 
 

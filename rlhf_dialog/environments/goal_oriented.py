@@ -65,6 +65,7 @@ class GoalOriented:
         if domain is None:
             raise UserError(f"tracker {type(tracker).__name__}: it has no domain; give domain= to GoalOriented")
         self.domain = domain if isinstance(domain, Domain) else load_domain(domain)
+        self.slots = {*self.domain.constraints, *self.domain.requestable}
         self.user, self.tracker, self.evaluator, self.max_turns = user, tracker, evaluator, max_turns
         self.nlu = acts_of if nlu is None else nlu
         self.nlg = _as_acts if nlg is None else nlg
@@ -91,7 +92,7 @@ class GoalOriented:
 
     def step(self, reply: str) -> Step:
         """Say the reply, and hear the user. At the end `info` has goal, acts of both sides, success and turns."""
-        acts = self._acts(self.nlu, "nlu", self.nlu(reply))
+        acts = [act for act in self._acts(self.nlu, "nlu", self.nlu(reply)) if self._makes_sense(act)] or [NULL]
         self.system_acts.append(acts)
         answer = self._acts(self.user, "answer", self.user.answer(acts))
         self.user_acts.append(answer)
@@ -110,6 +111,13 @@ class GoalOriented:
                 f"{'nlu' if method == 'nlu' else 'user'} {name}: {method} returned {acts!r}; return a list of Act"
             )
         return acts or [NULL]
+
+    def _makes_sense(self, act: Act) -> bool:
+        """Not about a slot that the domain lacks, no confirmation of what cannot be constrained, no value left out."""
+        constrained = (*self.domain.constraints, NAME)
+        if act.slot and act.slot not in (constrained if act.intent in ("confirm", "select") else self.slots):
+            return False
+        return act.intent not in ("confirm", "select", "inform") or bool(act.slot and act.value)
 
     def _spoken(self) -> str:
         """The user's last turn in words."""

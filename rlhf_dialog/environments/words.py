@@ -32,6 +32,7 @@ USER: Templates = {
     ("inform", ANY, ""): ("About the {slot} .",),
     ("deny", ANY, VALUE): ("The {slot} should not be {value} .",),
     ("deny", ANY, DONTCARE): ("The {slot} does matter .",),
+    ("deny", ANY, ""): ("Not the {slot} .",),
     ("confirm", ANY, VALUE): ("Is the {slot} {value} ?",),
     ("confirm", ANY, DONTCARE): ("Does the {slot} not matter ?",),
     ("request", NAME, ""): ("What is it called ?",),

@@ -286,3 +286,19 @@ def test_the_line_is_all_that_a_policy_needs():
 def test_an_evaluator_of_functions():
     environment = environment_of(TEA, evaluator=partial(lambda goal, turns: True))
     assert environment.reset(seed=1)[1] == {"dialogue": 0}
+
+
+@pytest.mark.parametrize("user", ["friendly", "unfriendly", "fixed"])
+def test_a_system_may_say_anything(user):
+    """Whatever a model writes is answered, and the answer can be read."""
+    kinds = {"value": ["made up", "thai", "cheap", "the amber lemon"], "": [""]}
+    slots = {"*": READS.slots}
+    acts = [
+        Act("inform" if intent == "missed" else intent, of_slot, value)
+        for intent, slot, kind in READS.templates
+        for of_slot in slots.get(slot, [slot])
+        for value in kinds.get(kind, [kind])
+    ]
+    environment, rng = environment_of(user=AgendaUser(DOMAIN, user), **WORDS), Random(1)
+    for seed in range(60):
+        played(environment, lambda text: READS.say(rng.choices(acts, k=rng.randint(1, 4)), rng), seed=seed)

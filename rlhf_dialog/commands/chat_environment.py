@@ -1,0 +1,56 @@
+"""`chat --environment`: a person is the user of a goal-oriented environment; the goal is shown, and in the end the verdict."""
+
+from collections.abc import Callable, Iterator
+
+from rlhf_dialog.commands.chat_words import ENDS, Screen, answered
+from rlhf_dialog.data.domains import load_domain
+from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.environments.success import Evaluator
+from rlhf_dialog.environments.tracker import FocusTracker
+from rlhf_dialog.environments.users.human import HumanUser
+from rlhf_dialog.environments.words import system_words
+from rlhf_dialog.feedback.talk import Talk
+
+
+def environment_of(domain_name: str, read: Callable[[str], str], screen: Screen) -> GoalOriented:
+    """The environment of a domain, a name or a path, whose user types. Raises UserError for an unknown domain."""
+    domain = load_domain(domain_name)
+
+    def ask() -> str | None:
+        while not (typed := read("> User: ").strip()):
+            pass
+        return None if typed.lower().removeprefix("/") in ENDS else typed
+
+    user = HumanUser(domain, ask, screen.write)
+    return GoalOriented(user, FocusTracker(domain), Evaluator(domain), system_words(domain).read)
+
+
+def converse_about_a_goal(environment: GoalOriented, talk: Talk, screen: Screen, seed: int | None = None) -> bool:
+    """One dialogue, until the person says goodbye or the turns are used up; returns and shows whether it succeeded.
+
+    The agent reads the line of the data base behind each turn, too, which the person does not see.
+    """
+    try:
+        text, _ = environment.reset(seed=seed)
+        ended = False
+        while not ended:
+            reply = _Last(talk.say(text))
+            answered(talk, reply, screen)
+            text, _, terminated, truncated, info = environment.step(reply.text)
+            ended = terminated or truncated
+    finally:
+        talk.end()
+    verdict = "succeeded" if info["success"] else "failed"
+    screen.write(f"The dialogue has {verdict} (turns: {info['turns']}).")
+    return bool(info["success"])
+
+
+class _Last(Iterator[str]):
+    """A growing answer, of which `text` is the newest state."""
+
+    def __init__(self, pieces: Iterator[str]):
+        self.pieces, self.text = pieces, ""
+
+    def __next__(self) -> str:
+        self.text = next(self.pieces)
+        return self.text
