@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from rlhf_dialog.commands.command_line import exit_code_of
@@ -17,6 +16,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.distributed.random_states import seed_everything
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
@@ -66,7 +66,7 @@ def _sweep_check(run: Path, sft: str, prompts: list[Dialogue]) -> Check:
     reward = build_reward(spec.id, spec.args)
 
     def score(agent: ChatAgent, sampling: Sampling) -> float:
-        torch.manual_seed(0)
+        seed_everything(0)
         agent.sampling = sampling
         replies = agent.reply(prompts)
         scores = reward([d.said(reply.text, reply.truncated) for d, reply in zip(prompts, replies, strict=True)])

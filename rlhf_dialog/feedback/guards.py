@@ -17,6 +17,7 @@ from rlhf_dialog.feedback.rows import Row, measured, sft_prompts
 from rlhf_dialog.feedback.settings import BotSettings
 from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import Reply, Speaker
+from rlhf_dialog.models.generation import random_numbers
 from rlhf_dialog.models.policy import Policy
 
 BATCH_SIZE = 64
@@ -86,9 +87,11 @@ def _speaker(learner: Learner, policy: Policy) -> Speaker:
 
 
 def _replies(speaker: Speaker, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
-    torch.manual_seed(seed)
+    device = speaker.policy.lm.device
+    generator = torch.Generator(device).manual_seed(seed)
     parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
-    return [reply for part in parts for reply in speaker.reply(part)]
+    drawn = (random_numbers(len(part), speaker.sampling, device, generator) for part in parts)
+    return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in speaker.reply(part, uniform)]
 
 
 def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:

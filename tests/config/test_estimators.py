@@ -50,10 +50,11 @@ def test_each_has_a_function_and_a_paper(name):
 
 
 def test_no_other_file_knows_an_estimator_by_its_name():
-    found = {path.name: named(path.read_text(encoding="utf-8")) for path in FILES if path.name != "estimators.py"}
+    files = {f"{path.parent.name}/{path.name}": path for path in FILES if path.name != "estimators.py"}
+    found = {name: named(path.read_text(encoding="utf-8")) for name, path in files.items()}
     assert {name: texts for name, texts in found.items() if texts} == {
-        "schema.py": ["gae"],  # the default
-        "preference_night.py": ["rloo"],  # what a night sets
+        "config/schema.py": ["gae"],  # the default
+        "feedback/preference_night.py": ["rloo"],  # what a night sets
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 
