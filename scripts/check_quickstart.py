@@ -15,8 +15,8 @@ from rlhf_dialog.config.loading import load_config, shipped
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.made_up.judge import attends, derives
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.distributed.random_states import seed_everything
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
