@@ -152,7 +152,7 @@ def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
     assert benchmark_gpu.missing_for_tests() == "the tests are not here; run this from a checkout"
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 @pytest.mark.whole_run
 def test_every_piece_on_the_cpu(tmp_path):
     out = tmp_path / "out"
