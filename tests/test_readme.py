@@ -106,7 +106,8 @@ def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
 @pytest.fixture
 def after_the_quickstart(tmp_path):
     """A folder in which the README's commands find what `make quickstart` left, and may write."""
-    made = [ROOT / "runs" / f"quickstart{part}" for part in ("", "_data", "_sft", "_intent", "_preference")]
+    parts = ("", "_data", "_overheard", "_pairs", "_sft", "_intent", "_preference")
+    made = [ROOT / "runs" / f"quickstart{part}" for part in parts]
     if not all(path.is_dir() for path in made):
         pytest.skip("make quickstart has not been run")
     (tmp_path / "runs").mkdir()
