@@ -159,7 +159,8 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     """Run the command in `folder` unless its stamp shows that nothing has changed; returns the exit code."""
     output = folder / stage.output
     stamp = folder / stage.stamp
-    if output.exists() and stamp.is_file() and _fingerprint_in(stamp) == fingerprint_of(stage, folder):
+    kept = json.loads(stamp.read_text(encoding="utf-8")) if stamp.is_file() else {}
+    if output.exists() and kept.get("fingerprint") == fingerprint_of(stage, folder):
         console.print("unchanged, skipped")
         return 0
     if stage.clear and output.exists():
@@ -172,11 +173,6 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
         write_json(stamp, {"fingerprint": fingerprint_of(stage, folder), "seconds": seconds})
         console.print(f"({seconds:.0f} s)")
     return code
-
-
-def _fingerprint_in(stamp: Path) -> str | None:
-    found = json.loads(stamp.read_text())
-    return found["fingerprint"] if isinstance(found, dict) else None
 
 
 def seconds_of(folder: Path) -> list[tuple[str, float, int]]:
