@@ -5,6 +5,7 @@ import errno
 import hmac
 import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
@@ -39,6 +41,14 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="USER:PASSWORD|FILE",
         help="who may use the page; a file has one user:password a line. Needed for another --host and for --share",
     )
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
+        "any. May be given again",
+    )
     parser.add_argument("--share", action="store_true", help="also a public link through Gradio's servers")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
 
@@ -48,6 +58,7 @@ def run_serve(options: argparse.Namespace) -> None:
     check_gradio()
     check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     login = None if options.auth is None else login_of(options.auth)
+    names = allowed_names(options.allow_host)
     family, address = resolved(options.host, options.port)
     if login is None and (options.share or not is_loopback(address)):
         what = "--share" if options.share else f"--host {options.host}"
@@ -61,9 +72,11 @@ def run_serve(options: argparse.Namespace) -> None:
         store = stack.enter_context(closing(bot.store()))
         answering = stack.enter_context(Answering(bot, device=options.device))
         version = answering.version()
+        from rlhf_dialog.feedback.door import THIS_MACHINE
         from rlhf_dialog.feedback.page import Page
 
-        page = Page(store, answering, bot.folder.resolve().name, login)
+        hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
+        page = Page(store, answering, bot.folder.resolve().name, login, hosts=hosts)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -75,7 +88,9 @@ def run_serve(options: argparse.Namespace) -> None:
             )
         if options.share:
             stack.callback(close_tunnels)
-            print(f"public link: {public_link(host, port)}", flush=True)
+            link = public_link(host, port)
+            page.app.links.add(urlsplit(link).netloc)
+            print(f"public link: {link}", flush=True)
             logger.warning("everybody on the internet who gets this link can open the page and try passwords")
         serve(page.app, listening)
 
@@ -113,6 +128,16 @@ def login_of(given: str) -> Login:
         return known is not None and same
 
     return login
+
+
+def allowed_names(given: list[str]) -> list[str]:
+    """The names of --allow-host. Raises UserError for an address of a page."""
+    for name in given:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(
+                f"--allow-host {name}: give a name alone, without http:// and port: chat.example.org, for example"
+            )
+    return given
 
 
 def resolved(host: str, port: int) -> tuple[int, Any]:

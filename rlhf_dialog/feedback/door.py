@@ -1,12 +1,14 @@
 """Between the network and the page: who somebody is, how large a request may be, what a browser may load."""
 
 import asyncio
+import json
 import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlhf_dialog.feedback.limits import Bucket, Limits
 
@@ -15,13 +17,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 YEAR = 365 * 24 * 3600
+LAX = re.compile(rb";\s*SameSite=\w+", re.IGNORECASE)
 PERSON = re.compile(r"[0-9a-f]{32}")
 # What the page needs of Gradio. The rest (uploads, files, a proxy, profiles, an API for programs) is closed.
 OPEN = re.compile(
     r"/(|config|login|logout|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/[^\\]*"
     r"|gradio_api/(queue/(join|data)|heartbeat/\w+|reset|cancel|startup-events|login_check|app_id|user|theme\.css))/?"
 )
+# What the page that asks for a password needs. `config` says to others only that there is a password.
+BEFORE_LOGIN = re.compile(r"/(|config|login|theme\.css|favicon\.ico|(assets|static|svelte)/.*|gradio_api/theme\.css)/?")
 # A browser loads nothing from elsewhere, for all that a bot or a person writes. Gradio's page has scripts in itself.
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -39,15 +45,27 @@ HEADERS = [
 class Door:
     """ASGI middleware around the page of the bot with this id (32 hexadecimal digits).
 
-    It gives each browser a random id in a cookie that scripts cannot read and other sites cannot send, refuses paths that the
-    page does not need and requests that are too large, slows down who guesses passwords, and says to the browser that
-    nothing may be loaded from elsewhere. It writes nothing down, addresses least of all.
+    It answers to the names `hosts` alone (None: to any): a site that lets its own name lead to this machine must not read the
+    page. It refuses what other sites send, paths that the page does not need, all but the form for the password to who is not
+    `known` by the cookies, and requests that are too large. It gives each browser a random id in a cookie that scripts cannot
+    read and other sites cannot send, slows down who guesses passwords, and says to the browser that nothing may be loaded from
+    elsewhere. It writes nothing down, addresses least of all.
     """
 
     MAX_RENEWED = 10_000
 
-    def __init__(self, app: App, bot: str, limits: Limits, clock: Callable[[], float] = time.monotonic):
-        self._app, self._limits = app, limits
+    def __init__(
+        self,
+        app: App,
+        bot: str,
+        limits: Limits,
+        hosts: Collection[str] | None = THIS_MACHINE,
+        known: Callable[[Mapping[str, str]], bool] = lambda cookies: True,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._app, self._limits, self._known = app, limits, known
+        self._hosts = None if hosts is None else {name.lower() for name in hosts}
+        self.links: set[str] = set()  # where a tunnel shows the page, as a browser names it: host, or host:port
         self.cookie = f"rlhf_dialog_{bot[:8]}"
         self._renewed: OrderedDict[str, None] = OrderedDict()
         self._ending = asyncio.Event()
@@ -73,23 +91,40 @@ class Door:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        if not OPEN.fullmatch(scope["path"]):
-            return await _refuse(send, 404, "this page does not have that")
-        if scope["method"] == "POST" and headers.get(b"sec-fetch-site", b"same-origin") not in (
-            b"same-origin",
-            b"none",
-        ):
-            return await _refuse(send, 403, "another site sent this request")
-        if int(headers.get(b"content-length", b"0")) > self._limits.body_bytes:
-            return await _refuse(send, 413, "the request is too large")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if refusal := self._refusal(scope, headers):
+            return await _refuse(send, *refusal)
         is_login = scope["path"].rstrip("/") == "/login" and scope["method"] == "POST"
         if is_login:
             if wait := self._logins.wait():
                 return await _refuse(send, 429, "too many wrong passwords; try again later", wait)
             self._logins.take()  # before the answer is known: those at once are counted too
         scope, new = self._with_person(scope)
-        await self._app(scope, self._measured(receive), self._answered(send, is_login, new))
+        try:
+            await self._app(scope, self._measured(receive), self._answered(send, is_login, new))
+        except (
+            RuntimeError
+        ) as error:  # a page of before a restart asks for its events: Gradio refuses after it began to answer
+            if getattr(error.__cause__, "status_code", None) != 404:
+                raise
+
+    def _refusal(self, scope: Message, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """The status and the reason, where a request is refused for what it is."""
+        if self._hosts is not None and _name(headers.get("host", "")) not in self._hosts:
+            names = ", ".join(sorted(self._hosts))
+            return (
+                403,
+                f"this page answers to the names {names} alone; start it with --allow-host NAME to add another one",
+            )
+        if not OPEN.fullmatch(scope["path"]):
+            return 404, "this page does not have that"
+        if _is_from_elsewhere(scope, headers, self.links):
+            return 403, "another site sent this request; open the page itself"
+        if not BEFORE_LOGIN.fullmatch(scope["path"]) and not self._known(_cookies(scope)):
+            return 401, "log in first"
+        if int(headers.get("content-length", "0")) > self._limits.body_bytes:
+            return 413, "the request is too large"
+        return None
 
     def _with_person(self, scope: Message) -> tuple[Message, list[tuple[bytes, bytes]]]:
         """The request with a person's id, and the headers that give it to the browser where it is new.
@@ -136,11 +171,33 @@ class Door:
             if message["type"] == "http.response.start":
                 if is_login and message["status"] == 200:
                     self._logins.give_back()
-                others = [one for one in message.get("headers", []) if one[0].lower() not in own]
+                others = [
+                    (name, LAX.sub(b"; SameSite=Lax", value) if name.lower() == b"set-cookie" else value)
+                    for name, value in message.get("headers", [])
+                    if name.lower() not in own and not name.lower().startswith(b"access-control-")
+                ]
                 message = {**message, "headers": [*others, *HEADERS, *new]}
             await send(message)
 
         return answered
+
+
+def _name(host: str) -> str:
+    """The name in a header Host, without the port, the brackets of IPv6 and a dot at its end."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_from_elsewhere(scope: Message, headers: Mapping[str, str], links: Collection[str]) -> bool:
+    """Whether a page of another site sent the request, other than by a link to this page."""
+    site = headers.get("sec-fetch-site", "none")
+    if site not in ("same-origin", "none") and not (scope["method"] == "GET" and scope["path"] == "/"):
+        return True
+    origin = headers.get("origin")
+    here = {headers.get("host", "").lower(), headers.get("x-forwarded-host", "").lower(), *links}
+    return origin is not None and origin.lower().partition("://")[2] not in here - {""}
 
 
 def _cookies(scope: Message) -> dict[str, str]:
@@ -153,7 +210,7 @@ def _cookies(scope: Message) -> dict[str, str]:
 
 
 async def _refuse(send: Send, status: int, text: str, wait: float = 0.0) -> None:
-    body = f'{{"detail": "{text}"}}'.encode()
+    body = json.dumps({"detail": text}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *HEADERS]
     headers += [(b"retry-after", str(int(wait) + 1).encode())] if wait else []
     await send({"type": "http.response.start", "status": status, "headers": headers})

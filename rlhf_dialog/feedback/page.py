@@ -5,7 +5,7 @@ What a bot or a person wrote is shown as text: no markup of it is read. Gradio i
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.answering import Answering, AnsweringClosed
-from rlhf_dialog.feedback.door import Door
+from rlhf_dialog.feedback.door import THIS_MACHINE, Door
 from rlhf_dialog.feedback.limits import Limits, Rates, checked_length
 from rlhf_dialog.feedback.open_talks import OpenTalks
 from rlhf_dialog.feedback.page_layout import CONSENT, CSS, build, theme
@@ -44,7 +44,8 @@ View = list[Any]  # what the components of `Page.outputs` show
 class Page:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
-    `login` checks a name and a password; without it the page is open to whoever reaches it.
+    `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
+    answers to (None: any).
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Page:
         name: str,
         login: Callable[[str, str], bool] | None = None,
         limits: Limits | None = None,
+        hosts: Collection[str] | None = THIS_MACHINE,
     ):
         self.store, self.answering, self.name = store, answering, name
         self.limits = Limits() if limits is None else limits
@@ -77,7 +79,14 @@ class Page:
             theme=theme(),
             css=CSS,
         )
-        self.app = Door(parent, store.bot, self.limits)
+        known = (lambda cookies: True) if login is None else self._logged_in
+        self.app = Door(parent, store.bot, self.limits, hosts, known)
+
+    def _logged_in(self, cookies: Mapping[str, str]) -> bool:
+        """Whether the cookies of a request hold a token that Gradio gave for a password."""
+        app = self.demo.app
+        names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+        return any(cookies.get(name) in app.tokens for name in names)
 
     def say(self, text: str, dialogue: str, request: gr.Request) -> Iterator[View]:
         """Answer a message, as the answer grows; the first output is what the box of the message holds."""

@@ -12,7 +12,7 @@ from bots import bot  # noqa: F401
 
 from rlhf_dialog.commands import feedback_serve
 from rlhf_dialog.commands.feedback import main
-from rlhf_dialog.commands.feedback_serve import is_loopback, listening_socket, login_of, resolved
+from rlhf_dialog.commands.feedback_serve import allowed_names, is_loopback, listening_socket, login_of, resolved
 from rlhf_dialog.errors import UserError
 
 
@@ -86,6 +86,13 @@ def test_passwords(tmp_path):
 def test_passwords_that_cannot_be(given):
     with pytest.raises(UserError, match="at least 8 characters"):
         login_of(given)
+
+
+@pytest.mark.parametrize("name", ["http://chat.example.org", "chat.example.org:443", "", "*"])
+def test_names_of_a_proxy_that_cannot_be(name):
+    assert allowed_names(["chat.example.org"]) == ["chat.example.org"]
+    with pytest.raises(UserError, match="give a name alone"):
+        allowed_names([name])
 
 
 @pytest.mark.thorough

@@ -1,11 +1,12 @@
 """What passes between the network and the page: against a small application, and requests as a browser sends them."""
 
 import asyncio
+import json
 import re
 
 import pytest
 
-from rlhf_dialog.feedback.door import Door
+from rlhf_dialog.feedback.door import THIS_MACHINE, Door
 from rlhf_dialog.feedback.limits import Limits
 
 BOT = "abcdef0123456789" * 2
@@ -17,6 +18,7 @@ class App:
     """Answers 200, and remembers the cookies and the body of each request."""
 
     status = 200
+    headers = ()
 
     def __init__(self):
         self.seen = []
@@ -30,7 +32,7 @@ class App:
                 return
             body, more = body + message.get("body", b""), message.get("more_body", False)
         self.seen.append((dict(scope["headers"]).get(b"cookie", b"").decode(), body))
-        headers = [(b"content-security-policy", b"default-src *"), (b"x-own", b"1")]
+        headers = [(b"content-security-policy", b"default-src *"), (b"x-own", b"1"), *self.headers]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
 
@@ -45,9 +47,12 @@ def door(app):
     return Door(app, BOT, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
 
 
-def ask(door, path, method="GET", body=(b"",), **headers):
+HOST = "127.0.0.1:7860"
+
+
+def ask(door, path, method="GET", body=(b"",), all_headers=False, **headers):
     """The status and the headers of an answer."""
-    sent, parts = [], list(body)
+    sent, parts, headers = [], list(body), {"host": HOST, **headers}
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "headers": named, "scheme": "http"}
 
@@ -58,7 +63,10 @@ def ask(door, path, method="GET", body=(b"",), **headers):
         sent.append(message)
 
     asyncio.run(door(scope, receive, send))
-    return (sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}) if sent else None
+    if not sent:
+        return None
+    found = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+    return sent[0]["status"], found if all_headers else dict(found)
 
 
 def test_who_has_no_cookie_gets_one_with_the_first_event(door, app):
@@ -104,7 +112,8 @@ def test_through_https_the_cookie_is_secure(door):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(door({"type": "http", "path": JOIN, "method": "POST", "headers": [], "scheme": "https"}, receive, send))
+    scope = {"type": "http", "path": JOIN, "method": "POST", "headers": [(b"host", HOST.encode())], "scheme": "https"}
+    asyncio.run(door(scope, receive, send))
     assert dict(sent[0]["headers"])[b"set-cookie"].endswith(b"; Secure")
 
 
@@ -118,10 +127,114 @@ def test_what_the_page_does_not_need_is_closed(door, app, path):
     assert app.seen == []
 
 
-def test_other_sites_send_nothing(door, app):
-    assert ask(door, JOIN, "POST", sec_fetch_site="cross-site")[0] == 403
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:7860", "", "[::2]:7860", "0.0.0.0", "[", "a@b"]
+)
+def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
+    """DNS rebinding: to the browser the page would be one of that site, whose scripts read it."""
+    for path in ("/", "/config", "/gradio_api/queue/data"):
+        assert ask(door, path, host=host)[0] == 403
+    assert ask(door, JOIN, "POST", host=host)[0] == 403
+    assert app.seen == []
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
+)
+def test_names_of_this_machine_and_named_ones(app, host):
+    door = Door(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"})
+    assert ask(door, "/", host=host)[0] == 200
+    assert ask(Door(app, BOT, Limits(), None), "/", host=f"any.{host}")[0] == 200
+
+
+def test_the_refusal_says_what_to_do(door):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(door({"type": "http", "path": "/", "method": "GET", "headers": [], "scheme": "http"}, None, send))
+    assert json.loads(sent[1]["body"])["detail"] == (
+        "this page answers to the names 127.0.0.1, ::1, localhost alone; start it with --allow-host NAME to add another one"
+    )
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_send_nothing(door, app, site):
+    assert ask(door, JOIN, "POST", sec_fetch_site=site)[0] == 403
+    assert ask(door, "/gradio_api/heartbeat/a", sec_fetch_site=site)[0] == 403
+    assert ask(door, "/logout", sec_fetch_site=site)[0] == 403
     assert app.seen == []
     assert ask(door, JOIN, "POST", sec_fetch_site="same-origin")[0] == 200
+    assert ask(door, "/", sec_fetch_site=site)[0] == 200  # a link to the page
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:3000", "https://evil.example:7860", "["]
+)
+def test_other_origins_send_nothing(door, app, origin):
+    """A browser that is too old to say what kind of site sent a request still says which one."""
+    assert ask(door, JOIN, "POST", origin=origin)[0] == 403
+    assert ask(door, "/config", origin=origin)[0] == 403
+    assert ask(door, JOIN, "OPTIONS", origin=origin, access_control_request_headers="x-forwarded-host")[0] == 403
+    assert app.seen == []
+
+
+def test_the_page_s_own_origin(door):
+    assert ask(door, JOIN, "POST", origin=f"http://{HOST}")[0] == 200
+    assert ask(door, JOIN, "POST", origin="https://Chat.example.org", x_forwarded_host="chat.example.org")[0] == 200
+    assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 403
+    door.links.add("abc.example")
+    assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 200
+
+
+def test_other_sites_are_never_allowed_to_read(door, app):
+    app.headers = [
+        (b"Access-Control-Allow-Origin", b"http://evil.example"),
+        (b"access-control-allow-credentials", b"true"),
+    ]
+    assert not [name for name in ask(door, "/")[1] if name.lower().startswith("access-control")]
+
+
+def test_only_the_form_for_the_password_is_open_to_strangers(app):
+    door = Door(app, BOT, Limits(), known=lambda cookies: cookies.get("token") == "right")
+    closed = ["/gradio_api/heartbeat/a", "/gradio_api/queue/data", "/gradio_api/startup-events", "/gradio_api/app_id",
+              "/gradio_api/user", "/gradio_api/login_check", "/manifest.json", "/logout", "/robots.txt"]  # fmt: skip
+    for path in closed:
+        assert ask(door, path)[0] == ask(door, path, cookie="token=wrong")[0] == 401
+        assert ask(door, path, cookie="other=1; token=right")[0] == 200
+    for path in (JOIN, "/gradio_api/cancel", "/gradio_api/reset"):
+        assert ask(door, path, "POST")[0] == 401
+    for path in ("/", "/config", "/theme.css", "/assets/a.js", "/static/a.svg", "/svelte/a.js"):
+        assert ask(door, path)[0] == 200
+    assert ask(door, "/login", "POST")[0] == 200
+
+
+def test_no_cookie_is_sent_with_requests_of_other_sites(door, app):
+    app.headers = [
+        (b"set-cookie", b"a=1; HttpOnly; Path=/; SameSite=none; Secure"),
+        (b"set-cookie", b"b=1; samesite=lax"),
+    ]
+    sent = ask(door, "/login", "POST", all_headers=True)[1]
+    assert [value for name, value in sent if name == "set-cookie"] == [
+        "a=1; HttpOnly; Path=/; SameSite=Lax; Secure",
+        "b=1; SameSite=Lax",
+    ]
+
+
+def test_the_events_of_a_page_of_before_a_restart(door, app, monkeypatch):
+    class NotFound(Exception):
+        status_code = 404
+
+    async def late(scope, receive, send):
+        raise RuntimeError("response already started") from app.cause
+
+    monkeypatch.setattr(door, "_app", late)
+    app.cause = NotFound()
+    assert ask(door, "/gradio_api/queue/data") is None
+    app.cause = ValueError()
+    with pytest.raises(RuntimeError, match="already started"):
+        ask(door, "/gradio_api/queue/data")
 
 
 def test_requests_that_are_too_large(door, app):
@@ -159,8 +272,9 @@ def test_a_page_that_waits_is_released_at_the_end(door, app):
         async def receive():
             await asyncio.Event().wait()
 
+        headers = [(b"host", HOST.encode())]
         waiting = asyncio.ensure_future(
-            door({"type": "http", "path": "/", "method": "GET", "headers": [], "scheme": "http"}, receive, None)
+            door({"type": "http", "path": "/", "method": "GET", "headers": headers, "scheme": "http"}, receive, None)
         )
         await asyncio.sleep(0)
         door.end()
