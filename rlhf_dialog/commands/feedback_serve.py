@@ -22,6 +22,7 @@ from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.answering import Answering
 from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.settings import read_settings
 
 logger = logging.getLogger(__name__)
 PORT = 7860
@@ -68,6 +69,7 @@ def run_serve(options: argparse.Namespace) -> None:
         )
     with ExitStack() as stack:
         bot = Bot(options.run)
+        limits = read_settings(bot.settings_path).limits
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
         answering = stack.enter_context(Answering(bot, device=options.device))
@@ -76,7 +78,7 @@ def run_serve(options: argparse.Namespace) -> None:
         from rlhf_dialog.feedback.page import Page
 
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
-        page = Page(store, answering, bot.folder.resolve().name, login, hosts=hosts)
+        page = Page(store, answering, bot.folder.resolve().name, login, limits, hosts)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
-from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
@@ -373,8 +372,10 @@ def _copy_agent(source: Path, target: Path) -> None:
 def default_settings() -> str:
     """config.yaml of a new bot: every key with its default, below what it means."""
     meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
-    lines = ["# What `rlhf-dialog feedback learn` does with the feedback; docs/FEEDBACK.md explains it."]
-    for line in dump_yaml(BotSettings()).splitlines():
+    lines = [
+        "# What `rlhf-dialog feedback learn` does with the feedback, and the limits of the page; see docs/FEEDBACK.md."
+    ]
+    for line in BotSettings().as_yaml().splitlines():
         meaning = meanings.get(line.split(":")[0])
         lines += ["", f"# {meaning}", line] if meaning else [line]
     return "\n".join(lines) + "\n"

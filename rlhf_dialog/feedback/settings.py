@@ -1,12 +1,17 @@
-"""The keys of a bot's config.yaml: how it learns from feedback, and when a new version is promoted."""
+"""The keys of a bot's config.yaml: how it learns from feedback, when a new version is promoted, the limits of its page."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import yaml
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_dialog.config.loading import load_settings
 from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.feedback.limits import Limits
+
+LIMITS = Limits()
+BYTES_A_CHAR = 8  # of a message in a request
 
 
 class LossKeys(Settings):
@@ -128,7 +133,48 @@ class GateKeys(Settings):
     )
 
 
-class BotSettings(GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys):
+def _limit(default: float, most: int, description: str, least: int = 1) -> Any:
+    """A key that no dump has: a night is compared by the keys of learning."""
+    return Field(default, ge=least, le=most, description=description, exclude=True)
+
+
+class PageKeys(Settings):
+    """Limits of the page, read when `serve` begins"""
+
+    page_message_chars: int = _limit(LIMITS.message_chars, 10**6, "longest message, and longest better answer")
+    page_request_bytes: int = _limit(LIMITS.body_bytes, 10**8, "largest request of a browser", 1 << 16)
+    page_messages_a_minute: int = _limit(LIMITS.messages[0], 10**6, "messages of one person, other answers too")
+    page_messages_a_day: int = _limit(LIMITS.messages[1], 10**8, "messages of one person, other answers too")
+    page_ratings_a_minute: int = _limit(LIMITS.ratings[0], 10**6, "ratings of one person")
+    page_ratings_a_day: int = _limit(LIMITS.ratings[1], 10**8, "ratings of one person")
+    page_looks_a_minute: int = _limit(LIMITS.looks[0], 10**6, "dialogues that one person opens, and questions why")
+    page_looks_a_day: int = _limit(LIMITS.looks[1], 10**8, "dialogues that one person opens, and questions why")
+    page_times_in_all: int = _limit(
+        LIMITS.times_in_all, 10**6, "all people together may do this many times as much as one person"
+    )
+    page_open_dialogues: int = _limit(LIMITS.talks, 10**5, "dialogues in memory; others are read again when they go on")
+    page_person_open_dialogues: int = _limit(LIMITS.person_talks, 10**4, "dialogues of one person in memory")
+    page_wrong_passwords: int = _limit(LIMITS.logins, 10**6, "wrong passwords at once, of all people together")
+    page_password_seconds: float = _limit(LIMITS.login_seconds, 10**5, "until another one may be tried")
+
+    @property
+    def limits(self) -> Limits:
+        """What these keys allow."""
+        return Limits(
+            message_chars=self.page_message_chars,
+            body_bytes=self.page_request_bytes,
+            messages=(self.page_messages_a_minute, self.page_messages_a_day),
+            ratings=(self.page_ratings_a_minute, self.page_ratings_a_day),
+            looks=(self.page_looks_a_minute, self.page_looks_a_day),
+            times_in_all=self.page_times_in_all,
+            person_talks=self.page_person_open_dialogues,
+            talks=self.page_open_dialogues,
+            logins=self.page_wrong_passwords,
+            login_seconds=self.page_password_seconds,
+        )
+
+
+class BotSettings(PageKeys, GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys):
     """How a bot learns from feedback"""
 
     @field_validator("lora_target_modules", mode="before")
@@ -140,7 +186,16 @@ class BotSettings(GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys
     def _together(self) -> "BotSettings":
         if self.min_words > self.max_words:
             raise ValueError(f"min_words: found {self.min_words}, wanted at most max_words, which is {self.max_words}")
+        if self.page_request_bytes < (wanted := BYTES_A_CHAR * self.page_message_chars):
+            raise ValueError(
+                f"page_request_bytes: found {self.page_request_bytes}, wanted at least {BYTES_A_CHAR} for each of "
+                f"page_message_chars, which is {wanted}"
+            )
         return self
+
+    def as_yaml(self) -> str:
+        """Every key, those of the page too."""
+        return yaml.safe_dump({name: getattr(self, name) for name in type(self).model_fields}, sort_keys=False)
 
 
 def read_settings(path: Path) -> BotSettings:

@@ -95,6 +95,12 @@ def test_names_of_a_proxy_that_cannot_be(name):
         allowed_names([name])
 
 
+def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811
+    bot.settings_path.write_text("page_messages_a_minute: 0\n", encoding="utf-8")
+    code, said = serve(bot, capsys)
+    assert (code, "page_messages_a_minute: found 0" in said) == (2, True)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_server_ends_cleanly_while_a_page_is_open(bot, number, code):  # noqa: F811
