@@ -39,13 +39,15 @@ class Screen:
             return
         self.show(label)
         done = ""
-        for text in map(_below, pieces):
-            if not text.startswith(done):  # what was certain has changed after all
-                self.show(f"\n{label}")
-                done = ""
-            self.show(text[len(done) :])
-            done = text
-        self.show("\n" if done else "(an empty reply)\n")
+        try:
+            for text in map(_below, pieces):
+                if not text.startswith(done):  # what was certain has changed after all
+                    self.show(f"\n{label}")
+                    done = ""
+                self.show(text[len(done) :])
+                done = text
+        finally:
+            self.show("\n" if done else "(an empty reply)\n")
 
     def note(self, text: object) -> None:
         """Show something that the agent did not say."""
@@ -126,7 +128,9 @@ def _why(talk: Talk, rest: str, screen: Screen) -> None:
 
 
 def _forget(talk: Talk, rest: str, screen: Screen) -> None:
-    if rest.lower() != "me":
+    if rest.lower() == "me":
+        raise UserError("this removes all your dialogues and ratings, and cannot be undone; /forget me yes does it")
+    if rest.lower().split() != ["me", "yes"]:
         raise UserError("/forget me removes all that is stored of you")
     rows = talk.forget()
     screen.note(f"removed: {rows} rows, which is all that was stored of you; a new dialogue begins")

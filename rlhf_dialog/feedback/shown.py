@@ -49,13 +49,15 @@ def shown(talk: Talk) -> list[Shown]:
 def pair_to_compare(talk: Talk) -> list[StoredTurn]:
     """The two last answers to the last message when nobody has said which is better, else nothing.
 
-    After a choice, another answer is compared with the one that was chosen.
+    After a choice, another answer is compared with the one that was chosen; after an edit, with what was written.
     """
     answers = talk.alternatives()
     if len(answers) < 2:
         return []
-    choices = [event for event in own_events(talk) if event.kind == "choice"]
+    events = own_events(talk)
+    choices = [event for event in events if event.kind == "choice"]
     compared = {number for event in choices for number in (event.turn, event.other)}
+    compared |= {event.turn for event in events if event.kind == "edit"}
     new = [turn for turn in answers if turn.id not in compared or not turn.id]
     if not new:
         return []

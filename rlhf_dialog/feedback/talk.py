@@ -14,6 +14,8 @@ from rlhf_dialog.feedback.store import Store, StoredTurn
 
 UNSTORED = 0  # the id of a turn that is not on disk yet
 SCORES = range(1, 6)
+SAME = "the bot gave the same answer again; ask once more"
+SAME_ALWAYS = "the bot takes the most likely word each time (temperature 0), so another answer is the same"
 
 
 class Talk:
@@ -75,7 +77,10 @@ class Talk:
         return self.answering.spoken(text, self.version)
 
     def again(self) -> Iterator[str]:
-        """Another answer to the same turn, growing as in `say`; the dialogue goes on with it unless another one is chosen."""
+        """Another answer to the same turn, growing as in `say`; the dialogue goes on with it unless another one is chosen.
+
+        Raises UserError when it has become one that is there already; that is not stored.
+        """
         position = self._last_answer().position
         return self._answer(self._texts_before(position), [])
 
@@ -86,7 +91,11 @@ class Talk:
         return [turn for turn in self.turns if turn.position == self.last.position]
 
     def choose(self, number: int) -> None:
-        """Prefer one of `alternatives`, counted from 1, to the others; the dialogue goes on with it."""
+        """Prefer one of `alternatives`, counted from 1, to the others; the dialogue goes on with it.
+
+        Of an answer that was edited the better text is what people see: preferred, it is stored as an edit of the others.
+        """
+        self._last_answer()
         found = self.alternatives()
         if len(found) < 2:
             raise UserError("there is only one answer; ask for another one first")
@@ -95,17 +104,21 @@ class Talk:
         places = [place for place, turn in enumerate(self.turns) if turn.position == found[0].position]
         chosen = places.pop(number - 1)
         self._save()
+        better = self._edit_of(self.turns[chosen])
         for other in places:
-            self._rate("choice", chosen, other=self.turns[other].id)
-        self._goes_on_with(self.turns[chosen])
+            if better is None:
+                self._rate("choice", chosen, other=self.turns[other].id)
+            elif better != self.turns[other].text:
+                self._rate("edit", other, text=better)
+        self._goes_on_with(self.turns[chosen], better)
 
     def thumb(self, liked: bool, reason: str = "", turn: int | None = None) -> None:
-        """Like or dislike an answer."""
-        self._rate("thumb", self._place(turn), value=1 if liked else -1, text=reason.strip() or None)
+        """Like or dislike an answer. Raises UserError when the person has edited it: they see their own text."""
+        self._rate("thumb", self._unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
 
     def score(self, value: int, turn: int | None = None) -> None:
-        """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError for any other number."""
-        self._rate("score", self._place(turn), value=_checked(value))
+        """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`, and for any other number."""
+        self._rate("score", self._unedited(turn), value=_checked(value))
 
     def edit(self, text: str, turn: int | None = None) -> None:
         """Store a better answer; the dialogue goes on with it. Raises UserError when it is empty or the same."""
@@ -145,7 +158,8 @@ class Talk:
         mean, rarest = math.exp(math.fsum(found.logprobs) / len(found.logprobs)), math.exp(min(found.logprobs))
         lines = [
             f"{name} answered, {_sampling(found.sampling or {})}.",
-            f"Its {len(found.logprobs)} tokens had a probability of {mean:.1%} on average, the rarest {rarest:.1%}.",
+            f"Its {len(found.logprobs)} token{'s' * (len(found.logprobs) > 1)} had a probability of {mean:.1%} on average, the "
+            f"rarest {rarest:.1%}.",
         ]
         if (first := self.answering.first()) != found.version:
             ratio = self.answering.log_ratio(self._texts_before(found.position), found.token_ids, found.version)
@@ -176,6 +190,8 @@ class Talk:
                     shown = answer.text
                     yield answer.text
         assert answer is not None  # a stream ends with its answer, or raises
+        if not user and answer.text in [turn.text for turn in self.alternatives()]:
+            raise UserError(SAME_ALWAYS if answer.sampling.get("greedy") else SAME)
         for turn in (*user, _turn(answer, len(turns))):
             self.turns.append(turn)
             self._goes_on_with(turn)
@@ -237,6 +253,21 @@ class Talk:
         if not found:
             raise UserError("this dialogue has no such answer")
         return found[0]
+
+    def _unedited(self, turn: int | None) -> int:
+        """As `_place`. Raises UserError when the person has written another text for the answer, which is what they see."""
+        place = self._place(turn)
+        if self._edit_of(self.turns[place]) is not None:
+            raise UserError(
+                "you wrote this answer, and your edit says already that it is better than the bot's; rate an answer before "
+                "you edit it, or ask for another one"
+            )
+        return place
+
+    def _edit_of(self, turn: StoredTurn) -> str | None:
+        """What the person wrote in the place of an answer."""
+        text = self.ratings().get(turn.id, {}).get("edit")
+        return None if text is None else str(text)
 
 
 @contextlib.contextmanager

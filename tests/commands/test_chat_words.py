@@ -94,7 +94,7 @@ def test_a_word_that_cannot_be_done_says_why_and_the_chat_goes_on(bot, chat):
 
 
 def test_before_the_first_answer_there_is_nothing_to_rate(chat):
-    words = ["/good", "/score 3", "/edit x", "/again", "/why"]
+    words = ["/good", "/score 3", "/edit x", "/again", "/why", "/choose 2"]
     assert chat(*words) == ["(there is no answer yet; say something first)"] * len(words)
 
 
@@ -108,8 +108,9 @@ def test_why_names_the_version(chat):
 
 
 def test_forget_me(bot, chat):
-    written = chat("Hello", "/good", "/forget me", "/good")
-    assert written[2] == "(removed: 4 rows, which is all that was stored of you; a new dialogue begins)"
+    written = chat("Hello", "/good", "/forget me", "/Forget  me YES", "/good")
+    assert "cannot be undone; /forget me yes does it" in written[2]
+    assert written.pop(3) == "(removed: 4 rows, which is all that was stored of you; a new dialogue begins)"
     assert written[3] == "(there is no answer yet; say something first)"
     assert rows(bot, "SELECT * FROM dialogues") == rows(bot) == []
 
@@ -118,7 +119,7 @@ def test_forget_me_also_removes_the_lines_that_the_terminal_keeps(bot):
     store, written = bot.store(), []
     with Answering(bot) as answering:
         talk = Talk(store, answering, "somebody", "terminal")
-        run_word(talk, "/forget me", Screen(written.append, forget=lambda: written.append("lines")))
+        run_word(talk, "/forget me yes", Screen(written.append, forget=lambda: written.append("lines")))
         run_word(talk, "/forget you", Screen(written.append, forget=lambda: written.append("lines")))
     store.close()
     assert [line == "lines" for line in written] == [False, True, False]

@@ -38,7 +38,6 @@ def test_two_answers_are_compared_until_one_is_chosen(talk):
 
 def test_thumbs_and_better_answers_are_shown(talk):
     list(talk.say("Hello"))
-    first = talk.last
     talk.thumb(False, "Off topic")
     talk.edit("Good morning !")
     list(talk.say("And ?"))
@@ -47,9 +46,24 @@ def test_thumbs_and_better_answers_are_shown(talk):
         ("Hello", None, None), ("Good morning !", False, "Off topic"), ("And ?", None, None), (talk.last.text, True, None),
     ]  # fmt: skip
     assert [pressed(one) for one in shown(talk) if one.is_answer] == ["Off topic", "Like"]
-    talk.thumb(False, "a reason from the terminal", turn=first.id)
-    assert pressed(shown(talk)[1]) == "Dislike"
+    talk.thumb(False, "a reason from the terminal")
+    assert pressed(shown(talk)[3]) == "Dislike"
     assert who(talk, shown(talk)) == "Version 0001 answers."
+
+
+def test_an_answer_that_was_edited_is_compared_as_it_is_seen(talk):
+    list(talk.say("Hello"))
+    talk.edit("Better")
+    list(talk.again())
+    second = talk.last
+    assert [one.text for one in shown(talk)] == ["Hello", "Better", second.text]
+    talk.choose(1)
+    assert pair_to_compare(talk) == []
+    assert [one.text for one in shown(talk)] == ["Hello", "Better"]
+    list(talk.again())
+    assert [one.text for one in shown(talk)] == ["Hello", "Better", talk.last.text]
+    talk.choose(3)
+    assert [one.text for one in shown(talk)] == ["Hello", talk.alternatives()[2].text]
 
 
 HOSTILE = '<script>x</script><img src=x> </b> <!-- --> <?php ?> &lt; &#60; &amp; <3 & a < b \x1b[2J \u202e "'

@@ -5,6 +5,7 @@ import math
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -131,12 +132,11 @@ def test_without_an_answer_there_is_nothing_to_rate(talk):
         lambda: talk.edit("x"),
         lambda: talk.score_dialogue(3),
         lambda: list(talk.again()),
+        lambda: talk.choose(1),
         talk.why,
     ):
         with pytest.raises(UserError, match="say something first"):
             rate()
-    with pytest.raises(UserError, match="only one answer"):
-        talk.choose(1)
 
 
 def prompts(monkeypatch, answering) -> list[list[str]]:
@@ -196,6 +196,60 @@ def test_the_dialogue_goes_on_with_the_edited_answer(bot, talk, answering, monke
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'agent'") == [(answer,)]
     said(talk, "Go on")
     assert asked[-1] == ["Hello", "Good morning", "Go on"]
+
+
+def test_what_a_person_wrote_is_not_rated_as_the_bot_s_answer(bot, talk):
+    said(talk, "Hello")
+    talk.thumb(False)  # the bot's own
+    talk.edit("Better")
+    for rate in (lambda: talk.thumb(True), lambda: talk.score(5), lambda: talk.thumb(False, turn=talk.last.id)):
+        with pytest.raises(UserError, match="you wrote this answer, and your edit says already that it is better"):
+            rate()
+    talk.score_dialogue(4)
+    talk.withdraw("thumb")
+    assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb", "edit", "dialogue_score", "withdrawn"]
+    talk.withdraw("edit")
+    talk.score(1)  # of the bot's own answer again
+    said(talk, "And ?")
+    talk.thumb(True)
+
+
+def test_an_edited_answer_that_is_preferred_to_another_one_is_an_edit_of_that(bot, talk, store, answering, monkeypatch):
+    asked = prompts(monkeypatch, answering)
+    said(talk, "Hello")
+    talk.edit("Better")
+    list(talk.again())
+    talk.choose(1)
+    first, second = (turn.id for turn in talk.alternatives())
+    assert rows(bot, FEEDBACK) == [("edit", first, None, "Better", None), ("edit", second, None, "Better", None)]
+    assert Talk.reopen(store, answering, "somebody", "page", talk.dialogue).texts == {0: "Hello", 1: "Better"}
+    said(talk, "Go on")
+    assert asked[-1] == ["Hello", "Better", "Go on"]
+
+
+def test_an_answer_that_is_preferred_to_an_edited_one_is_a_choice(bot, talk, answering, monkeypatch):
+    asked = prompts(monkeypatch, answering)
+    said(talk, "Hello")
+    talk.edit("Better")
+    *_, new = talk.again()
+    talk.choose(2)
+    first, second = (turn.id for turn in talk.alternatives())
+    assert rows(bot, FEEDBACK)[1:] == [("choice", second, None, None, first)]
+    said(talk, "Go on")
+    assert asked[-1] == ["Hello", new, "Go on"]
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_the_same_answer_again_is_said_and_not_stored(bot, store, greedy):
+    adjust = lambda sampling: replace(sampling, greedy=True) if greedy else replace(sampling, top_k=1)  # noqa: E731
+    with Answering(bot, seed=0, adjust=adjust) as answering:
+        talk = Talk(store, answering, "somebody", "terminal")
+        answer = said(talk, "Hello")
+        with pytest.raises(UserError, match="most likely word each time" if greedy else "the same answer again"):
+            list(talk.again())
+        assert [turn.text for turn in talk.alternatives()] == [answer]
+        assert len(rows(bot, "SELECT id FROM turns")) == 2
+        talk.thumb(True)
 
 
 def test_special_tokens_do_not_reach_the_model(talk, answering, monkeypatch):
@@ -374,8 +428,8 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
     list(talk.again())
     talk.choose(1)
     said(talk, "And ?")
-    talk.edit("A better answer")
     talk.thumb(True)
+    talk.edit("A better answer")
     again = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
     assert again.turns == store.turns(talk.dialogue)
     assert again.texts == {0: "Hello", 1: first, 2: "And ?", 3: "A better answer"}
