@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -12,10 +13,19 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.answering import Answer, Answering
 from rlhf_dialog.feedback.store import Store, StoredTurn
 
+CHANGES = ("edit", "choice")  # of what the dialogue goes on with
+_SAVING = threading.Lock()  # between looking for what others have added, and adding
 UNSTORED = 0  # the id of a turn that is not on disk yet
 SCORES = range(1, 6)
 SAME = "the bot gave the same answer again; ask once more"
 SAME_ALWAYS = "the bot takes the most likely word each time (temperature 0), so another answer is the same"
+
+
+class WentOn(UserError):
+    """The dialogue has gone on elsewhere, in another tab for example: nothing was stored of what was just said or rated."""
+
+    def __init__(self) -> None:
+        super().__init__("this dialogue has gone on in another tab; open it again")
 
 
 class Talk:
@@ -24,6 +34,7 @@ class Talk:
     Every method that stores returns after it is on disk. An answer is shown even if it cannot be stored: then `problem`
     says why, and the turns are stored together with the next ones. Feedback that cannot be stored is a UserError. Without a
     store nothing is stored, and feedback is a UserError. Methods that rate take the id of a turn, by default the last answer's.
+    What says or rates raises WentOn when the dialogue in the store is no longer the one that this Talk knows.
     """
 
     def __init__(self, store: Store | None, answering: Answering, person: str, source: str):
@@ -40,6 +51,12 @@ class Talk:
         self.texts: dict[int, str] = {}  # by position: what the dialogue goes on with
         self.last: StoredTurn | None = None  # the answer that the dialogue goes on with
         self.problem: str | None = None  # why the newest turns are not on disk
+        self._known = (0, 0)  # the newest turn, and the newest edit or choice, that are known of the store's
+
+    @property
+    def state(self) -> str:
+        """What is known of the dialogue in the store, in short: another state is another dialogue to look at."""
+        return "{}.{}".format(*self._known)
 
     @classmethod
     def reopen(cls, store: Store, answering: Answering, person: str, source: str, dialogue: str) -> "Talk":
@@ -50,11 +67,12 @@ class Talk:
         if not store.rows("SELECT 1 FROM dialogues WHERE (id, person) = (?, ?)", (dialogue, store.hashed(person))):
             raise UserError("you have no such dialogue; begin a new one")
         talk = cls(store, answering, person, source)
+        talk._known = _newest(store, dialogue)  # before what is read: what comes meanwhile is not known
         talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
         by_id = {turn.id: turn for turn in talk.turns}
         said: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
         for event in store.feedback_on(dialogue):
-            if event.turn in by_id and event.kind in ("choice", "edit"):
+            if event.turn in by_id and event.kind in CHANGES:
                 said.append((by_id[event.turn], event.created, event.text))
         for turn, _, text in sorted(said, key=lambda one: (one[0].position, one[1])):
             talk._goes_on_with(turn, text)
@@ -183,6 +201,8 @@ class Talk:
 
     def _answer(self, turns: list[str], user: list[StoredTurn]) -> Iterator[str]:
         """Stream the answer to `turns`; when it is whole, it and what the `user` said are remembered and stored."""
+        if self._went_on():
+            raise WentOn
         shown, answer = None, None
         with contextlib.closing(self.answering.stream(turns, self.version)) as answers:
             for answer in answers:
@@ -212,7 +232,9 @@ class Talk:
     def _save(self) -> None:
         """Store the turns that are not on disk yet, in their order. Raises UserError when one cannot be stored."""
         store = self._stored()
-        with _explained("this dialogue is not stored, so it cannot be rated"):
+        with _explained("this dialogue is not stored, so it cannot be rated"), _SAVING:
+            if self._went_on():
+                raise WentOn
             self.dialogue = self.dialogue or store.begin(self.person, self.source)
             for place, turn in enumerate(self.turns):
                 if turn.id == UNSTORED:
@@ -221,6 +243,7 @@ class Talk:
                     }
                     where = (self.dialogue, turn.position, turn.speaker, turn.text)
                     number = store.add_turn(*where, **given, version=turn.version)
+                    self._known = (number, self._known[1])
                     self.turns[place] = replace(turn, id=number, dialogue=self.dialogue)
                     self.last = self.turns[place] if turn is self.last else self.last
         self.problem = None
@@ -230,7 +253,17 @@ class Talk:
         self._save()
         turn = None if place is None else self.turns[place].id
         with _explained("your feedback was not stored"):
-            self._stored().add_feedback(str(self.dialogue), kind, self.person, turn=turn, **columns)
+            number = self._stored().add_feedback(str(self.dialogue), kind, self.person, turn=turn, **columns)
+        if kind in CHANGES:
+            self._known = (self._known[0], number)
+
+    def _went_on(self) -> bool:
+        """Whether somebody else has added to the dialogue. False where the store cannot be read or has forgotten it."""
+        if self.store is None or self.dialogue is None:
+            return False
+        with contextlib.suppress(UserError):
+            return _newest(self.store, self.dialogue) not in (self._known, (0, 0))
+        return False
 
     def _stored(self) -> Store:
         if self.store is None:
@@ -275,10 +308,20 @@ def _explained(what: str) -> Iterator[None]:
     """Raises UserError that begins with `what` when the store refuses, or no longer knows the dialogue."""
     try:
         yield
+    except WentOn:
+        raise
     except UserError as error:
         raise UserError(f"{what}: {error}") from error
     except ValueError as error:
         raise UserError(f"{what}: the dialogue is no longer in the store; begin a new one") from error
+
+
+def _newest(store: Store, dialogue: str) -> tuple[int, int]:
+    """The newest turn of a dialogue, and the newest event that changes what it goes on with; 0 where there is none."""
+    turns = "SELECT coalesce(max(id), 0) FROM turns WHERE dialogue = ?"
+    events = f"SELECT coalesce(max(id), 0) FROM feedback WHERE dialogue = ? AND kind IN {CHANGES}"
+    ((turn, event),) = store.rows(f"SELECT ({turns}), ({events})", (dialogue, dialogue))
+    return turn, event
 
 
 def _turn(answer: Answer, position: int) -> StoredTurn:

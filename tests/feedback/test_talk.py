@@ -14,7 +14,7 @@ from bots import new_version
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback import schema
 from rlhf_dialog.feedback.answering import Answering
-from rlhf_dialog.feedback.talk import Talk
+from rlhf_dialog.feedback.talk import Talk, WentOn
 
 
 @pytest.fixture
@@ -440,6 +440,43 @@ def test_a_dialogue_is_opened_again_with_its_ratings(bot, store, answering, talk
     for person, dialogue in (("somebody else", talk.dialogue), ("somebody", "f" * 32)):
         with pytest.raises(UserError, match="no such dialogue"):
             Talk.reopen(store, answering, person, "page", dialogue)
+
+
+def test_a_dialogue_that_went_on_in_another_tab(bot, store, answering, talk):
+    """Two messages at one place would make one answer look like another one to the other message."""
+    said(talk, "Hello")
+    other = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    assert other.state == talk.state
+    said(other, "And ?")
+    assert other.state != talk.state
+    for act in (
+        lambda: said(talk, "Well"),
+        lambda: list(talk.again()),
+        lambda: talk.thumb(True),
+        lambda: talk.edit("x"),
+    ):
+        with pytest.raises(WentOn, match="gone on in another tab"):
+            act()
+    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
+    assert rows(bot, FEEDBACK) == []
+    again = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    other.edit("Better")
+    with pytest.raises(WentOn):
+        said(again, "More")
+    said(other, "More")
+    other.thumb(True)
+    assert other.problem is None
+
+
+def test_an_answer_of_a_dialogue_that_went_on_meanwhile_is_not_stored(bot, store, answering, talk):
+    said(talk, "Hello")
+    other = Talk.reopen(store, answering, "somebody", "page", talk.dialogue)
+    growing = talk.say("Well")
+    next(growing)
+    said(other, "And ?")
+    list(growing)
+    assert "another tab" in talk.problem
+    assert rows(bot, "SELECT text FROM turns WHERE position = 2") == [("And ?",)]
 
 
 def test_a_dialogue_is_opened_where_it_was(store, answering):
