@@ -2,14 +2,21 @@
 
 import html
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.store import Event, StoredTurn
+from rlhf_dialog.feedback.store import Event, Store, StoredTurn
 from rlhf_dialog.feedback.talk import Talk
 from rlhf_dialog.terminal import visible
 
+CONSENT = (
+    "What you write and how you rate it is stored to train this bot. You are known by a random number in a cookie, and by "
+    "nothing else; <b>Forget me</b> removes all that is yours."
+)
+GREETING = "Say something. Then rate the answers: thumbs, the flag for a reason, the arrow for another answer."
+WENT_ON = "the dialogue has changed, in another tab perhaps; this is what it is now, and nothing was saved of what you just did"
 JOINER = "\u2060"
 REASONS = ("Not true", "Off topic", "Unkind", "Too long", "Repeats itself")  # of a dislike
 
@@ -125,6 +132,14 @@ def problem(error: UserError) -> str:
     """A line of HTML that says why something was not done."""
     text = str(error)
     return f'<p role="alert">{html.escape(visible(text[:1].upper() + text[1:]))}.</p>'
+
+
+def earlier(store: Store, person: str) -> list[tuple[str, str]]:
+    """The dialogues of a person (their random id): what a list shows of each, and its id."""
+    return [
+        (f"{short(words)}, {time.strftime('%d %b %H:%M', time.localtime(one.started))}", one.id)
+        for one, words in store.dialogues_of(person)
+    ]
 
 
 def short(words: str, length: int = 32) -> str:

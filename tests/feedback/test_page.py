@@ -15,10 +15,10 @@ from rlhf_dialog.feedback import schema
 from rlhf_dialog.feedback.answering import Answering
 from rlhf_dialog.feedback.limits import Limits
 from rlhf_dialog.feedback.page import Page
-from rlhf_dialog.feedback.shown import as_text
+from rlhf_dialog.feedback.shown import as_text, earlier
 
 PERSON = "ab" * 16
-CHAT, DIALOGUE, COMPARE, SCORE, WHOLE, EARLIER, WHO, NOTE = range(8)
+CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10)
 
 
 @pytest.fixture
@@ -50,8 +50,13 @@ def thumb(page, request, dialogue, liked, index=1):
 
 def edit(page, request, dialogue, text):
     """Whether the editor stays open, and the view."""
-    editor, *view = page.edit(text, dialogue, request)
-    return editor["visible"] if isinstance(editor, dict) else editor.visible, view
+    view = page.edit(text, dialogue, request)
+    return is_visible(view[EDITOR]), view
+
+
+def is_visible(part):
+    """Gradio gives an update, or a part; what is left as it is has no key `visible`."""
+    return part.get("visible", True) if isinstance(part, dict) else part.visible
 
 
 def rows(bot, statement):
@@ -68,13 +73,17 @@ FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
 def test_an_answer_grows_and_is_stored(bot, page, request_):
     views = list(page.say("Hello", "", request_))
     assert len(views) > 2
-    grown = [view[1 + CHAT][-1]["content"] for view in views[:-1]]
+    grown = [view[1 + CHAT][-1]["content"] for view in views[1:-1]]
+    assert views[0][1 + CHAT] == [{"role": "user", "content": "Hello"}]  # before the model has begun
+    assert [view[0] == "" for view in views] == [True] + [False] * (
+        len(views) - 1
+    )  # the next message is written meanwhile
     assert all(late.startswith(early) for early, late in pairwise(grown))
     assert views[0][1 + CHAT][0] == {"role": "user", "content": "Hello"}
-    box, *view = views[-1]
+    _, *view = views[-1]
     assert grown[-1] == as_text(page.talks._open[PERSON, "tab"].talk.last.text)
-    assert (box, view[WHO], view[NOTE]) == ("", "Version 0001 answers.", "")
-    assert rows(bot, "SELECT id, source FROM dialogues") == [(view[DIALOGUE], "page")]
+    assert (view[WHO], view[NOTE]) == ("Version 0001 answers.", "")
+    assert rows(bot, "SELECT id, source FROM dialogues") == [(view[PLACE].partition(" ")[0], "page")]
     assert rows(bot, "SELECT speaker, text FROM turns") == [
         ("user", "Hello"),
         ("agent", page.talks._open[PERSON, "tab"].talk.last.text),
@@ -82,46 +91,81 @@ def test_an_answer_grows_and_is_stored(bot, page, request_):
 
 
 def test_ratings_are_stored(bot, page, request_):
-    dialogue = said(page, request_)[1][DIALOGUE]
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     assert "you like this answer" in thumb(page, request_, dialogue, True)[NOTE]
     thumb(page, request_, dialogue, "Unkind")
     thumb(page, request_, dialogue, "Unkind")  # as Gradio does
     assert "taken back" in thumb(page, request_, dialogue, "")[NOTE]
     *_, view = page.again(dialogue, request_)
-    assert view[COMPARE]["visible"] if isinstance(view[COMPARE], dict) else view[COMPARE].visible
+    assert is_visible(view[COMPARE])
+    assert not is_visible(view[SCORE])
     assert "Say first which" in [*page.again(dialogue, request_)][-1][NOTE]
     page.choose_first(dialogue, request_)
     assert page.draft(dialogue, request_)[1:] == [rows(bot, "SELECT text FROM turns WHERE id = 2")[0][0], ""]
-    assert edit(page, request_, dialogue, "Better")[0] is False
     page.score(4, dialogue, request_)
+    is_open, view = edit(page, request_, dialogue, "Better")
+    assert (is_open, is_visible(view[SCORE]), is_visible(view[WHOLE])) == (False, False, True)
+    assert "You wrote this answer" in thumb(page, request_, view[PLACE], True)[NOTE]
     page.score_dialogue(5, dialogue, request_)
     assert rows(bot, FEEDBACK) == [
         ("thumb", 2, 1.0, None, None),
         ("thumb", 2, -1.0, "Unkind", None),
         ("withdrawn", 2, None, "thumb", None),
         ("choice", 2, None, None, 3),
-        ("edit", 2, None, "Better", None),
         ("score", 2, 4.0, None, None),
+        ("edit", 2, None, "Better", None),
         ("dialogue_score", None, 5.0, None, None),
     ]
     assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
 
 
 def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
-    dialogue = said(page, request_)[1][DIALOGUE]
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     thumb(page, request_, dialogue, True)
-    assert page.begin(request_)[DIALOGUE] == ""
-    assert page.open(dialogue, request_)[DIALOGUE] == dialogue
-    assert [name for _, name in page._earlier(PERSON)] == [dialogue]
+    assert page.begin(request_)[PLACE] == ""
+    assert page.open(dialogue, request_)[PLACE].startswith(f"{dialogue} ")
+    assert [name for _, name in earlier(page.store, PERSON)] == [dialogue]
     other = request_of(page, "cd" * 16)
     assert "no such dialogue" in page.open(dialogue, other)[NOTE]
     assert "no such dialogue" in thumb(page, other, dialogue, False)[NOTE]
-    assert page._earlier("cd" * 16) == []
+    assert earlier(page.store, "cd" * 16) == []
     assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
 
 
+def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, request_):
+    place = said(page, request_)[1][PLACE]
+    dialogue, other = place.partition(" ")[0], request_of(page, tab="other")
+    seen = page.open(dialogue, other)[PLACE]
+    said(page, other, "From the other tab", seen)
+    *_, (box, *view) = page.say("Hello ?", place, request_)
+    assert (box, "nothing was saved of what you just did" in view[NOTE]) == ("Hello ?", True)
+    assert "From the other tab" in str(view[CHAT].value)
+    assert thumb(page, request_, place, True, 1)[NOTE] == view[NOTE]
+    assert "you like this answer" in thumb(page, request_, view[PLACE], True, 3)[NOTE]
+    assert rows(bot, FEEDBACK) == [("thumb", 4, 1.0, None, None)]
+    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_better_answer_is_not_saved_for_a_later_one(page, request_):
+    """The editor closes when the dialogue goes on."""
+    place = said(page, request_)[1][PLACE]
+    assert page.draft(place, request_)[0].visible
+    view = thumb(page, request_, place, True)
+    assert is_visible(view[EDITOR])
+    assert not is_visible(said(page, request_, "And ?", place)[1][EDITOR])
+    assert not is_visible(page.begin(request_)[EDITOR])
+
+
+def test_the_same_answer_again(bot, page, request_, monkeypatch):
+    place = said(page, request_)[1][PLACE]
+    monkeypatch.setattr(page.answering, "_seed", lambda: page.talks._open[PERSON, "tab"].talk.last.sampling["seed"])
+    *_, view = page.again(place, request_)
+    assert "The bot gave the same answer again" in view[NOTE]
+    assert (len(view[CHAT].value), is_visible(view[COMPARE]), view[PLACE]) == (2, False, place)
+
+
 def test_a_page_of_before_a_restart_goes_on(bot, page, request_):
-    dialogue = said(page, request_)[1][DIALOGUE]
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     with Answering(bot, seed=1) as answering:
         restarted = Page(page.store, answering, "bot")
         thumb(restarted, request_, dialogue, True)
@@ -134,7 +178,7 @@ def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
     assert "allow cookies" in said(page, request_of(page, None))[1][NOTE]
     box, view = said(page, request_, "x" * 51)
     assert (box, "has 51 characters; shorten it to 50" in view[NOTE]) == ("x" * 51, True)
-    dialogue = said(page, request_)[1][DIALOGUE]
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     for index in (0, 2, -1, None, "1", [7, 0]):
         assert "Only the bot&#x27;s answers" in thumb(page, request_, dialogue, True, index)[NOTE]
     is_open, view = edit(page, request_, dialogue, "x" * 60)
@@ -154,7 +198,7 @@ def test_too_fast(page, request_):
 
 
 def test_forget_me(bot, page, request_):
-    dialogue = said(page, request_)[1][DIALOGUE]
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
     thumb(page, request_, dialogue, True)
     said(page, request_of(page, "cd" * 16), "Good morning")
     assert "Removed: 4 rows" in page.forget(request_)[NOTE]
@@ -198,6 +242,7 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
         yield
 
     monkeypatch.setattr(page.answering, "stream", stream)
-    assert "The model &lt;b&gt;is gone&lt;/b&gt;." in said(page, request_)[1][NOTE]
+    box, view = said(page, request_)
+    assert (box, "The model &lt;b&gt;is gone&lt;/b&gt;." in view[NOTE]) == ("Hello", True)
     monkeypatch.undo()
     assert said(page, request_)[1][NOTE] == ""

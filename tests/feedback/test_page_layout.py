@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("gradio", reason="the page needs gradio")
 
-from rlhf_dialog.feedback.page_layout import CSS, theme
+from rlhf_dialog.feedback.page_layout import CSS, LOOKS
 
 
 def test_nothing_of_the_looks_is_loaded_from_elsewhere():
-    look = theme()
+    look = LOOKS["theme"]
     assert not any("//" in sheet for sheet in look._stylesheets)
     css = (CSS + look._get_theme_css()).replace("xmlns='http://www.w3.org/2000/svg'", "")  # a name, not an address
     assert not re.search(r"@import|https?:|url\(['\"]?//", css.replace('xmlns="http://www.w3.org/2000/svg"', ""))
