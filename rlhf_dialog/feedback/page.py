@@ -227,7 +227,7 @@ class Page:
             f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
             gr.Row(visible=bool(pair)),
             gr.Row(visible=is_one),
-            gr.Radio(value=own.get("score"), visible=is_one and "edit" not in own),
+            gr.Radio(value=own.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
             who(talk, items),

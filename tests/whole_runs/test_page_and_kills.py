@@ -1,4 +1,4 @@
-"""Twenty people at once on the page while its server is killed and started again: what was acknowledged is in the store."""
+"""Several people at once on the page while its server is killed and started again: what was acknowledged is in the store."""
 
 import json
 import re
@@ -15,8 +15,7 @@ from agents import save
 
 from rlhf_dialog.feedback.bot import Bot
 
-pytestmark = [pytest.mark.slow]
-PEOPLE, KILLS = 20, 3
+SIZES = [pytest.param(20, 3, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.ci)]  # people, kills
 
 
 class Person:
@@ -72,7 +71,8 @@ def teach(person, acknowledged, enough, stop):
             enough.release()
 
 
-def test_nothing_that_was_acknowledged_is_lost(tmp_path):
+@pytest.mark.parametrize(("num_people", "kills"), SIZES)
+def test_nothing_that_was_acknowledged_is_lost(tmp_path, num_people, kills):
     bot = Bot.create(tmp_path / "bot", str(save(tmp_path / "model", {"max_new_tokens": 4, "max_prompt_length": 100})))
     process, address = start(bot, 0)
     port = int(address.split(":")[2].strip("/"))
@@ -81,13 +81,13 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path):
     acknowledged, enough, stop = [], threading.Semaphore(0), threading.Event()
     people = [
         threading.Thread(target=teach, args=(Person(address, config), acknowledged, enough, stop))
-        for _ in range(PEOPLE)
+        for _ in range(num_people)
     ]
     try:
         for one in people:
             one.start()
-        for _ in range(KILLS):
-            for _ in range(PEOPLE):
+        for _ in range(kills):
+            for _ in range(num_people):
                 enough.acquire()
             process.kill()
             process.wait()
@@ -105,6 +105,6 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path):
     ).fetchall()
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
-    assert len(acknowledged) >= KILLS * PEOPLE
+    assert len(acknowledged) >= kills * num_people
     assert set(acknowledged) <= set(stored)
-    assert len({text.split()[0] for text, _ in acknowledged}) > PEOPLE / 2
+    assert len({text.split()[0] for text, _ in acknowledged}) > num_people / 2

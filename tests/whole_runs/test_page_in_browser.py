@@ -5,6 +5,8 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -147,11 +149,13 @@ def test_what_people_do_on_the_page_is_in_the_store(browser, bot, address, width
         press(page, "Feedback")
         page.locator("#chat .extra-feedback-options").get_by_text("Off topic").last.click()
         noted(page, "Saved: you do not like this answer (off topic).")
-        edit(page, "A better answer")
         press(page, "Like")
         noted(page, "Saved: you like this answer.")
         page.locator("#score label").get_by_text("4").click()
         noted(page, "Saved: 4 of 5 for the last answer.")
+        edit(page, "A better answer")
+        press(page, "Dislike")
+        noted(page, "You wrote this answer, and your edit says already that it is better")
         page.locator("#whole label").get_by_text("5").click()
         noted(page, "Saved: 5 of 5 for this dialogue.")
         page.get_by_role("button", name="New dialogue").click()
@@ -182,9 +186,9 @@ def test_what_people_do_on_the_page_is_in_the_store(browser, bot, address, width
         ("choice", second, None, None, first, 1),
         ("thumb", second, 1.0, None, None, 1),
         ("thumb", second, -1.0, "Off topic", None, 1),
-        ("edit", second, None, "A better answer", None, 1),
         ("thumb", second, 1.0, None, None, 1),
         ("score", second, 4.0, None, None, 1),
+        ("edit", second, None, "A better answer", None, 1),
         ("dialogue_score", None, 5.0, None, None, 1),
     ]
 
@@ -206,6 +210,41 @@ def test_what_anybody_writes_is_shown_as_text_and_loads_nothing(browser, bot, ad
         assert read(page, "bot") == seen
         assert page.locator("#chat :is(.user, .bot).message :is(script, img, a, b)").count() == 0
     assert rows(bot, "SELECT DISTINCT text FROM feedback WHERE kind = 'edit' AND text LIKE '<script>%'") == [(HOSTILE,)]
+
+
+def test_keys_and_what_is_too_long(browser, bot, address):
+    with opened(browser, address, 390) as page:
+        assert page.locator("#message button").inner_text() == "Send"  # a reader of the screen says it
+        page.focus("#message textarea")
+        page.keyboard.type("one")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("two")
+        assert page.input_value("#message textarea") == "one\ntwo"
+        page.keyboard.press("Enter")
+        finished(page)
+        assert read(page, "user") == "one\ntwo"
+        page.fill("#message textarea", "x" * 5000)
+        page.keyboard.press("Enter")
+        noted(page, "The message has 5,000 characters; shorten it to 4,000.")
+        assert len(page.input_value("#message textarea")) == 5000
+    assert rows(bot, "SELECT count(*) FROM turns WHERE text LIKE 'xxxx%'") == [(0,)]
+
+
+def test_two_tabs_of_one_dialogue(browser, bot, address):
+    with opened(browser, address) as page:
+        say(page, "Two tabs")
+        other = page.context.new_page()
+        other.goto(address)
+        other.locator("#earlier input").click()
+        other.get_by_role("option", name="Two tabs").click()
+        other.locator("#chat .bot.message").wait_for()
+        say(other, "From the other one")
+        page.fill("#message textarea", "From the first one")
+        page.press("#message textarea", "Enter")
+        noted(page, "nothing was saved of what you just did")
+        page.locator("#chat").get_by_text("From the other one").wait_for()
+        assert page.input_value("#message textarea") == "From the first one"
+    assert rows(bot, "SELECT count(*) FROM turns WHERE text = 'From the first one'") == [(0,)]
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -256,6 +295,15 @@ def test_forget_me_removes_the_rows_and_changes_the_cookie(browser, bot, address
 
 def test_a_page_behind_a_password(browser, bot):
     with served(bot, "--auth", "somebody:open sesame") as address:
+        for path in (
+            "config",
+            "gradio_api/queue/data?session_hash=a",
+            "gradio_api/heartbeat/a",
+            "gradio_api/app_id",
+            "manifest.json",
+        ):
+            assert status(f"{address}{path}") == 401
+        assert status(f"{address}gradio_api/file={bot.store_path}") == status(f"{address}file={bot.store_path}") == 404
         context = browser.new_context(viewport={"width": 390, "height": 844})
         context.set_default_timeout(LONG)
         page = context.new_page()
@@ -269,4 +317,20 @@ def test_a_page_behind_a_password(browser, bot):
         page.get_by_role("button", name="Login").click()
         page.wait_for_selector("#message textarea")
         say(page, "Hello")
+        assert {(one["httpOnly"], one["sameSite"]) for one in context.cookies()} == {(True, "Lax"), (True, "Strict")}
         context.close()
+
+
+def test_another_name_is_refused(address):
+    assert status(address, Host="evil.example") == 403
+    assert status(f"{address}config", Host="evil.example") == 403
+    assert status(f"{address}config", Origin="http://evil.example") == 403
+    assert status(address, Host="localhost") == 200
+
+
+def status(address, **headers):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
