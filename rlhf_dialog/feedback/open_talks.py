@@ -1,6 +1,7 @@
 """The dialogues that pages have open: one for each page of a person; those that rest longest make room for others."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from rlhf_dialog.feedback.limits import Limits
 from rlhf_dialog.feedback.store import Store
 from rlhf_dialog.feedback.talk import Talk
 
+PATIENCE = 1.0  # seconds; an answer takes longer, a rating does not
 SOURCE = "page"
 
 
@@ -40,11 +42,10 @@ class OpenTalks:
     def talk(self, person: str, page: str, dialogue: str) -> Iterator[Talk]:
         """The Talk of a page for the length of the block; `dialogue` is the id that it shows, "" for a new one.
 
-        Raises UserError when the page still waits for another answer, and when the person has no such dialogue.
+        Raises UserError when the page still waits for another answer after `PATIENCE`, and when the person has no such dialogue.
         """
         key = (person, page)
-        with self._lock:
-            found = self._taken(key, dialogue)
+        found = self._awaited(key, dialogue)
         if found is None:
             talk = self._begin(person, dialogue)  # may load a model: others go on meanwhile
             with self._lock:
@@ -76,6 +77,18 @@ class OpenTalks:
         self._open.move_to_end(key)
         found.busy.acquire()
         return found
+
+    def _awaited(self, key: tuple[str, str], dialogue: str) -> _Open | None:
+        """As `_taken`; what is busy for a moment, with a rating just before this one, is waited for."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self._lock:
+                    return self._taken(key, dialogue)
+            except UserError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(PATIENCE / 40)
 
     def _begin(self, person: str, dialogue: str) -> Talk:
         if dialogue:

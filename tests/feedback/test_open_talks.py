@@ -3,6 +3,7 @@
 import pytest
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback import open_talks
 from rlhf_dialog.feedback.answering import Answering
 from rlhf_dialog.feedback.limits import Limits
 from rlhf_dialog.feedback.open_talks import OpenTalks
@@ -48,6 +49,16 @@ def test_one_event_at_a_time(talks):
             pass
     with talks.talk("ann", "1", ""):
         pass
+
+
+def test_a_rating_just_before_is_waited_for(talks, monkeypatch):
+    """A browser sends a reason twice, and people click fast: neither may be refused."""
+    monkeypatch.setattr(open_talks, "PATIENCE", 1000.0)
+    monkeypatch.setattr(open_talks.time, "sleep", lambda seconds: first.busy.release())
+    with talks._lock:
+        first = talks._replace(("ann", "1"), talks._begin("ann", ""))
+    with talks.talk("ann", "1", "") as talk:
+        assert talk is first.talk
 
 
 def test_those_that_rest_longest_leave_and_come_back(talks):
