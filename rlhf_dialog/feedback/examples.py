@@ -262,7 +262,7 @@ def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
 
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
-    kept, left_out = _measurable([one for one in examples.all if one.heldout], settings)
+    kept, left_out = measurable([one for one in examples.all if one.heldout], settings)
     by_person = capped_weights(Counter(one.person for one in kept), settings.person_cap)
     weights = {one.event: float(by_person[one.person]) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
@@ -270,13 +270,13 @@ def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
 
 def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
-    kept, left_out = _measurable(examples, settings)
+    kept, left_out = measurable(examples, settings)
     agreed = _agreed(kept, settings.agreement)
     left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
     return agreed, +left_out
 
 
-def _measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+def measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """Without repetitions, and within the limits of length."""
     kept, left_out = _distinct(examples)
     fitting = [one for one in kept if _fits(one, settings)]

@@ -30,6 +30,7 @@ from rlhf_dialog.feedback.learner import Learner, Watch, load_version, night_siz
 from rlhf_dialog.feedback.night_report import NightReport
 from rlhf_dialog.feedback.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
 from rlhf_dialog.feedback.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.trust import Trust, trust_in, trusted
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.lock import locked
@@ -40,7 +41,7 @@ NIGHT, LEARNER = "night", "learner"
 
 @dataclass
 class Snapshot:
-    """What a night sees: all examples up to the event `last_event`, those to train on, and those held out."""
+    """What a night sees: the trusted examples up to the event `last_event`, those to train on, and those held out."""
 
     champion: str
     last_event: int
@@ -48,6 +49,7 @@ class Snapshot:
     training: TrainingSet
     heldout: HeldOut
     fingerprint: str  # of all that decides what the night makes of the champion
+    trust: Trust
 
 
 @dataclass
@@ -139,14 +141,16 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     store = bot.store()
     try:
         last_event = store.last_event() if last_event is None else last_event
-        examples = read_examples(store, last_event)
+        found = read_examples(store, last_event)
     finally:
         store.close()
+    trust = trust_in(found, settings)
+    examples = trusted(found, trust)
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
     training = training_set(examples, settings, state["consumed"], draw)
     texts = [[one.event, one.person, *keys_of(one), *one.prompt_turns, repr(one)] for one in training.all]
     fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
-    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint)
+    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint, trust)
 
 
 def _promote_left(bot: Bot) -> None:
@@ -335,4 +339,7 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "steps": steps if training.num_new else 0,
     }
     counts = (used, training.left_out, len(snapshot.heldout))
-    return NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run)
+    said = snapshot.trust.lines()
+    return NightReport(
+        str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run, people=said
+    )

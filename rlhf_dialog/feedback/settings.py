@@ -102,6 +102,13 @@ class FilterKeys(Settings):
         le=1,
         description="share of the people who judged one answer that must agree; the others' judgements are left out",
     )
+    contradiction_confidence: float | None = Field(
+        0.99,
+        ge=0.5,
+        lt=1,
+        description="confidence that somebody contradicts what the others' feedback predicts, with which a night leaves the "
+        "person out; null: nobody is left out",
+    )
     min_words: int = Field(1, ge=0, le=10**4, description="shortest answer to learn from, in words")
     max_words: int = Field(200, ge=1, le=10**6, description="longest answer to learn from, in words")
 
