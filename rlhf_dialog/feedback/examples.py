@@ -15,6 +15,7 @@ from rlhf_dialog.feedback.settings import BotSettings
 from rlhf_dialog.feedback.store import Event, Store, StoredDialogue, StoredTurn, counting
 
 LIKED, DISLIKED = (4, 5), (1, 2)
+ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
 
 
@@ -219,13 +220,24 @@ def _capped(examples: list[Example], cap: float, left_out: Counter[str]) -> list
             allowed[one.person] -= 1
             kept.append(one)
     if len(examples) > len(kept):
-        left_out["above one person's share (person_cap)"] += len(examples) - len(kept)
+        left_out[ABOVE] += len(examples) - len(kept)
     return kept[::-1]
 
 
 def share_of(cap: float, num_people: int) -> Fraction:
     """The largest share of one person, exactly: the cap as it is written, or 1 / their number where that is more."""
     return max(Fraction(str(cap)), Fraction(1, max(num_people, 1)))
+
+
+def small_group(cap: float, training: TrainingSet) -> list[str]:
+    """What `learn` says where everybody has the same share, because they are few; nothing where that leaves nothing out."""
+    count = len(training.people)
+    if not (training.left_out.get(ABOVE) and Fraction(1, count or 1) >= Fraction(str(cap))):
+        return []
+    return [
+        f"person_cap {cap:g}: {count} people have one share each, so whoever says least decides how much of the others is used; "
+        "raise it for a small group"
+    ]
 
 
 def capped_counts(counts: dict[str, int], cap: float) -> dict[str, int]:

@@ -11,17 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import mend_swaps, remove_whole, written_whole
+from rlhf_dialog.atomic_files import mend_swaps, written_whole
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback import gate
-from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.examples import (
     Examples,
     HeldOut,
     TrainingSet,
     heldout_set,
     read_examples,
+    small_group,
     training_set,
 )
 from rlhf_dialog.feedback.gate import Comparison
@@ -36,7 +37,7 @@ from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.lock import locked
 
 logger = logging.getLogger(__name__)
-NIGHT, LEARNER = "night", "learner"
+LEARNER = "learner"
 
 
 @dataclass
@@ -101,7 +102,7 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     try:
         metrics = _train(night, watch)
     except RunStopped:
-        _drop_night(bot)
+        bot.drop_night()
         raise
     trained_in = time.perf_counter() - start
     night.learner.consumed = snapshot.training.seen
@@ -166,13 +167,15 @@ def _promote_left(bot: Bot) -> None:
 def _unfinished(bot: Bot) -> dict[str, Any] | None:
     """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
     if not (bot.folder / NIGHT).is_dir():
+        if (bot.folder / WORK).is_dir():  # a kill came before the night was written
+            bot.drop_night()
         return None
     try:
         state = read_state(bot.folder / NIGHT)["night"]
         _ = state["plan"], state["done"], state["sums"], state["last_event"], state["fingerprint"], state["start"]
     except (UserError, LookupError, TypeError) as error:
         logger.warning("%s: the night that was interrupted cannot go on, so it begins again: %s", bot.folder, error)
-        _drop_night(bot)
+        bot.drop_night()
         return None
     return dict(state)
 
@@ -188,7 +191,7 @@ def _goes_on(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
         logger.warning(
             "%s: settings, champion or feedback have changed since a night was interrupted; it begins again", bot.folder
         )
-    _drop_night(bot)
+    bot.drop_night()
     return False
 
 
@@ -196,11 +199,6 @@ def _version_of(bot: Bot, fingerprint: str) -> str | None:
     """The version that a night of this fingerprint has made."""
     versions = bot.lineage()["versions"]
     return next((name for name in sorted(versions, reverse=True) if versions[name].get("night") == fingerprint), None)
-
-
-def _drop_night(bot: Bot) -> None:
-    if (bot.folder / NIGHT).is_dir():
-        remove_whole(bot.folder / NIGHT)
 
 
 def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None:
@@ -302,7 +300,7 @@ def _publish(night: Night, report: NightReport) -> None:
     report.why = report.why.format(version=report.version)
     if report.promoted:
         bot.promote(report.version)
-    _drop_night(bot)
+    bot.drop_night()
     report.removed = bot.prune(night.settings.keep_last)
 
 
@@ -339,7 +337,7 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "steps": steps if training.num_new else 0,
     }
     counts = (used, training.left_out, len(snapshot.heldout))
-    said = snapshot.trust.lines()
+    said = [*snapshot.trust.lines(), *small_group(settings.person_cap, training)]
     return NightReport(
         str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run, people=said
     )

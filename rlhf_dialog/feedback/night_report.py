@@ -22,7 +22,9 @@ class NightReport:
     power: str
     why: str
     dry_run: bool = False
-    people: list[str] = field(default_factory=list)  # what is said of those who contradict the others
+    people: list[str] = field(
+        default_factory=list
+    )  # what is said of those who contradict the others, and of few people
     version: str | None = None
     promoted: bool = False
     comparison: Comparison | None = None

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlhf_dialog.config.loading import load_settings
+from rlhf_dialog.config.loading import dump_yaml, load_settings
 from rlhf_dialog.config.settings import Settings
 
 
@@ -153,3 +153,13 @@ class BotSettings(GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys
 def read_settings(path: Path) -> BotSettings:
     """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
     return load_settings(BotSettings, path)
+
+
+def default_settings() -> str:
+    """config.yaml of a new bot: every key with its default, below what it means."""
+    meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
+    lines = ["# What `rlhf-dialog feedback learn` does with the feedback; docs/FEEDBACK.md explains it."]
+    for line in dump_yaml(BotSettings()).splitlines():
+        meaning = meanings.get(line.split(":")[0])
+        lines += ["", f"# {meaning}", line] if meaning else [line]
+    return "\n".join(lines) + "\n"

@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.bot import default_settings
-from rlhf_dialog.feedback.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.settings import BotSettings, default_settings, read_settings
 
 
 def write(folder, text):
