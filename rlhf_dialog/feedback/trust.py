@@ -212,11 +212,12 @@ def concordance(examples: Sequence[Example], scores: Array) -> tuple[float, floa
 
     Kinds are added up as in the gate. The error is the larger of that by dialogue and that of answers without any order.
     """
+    kinds = np.asarray([one.kind if isinstance(one, Answer) else PAIR for one in examples])
+    liked = np.asarray([isinstance(one, Answer) and one.liked for one in examples])
     influence, parts = np.zeros(len(examples)), []
-    for kind in sorted({_kind(one) for one in examples}):
-        own = np.flatnonzero([_kind(one) == kind for one in examples])
-        liked = [isinstance(one, Answer) and one.liked for one in (examples[i] for i in own)]
-        part = _of_pairs(scores[own]) if kind == PAIR else _of_answers(scores[own], np.asarray(liked))
+    for kind in np.unique(kinds):
+        own = np.flatnonzero(kinds == kind)
+        part = _of_pairs(scores[own]) if kind == PAIR else _of_answers(scores[own], liked[own])
         if part is not None:
             influence[own] = part.worth * part.influence
             parts.append(part)
@@ -238,10 +239,6 @@ class Part:
     worth: float
     influence: Array
     variance: float
-
-
-def _kind(one: Example) -> str:
-    return one.kind if isinstance(one, Answer) else PAIR
 
 
 def _of_answers(scores: Array, liked: Any) -> Part | None:
