@@ -13,6 +13,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.bot import Bot
 from rlhf_dialog.feedback.examples import Examples, read_examples
 from rlhf_dialog.feedback.gate import power_line
+from rlhf_dialog.feedback.settings import read_settings
+from rlhf_dialog.feedback.trust import trust_in
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -86,6 +88,8 @@ def run_status(options: argparse.Namespace) -> None:
         console = Console(markup=False, highlight=False, width=140)
     console.print(lineage_tree(bot))
     for line in counts(examples, len(people)):
+        console.print(line)
+    for line in trust_in(examples, read_settings(bot.settings_path)).lines():
         console.print(line)
     console.print(power_line(bot))
 

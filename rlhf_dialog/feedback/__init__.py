@@ -23,6 +23,9 @@
   events of the versions that were left are new again. What was left out (above the cap, say) counts as seen.
 - **The losses are written here and compared with TRL's in a test** (`losses`): its trainers would bring checkpoints of their own,
   which are pickles, and importing them takes longer than a small bot's night.
+- **Who contradicts the others is left out, of training and gate alike** (`trust`), compared with what everybody else's feedback
+  predicts. The features are words and length, because these need no model and no state. The rule would rather leave nobody out:
+  of camps of equal size, of small groups, and where more than a third contradict, all are used.
 - **The gate adds kinds up by what they are worth** (`gate`): counted in pairs, thirty thumbs would outvote all edits and choices.
 - **A person rates what they see** (`talk`): their own edit is a preference, not an answer to like. A page sends the state that it
   shows, and a Talk compares what it knows with the store, so that two tabs never put two messages at one place.

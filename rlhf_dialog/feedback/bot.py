@@ -23,14 +23,16 @@ from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, w
 from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.settings import BotSettings
+from rlhf_dialog.feedback.settings import default_settings
 from rlhf_dialog.feedback.store import Store
+from rlhf_dialog.runs.lock import locked
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
 FIRST = "0001"
 AGENT_FILE = "rlhf_dialog.json"
 WEIGHTS = (".safetensors", ".bin")
+NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
 
 
@@ -171,7 +173,7 @@ class Bot:
             self._point(tree, version, {champion: "former champion"})
 
     def rollback(self, version: str) -> None:
-        """Make an earlier champion the champion again; those that came after it are rolled back.
+        """Make an earlier champion the champion again; those that came after it are rolled back, and candidates are refused.
 
         Raises UserError for a version that never was one, or is removed.
         """
@@ -187,12 +189,14 @@ class Bot:
                 )
             line = _ancestors(records, champion)
             left = line[: line.index(version)] if version in line else [champion]
-            self._point(tree, version, dict.fromkeys(left, "rolled back"))
+            candidates = [name for name, one in records.items() if one["status"] == "candidate"]
+            self._point(tree, version, {**dict.fromkeys(left, "rolled back"), **dict.fromkeys(candidates, "refused")})
 
     def forget(self, person_hash: str) -> dict[str, Any]:
         """Remove a person's rows from the store, and mark the versions that were trained on them, or from such a version.
 
-        Returns `rows` (the number removed) and `tainted` (the versions marked now). A kill in between loses no mark.
+        Texts that a killed night has left go too. Returns `rows` (the number removed) and `tainted` (the versions marked now). A
+        kill in between loses no mark.
         """
         with self._changing() as tree:
             tainted = _taint(tree["versions"], person_hash)
@@ -201,7 +205,14 @@ class Bot:
             tainted |= _taint(tree["versions"], person_hash)
             for record in tree["versions"].values():
                 record["people"] = [one for one in record["people"] if one != person_hash]
+        self._remove_work()
         return {"rows": rows, "tainted": sorted(tainted)}
+
+    def drop_night(self) -> None:
+        """Remove what a night keeps while it is at work."""
+        for name in (NIGHT, WORK):
+            if (self.folder / name).is_dir():
+                remove_whole(self.folder / name)
 
     def prune(self, keep_last: int) -> list[str]:
         """Remove the folders of all but the last `keep_last` versions, the best, the champion and the first; returns their names.
@@ -244,6 +255,16 @@ class Bot:
         replace_file(self.folder / "champion", f"{version}\n")
         for name, status in {**others, version: "champion"}.items():
             tree["versions"][name]["status"] = status
+
+    def _remove_work(self) -> None:
+        """Remove the texts that a killed night has left; the next one writes what it needs. Of one at work, a warning."""
+        if not (self.folder / WORK).is_dir():
+            return
+        try:
+            with locked(self.folder):
+                remove_whole(self.folder / WORK)
+        except UserError as error:
+            logger.warning("%s: the night at work removes its texts when it ends (%s)", self.folder, error)
 
     def _rows_removed(self, person_hash: str) -> int:
         store = self.store()
@@ -367,15 +388,3 @@ def _copy_agent(source: Path, target: Path) -> None:
         raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
     if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
         write_json(target / AGENT_FILE, settings)
-
-
-def default_settings() -> str:
-    """config.yaml of a new bot: every key with its default, below what it means."""
-    meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
-    lines = [
-        "# What `rlhf-dialog feedback learn` does with the feedback, and the limits of the page; see docs/FEEDBACK.md."
-    ]
-    for line in BotSettings().as_yaml().splitlines():
-        meaning = meanings.get(line.split(":")[0])
-        lines += ["", f"# {meaning}", line] if meaning else [line]
-    return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from rlhf_dialog.feedback.settings import BotSettings
 from rlhf_dialog.feedback.store import Event, Store, StoredDialogue, StoredTurn, counting
 
 LIKED, DISLIKED = (4, 5), (1, 2)
+ABOVE = "above one person's share (person_cap)"
 Prompt = tuple[str, ...]
 
 
@@ -219,13 +220,24 @@ def _capped(examples: list[Example], cap: float, left_out: Counter[str]) -> list
             allowed[one.person] -= 1
             kept.append(one)
     if len(examples) > len(kept):
-        left_out["above one person's share (person_cap)"] += len(examples) - len(kept)
+        left_out[ABOVE] += len(examples) - len(kept)
     return kept[::-1]
 
 
 def share_of(cap: float, num_people: int) -> Fraction:
     """The largest share of one person, exactly: the cap as it is written, or 1 / their number where that is more."""
     return max(Fraction(str(cap)), Fraction(1, max(num_people, 1)))
+
+
+def small_group(cap: float, training: TrainingSet) -> list[str]:
+    """What `learn` says where everybody has the same share, because they are few; nothing where that leaves nothing out."""
+    count = len(training.people)
+    if not (training.left_out.get(ABOVE) and Fraction(1, count or 1) >= Fraction(str(cap))):
+        return []
+    return [
+        f"person_cap {cap:g}: {count} people have one share each, so whoever says least decides how much of the others is used; "
+        "raise it for a small group"
+    ]
 
 
 def capped_counts(counts: dict[str, int], cap: float) -> dict[str, int]:
@@ -262,7 +274,7 @@ def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
 
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
-    kept, left_out = _measurable([one for one in examples.all if one.heldout], settings)
+    kept, left_out = measurable([one for one in examples.all if one.heldout], settings)
     by_person = capped_weights(Counter(one.person for one in kept), settings.person_cap)
     weights = {one.event: float(by_person[one.person]) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
@@ -270,13 +282,13 @@ def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
 
 def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
-    kept, left_out = _measurable(examples, settings)
+    kept, left_out = measurable(examples, settings)
     agreed = _agreed(kept, settings.agreement)
     left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
     return agreed, +left_out
 
 
-def _measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+def measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
     """Without repetitions, and within the limits of length."""
     kept, left_out = _distinct(examples)
     fitting = [one for one in kept if _fits(one, settings)]

@@ -20,6 +20,7 @@ from rlhf_dialog.evaluation.intervals import Array, Numbers, resample_counts
 from rlhf_dialog.feedback.bot import Bot
 from rlhf_dialog.feedback.examples import HeldOut, heldout_set, read_examples
 from rlhf_dialog.feedback.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.trust import trust_in, trusted
 
 MARGIN = 0.05  # below the champion that the lower bound may always reach
 Z = NormalDist().inv_cdf(0.975)  # the lower bound is that of a 95 % interval
@@ -197,9 +198,10 @@ def power_line(bot: Bot) -> str:
     """
     settings, store = read_settings(bot.settings_path), bot.store()
     try:
-        num_events = len(heldout_set(read_examples(store), settings))
+        examples = read_examples(store)
     finally:
         store.close()
+    num_events = len(heldout_set(trusted(examples, trust_in(examples, settings)), settings))
     return power_of(num_events, settings, last_gate(bot))
 
 

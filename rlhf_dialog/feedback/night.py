@@ -11,17 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import mend_swaps, remove_whole, written_whole
+from rlhf_dialog.atomic_files import mend_swaps, written_whole
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback import gate
-from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.examples import (
     Examples,
     HeldOut,
     TrainingSet,
     heldout_set,
     read_examples,
+    small_group,
     training_set,
 )
 from rlhf_dialog.feedback.gate import Comparison
@@ -30,17 +31,18 @@ from rlhf_dialog.feedback.learner import Learner, Watch, load_version, night_siz
 from rlhf_dialog.feedback.night_report import NightReport
 from rlhf_dialog.feedback.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
 from rlhf_dialog.feedback.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.trust import Trust, trust_in, trusted
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.lock import locked
 
 logger = logging.getLogger(__name__)
-NIGHT, LEARNER = "night", "learner"
+LEARNER = "learner"
 
 
 @dataclass
 class Snapshot:
-    """What a night sees: all examples up to the event `last_event`, those to train on, and those held out."""
+    """What a night sees: the trusted examples up to the event `last_event`, those to train on, and those held out."""
 
     champion: str
     last_event: int
@@ -48,6 +50,7 @@ class Snapshot:
     training: TrainingSet
     heldout: HeldOut
     fingerprint: str  # of all that decides what the night makes of the champion
+    trust: Trust
 
 
 @dataclass
@@ -99,7 +102,7 @@ def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
     try:
         metrics = _train(night, watch)
     except RunStopped:
-        _drop_night(bot)
+        bot.drop_night()
         raise
     trained_in = time.perf_counter() - start
     night.learner.consumed = snapshot.training.seen
@@ -139,14 +142,16 @@ def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None
     store = bot.store()
     try:
         last_event = store.last_event() if last_event is None else last_event
-        examples = read_examples(store, last_event)
+        found = read_examples(store, last_event)
     finally:
         store.close()
+    trust = trust_in(found, settings)
+    examples = trusted(found, trust)
     draw = random.Random(f"{settings.seed} {state['num_nights']}")
     training = training_set(examples, settings, state["consumed"], draw)
     texts = [[one.event, one.person, *keys_of(one), *one.prompt_turns, repr(one)] for one in training.all]
     fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
-    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint)
+    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint, trust)
 
 
 def _promote_left(bot: Bot) -> None:
@@ -162,13 +167,15 @@ def _promote_left(bot: Bot) -> None:
 def _unfinished(bot: Bot) -> dict[str, Any] | None:
     """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
     if not (bot.folder / NIGHT).is_dir():
+        if (bot.folder / WORK).is_dir():  # a kill came before the night was written
+            bot.drop_night()
         return None
     try:
         state = read_state(bot.folder / NIGHT)["night"]
         _ = state["plan"], state["done"], state["sums"], state["last_event"], state["fingerprint"], state["start"]
     except (UserError, LookupError, TypeError) as error:
         logger.warning("%s: the night that was interrupted cannot go on, so it begins again: %s", bot.folder, error)
-        _drop_night(bot)
+        bot.drop_night()
         return None
     return dict(state)
 
@@ -184,7 +191,7 @@ def _goes_on(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
         logger.warning(
             "%s: settings, champion or feedback have changed since a night was interrupted; it begins again", bot.folder
         )
-    _drop_night(bot)
+    bot.drop_night()
     return False
 
 
@@ -192,11 +199,6 @@ def _version_of(bot: Bot, fingerprint: str) -> str | None:
     """The version that a night of this fingerprint has made."""
     versions = bot.lineage()["versions"]
     return next((name for name in sorted(versions, reverse=True) if versions[name].get("night") == fingerprint), None)
-
-
-def _drop_night(bot: Bot) -> None:
-    if (bot.folder / NIGHT).is_dir():
-        remove_whole(bot.folder / NIGHT)
 
 
 def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None:
@@ -298,7 +300,7 @@ def _publish(night: Night, report: NightReport) -> None:
     report.why = report.why.format(version=report.version)
     if report.promoted:
         bot.promote(report.version)
-    _drop_night(bot)
+    bot.drop_night()
     report.removed = bot.prune(night.settings.keep_last)
 
 
@@ -335,4 +337,7 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "steps": steps if training.num_new else 0,
     }
     counts = (used, training.left_out, len(snapshot.heldout))
-    return NightReport(str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run)
+    said = [*snapshot.trust.lines(), *small_group(settings.person_cap, training)]
+    return NightReport(
+        str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run, people=said
+    )

@@ -22,6 +22,9 @@ class NightReport:
     power: str
     why: str
     dry_run: bool = False
+    people: list[str] = field(
+        default_factory=list
+    )  # what is said of those who contradict the others, and of few people
     version: str | None = None
     promoted: bool = False
     comparison: Comparison | None = None
@@ -35,6 +38,7 @@ class NightReport:
         found = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used()]
         if self.left_out:
             found.append(f"left out: {shown(self.left_out)}")
+        found += self.people
         found.append(f"held out: {self.power}")
         if self.metrics:
             losses = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())

@@ -27,6 +27,7 @@ import torch
 from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.bot import WORK
 from rlhf_dialog.feedback.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.feedback.learner import Learner, Watch, device_of
 from rlhf_dialog.runs.agent import PPOAgent
@@ -39,7 +40,6 @@ from rlhf_dialog.training.trainer import PPOTrainer
 if TYPE_CHECKING:
     from rlhf_dialog.feedback.night import Night
 
-WORK = "preference"
 RIVALS = 2  # disliked answers to other prompts that each liked answer is compared with, and the other way round
 CLIP = 3.0  # deviations of the preference models' score
 

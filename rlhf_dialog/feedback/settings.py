@@ -107,6 +107,13 @@ class FilterKeys(Settings):
         le=1,
         description="share of the people who judged one answer that must agree; the others' judgements are left out",
     )
+    contradiction_confidence: float | None = Field(
+        0.99,
+        ge=0.5,
+        lt=1,
+        description="confidence that somebody contradicts what the others' feedback predicts, with which a night leaves the "
+        "person out; null: nobody is left out",
+    )
     min_words: int = Field(1, ge=0, le=10**4, description="shortest answer to learn from, in words")
     max_words: int = Field(200, ge=1, le=10**6, description="longest answer to learn from, in words")
 
@@ -201,3 +208,15 @@ class BotSettings(PageKeys, GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys
 def read_settings(path: Path) -> BotSettings:
     """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
     return load_settings(BotSettings, path)
+
+
+def default_settings() -> str:
+    """config.yaml of a new bot: every key with its default, below what it means."""
+    meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
+    lines = [
+        "# What `rlhf-dialog feedback learn` does with the feedback, and the limits of the page; see docs/FEEDBACK.md."
+    ]
+    for line in BotSettings().as_yaml().splitlines():
+        meaning = meanings.get(line.split(":")[0])
+        lines += ["", f"# {meaning}", line] if meaning else [line]
+    return "\n".join(lines) + "\n"

@@ -50,10 +50,12 @@ def load_causal_lm(
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` allows it.
 
     The folder of an agent with a network of the user's is read with the registered class. Raises UserError when it cannot be
-    loaded, or can be neither packed nor padded on the left.
+    loaded, when a weight is NaN or infinite, or when it can be neither packed nor padded on the left.
     """
     if (spec := network.spec_in(path)) is not None:
-        return prepared(network.load_policy(spec, path, key), path, key, packing)
+        lm = network.load_policy(spec, path, key)
+        check_finite(lm, path, key)
+        return prepared(lm, path, key, packing)
     lm = load_pretrained(
         AutoModelForCausalLM,
         path,
@@ -63,8 +65,18 @@ def load_causal_lm(
         use_safetensors=None if allow_pickle_weights else True,
     )
     lm.eval()
+    check_finite(lm, path, key)
     with readable(path, key, "a causal LM"):
         return prepared(lm, path, key, packing)
+
+
+def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
+    """Raises UserError when a weight is NaN or infinite."""
+    for name, weight in lm.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise UserError(
+                f"{key}: the weights in '{path}' are damaged: {name} holds NaN or infinity; use another model"
+            )
 
 
 def prepared(lm: PreTrainedModel, path: str, key: str, packing: bool) -> PreTrainedModel:

@@ -10,6 +10,7 @@ from folders import contents, names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.bot import Bot, is_bot
 from rlhf_dialog.feedback.settings import BotSettings, read_settings
+from rlhf_dialog.runs.lock import locked
 
 
 @pytest.fixture
@@ -83,6 +84,18 @@ def test_promotion_and_rollback(bot):
     assert bot.last_good() == ["0001"]
     bot.rollback("0003")
     assert bot.champion() == "0003"
+
+
+def test_a_candidate_that_a_rollback_left_behind_is_refused(bot):
+    """So that it is not promoted later, when its parent is the champion again, by what the gate said before."""
+    night(bot)
+    bot.promote("0002")
+    night(bot, gate={"promoted": True})
+    bot.rollback("0001")
+    assert statuses(bot) == {"0001": "champion", "0002": "rolled back", "0003": "refused"}
+    night(bot, parent="0002", gate={"promoted": True})  # of a night that was at work
+    bot.rollback("0002")
+    assert statuses(bot) == {"0001": "rolled back", "0002": "champion", "0003": "refused", "0004": "refused"}
 
 
 def test_a_bot_of_another_folder_or_none(tmp_path, bot, agent):
@@ -229,6 +242,18 @@ def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
     bot.rollback("0001")
     bot.rollback("0003")
     assert "version 0003 was trained on feedback of a forgotten person" in caplog.text
+
+
+def test_texts_that_a_killed_night_has_left_are_forgotten_too(bot, caplog):
+    work = bot.folder / "preference"
+    work.mkdir()
+    (work / "pairs.jsonl").write_text("said to ann")
+    with locked(bot.folder):
+        bot.forget("0" * 16)
+    assert "the night at work removes its texts when it ends" in caplog.text
+    assert work.is_dir()
+    bot.forget("0" * 16)
+    assert not work.exists()
 
 
 def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):

@@ -3,8 +3,10 @@
 import errno
 import hashlib
 import json
+import math
 import os
 import random
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import start_python
+from safetensors.torch import load_file, save_file
 from taught_bots import new_bot, set_keys, talk_to
 from tiny import write_data
 
@@ -21,6 +24,7 @@ from rlhf_dialog.feedback.bot import Bot
 from rlhf_dialog.feedback.gate import Comparison
 from rlhf_dialog.feedback.guards import Guard
 from rlhf_dialog.feedback.night import learn
+from rlhf_dialog.feedback.served import BotVersions, Served
 from rlhf_dialog.feedback.store import Store
 
 PASSED = Guard("KL", 0.1, 1.0, True)
@@ -201,6 +205,7 @@ KILLED = """
 import os, signal, sys
 from rlhf_dialog.feedback.bot import Bot
 from rlhf_dialog.feedback.night import learn
+from rlhf_dialog.feedback.served import BotVersions, Served
 from rlhf_dialog.feedback.store import Store
 def watch(done, steps):
     if done == int(sys.argv[2]):
@@ -251,7 +256,7 @@ def test_killed_between_the_new_version_and_its_promotion(day, monkeypatch, chec
 
 def test_killed_after_the_promotion(day, monkeypatch):
     with monkeypatch.context() as patch:
-        killed_at(patch, night_module, "_drop_night")
+        killed_at(patch, Bot, "drop_night")
         with pytest.raises(Killed):
             learn(day)
     assert learn(day).version is None
@@ -336,6 +341,46 @@ def test_a_champion_that_does_not_load(later):
     with pytest.raises(UserError, match=r"version 0002 cannot be loaded .* `feedback rollback`"):
         learn(later)
     assert later.champion() == "0002"
+
+
+def test_a_champion_with_weights_that_are_not_numbers(later):
+    """Learning does not start from it, and the last good version answers."""
+    path = later.agent_folder("0002") / "model.safetensors"
+    weights = load_file(path)
+    next(iter(weights.values())).view(-1)[3] = math.nan
+    save_file(weights, path, {"format": "pt"})
+    before = files(later.folder)
+    with pytest.raises(
+        UserError, match=r"version 0002 cannot be loaded .* holds NaN or infinity.* `feedback rollback`"
+    ):
+        learn(later)
+    assert files(later.folder) == before
+    served = Served(BotVersions(later))
+    assert served.hold() == "0001"
+    assert re.search(
+        r"version 0002 does not load .*NaN or infinity.*; version 0001 answers in its place", served.problem
+    )
+
+
+def test_a_candidate_that_a_rollback_left_behind_is_not_promoted_by_an_earlier_gate(later, monkeypatch):
+    verdict(monkeypatch)
+    with monkeypatch.context() as patch:
+        killed_at(patch, Bot, "promote")
+        with pytest.raises(Killed):
+            learn(later)
+    later.rollback("0001")
+    later.rollback("0002")
+    report = learn(later)
+    assert (later.champion(), versions(later)["0003"]["status"]) == ("0002", "refused")
+    assert report.why.startswith("nothing changed: version 0003, which is refused, was made of just this feedback")
+
+
+def test_texts_of_a_killed_night_do_not_outlast_the_next_one(day):
+    """Also where the next one has nothing to do."""
+    set_keys(day, min_heldout=999)
+    (day.folder / "preference").mkdir()
+    assert learn(day).why.startswith("nothing changed")
+    assert not (day.folder / "preference").exists()
 
 
 def test_a_state_that_does_not_load(later):

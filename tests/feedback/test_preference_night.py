@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -167,6 +168,26 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
     ours, theirs = versions(day)["0002"], versions(later)["0002"]
     assert ours["end"] == theirs["end"]
     assert ours["metrics"] == theirs["metrics"]
+
+
+def test_a_killed_night_leaves_no_text_of_a_person_who_is_forgotten(day, monkeypatch):
+    promote_all(monkeypatch)
+    real = preference_night.train_preference_model
+    with monkeypatch.context() as patched:
+        patched.setattr(preference_night, "train_preference_model", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            learn(day)
+    assert (day.folder / "preference" / "pairs.jsonl").read_text()
+    store = day.store()
+    person = store.feedback()[0].person
+    store.close()
+    day.forget(person)
+    assert not (day.folder / "preference").exists()
+    seen = []
+    monkeypatch.setattr(preference_night, "train_preference_model", lambda *given: seen.append(1) or real(*given))
+    assert learn(day).promoted
+    assert seen
+    assert not (day.folder / "preference").exists()
 
 
 def test_adapters_are_refused(day):

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.bot import default_settings
 from rlhf_dialog.feedback.limits import Limits
-from rlhf_dialog.feedback.settings import BotSettings, PageKeys, read_settings
+from rlhf_dialog.feedback.settings import BotSettings, PageKeys, default_settings, read_settings
 
 
 def write(folder, text):

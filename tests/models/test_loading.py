@@ -1,5 +1,6 @@
 """Loading of policy, critic, reference and tokenizer; dropout off; the errors of a wrong folder."""
 
+import math
 import shutil
 
 import pytest
@@ -362,3 +363,14 @@ def test_a_critic_that_does_not_fit_the_policy_is_refused(tmp_path, tokenizer, s
 def test_without_a_separate_critic_a_start_for_it_is_a_mistake(keys):
     with pytest.raises(ValueError, match="critic_path: only a separate critic has a start of its own"):
         settings("unused", critic_path="unused", **keys)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_weights_that_are_not_numbers_are_refused(tmp_path, value):
+    lm = llama()
+    lm.model.norm.weight.data[1] = value
+    lm.save_pretrained(tmp_path)
+    with pytest.raises(
+        UserError, match=r"--agent: the weights in '.*' are damaged: model\.norm\.weight holds NaN or infinity"
+    ):
+        load_causal_lm(str(tmp_path), "--agent")
