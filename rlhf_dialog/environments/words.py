@@ -182,7 +182,10 @@ class Words:
         named = [self.mentions[value] for value in self.mentioned.findall(sentence)]
         if named:
             asks = question and NAME not in dict(named)
-            return [Act("confirm" if asks and slot not in self.only_type else "inform", slot, value) for slot, value in named]
+            return [
+                Act("confirm" if asks and slot not in self.only_type else "inform", slot, value)
+                for slot, value in named
+            ]
         slots = self.domain.constraints if self.invents else self.domain.requestable
         asked = [slot for slot in slots if re.search(rf"\b(?:{_one_of({called(slot), slot})})\b", sentence)]
         if question and asked:

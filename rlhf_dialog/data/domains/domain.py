@@ -131,7 +131,9 @@ def _check_words(domain: Domain, where: str) -> None:
     """Raises UserError for slots and names that mean something else in an act."""
     for slot in (*domain.constraints, *domain.requestable):
         if not slot.strip() or (slot == NAME and slot in domain.constraints):
-            what = "the name of the entities, which users may always constrain" if slot else "an answer without its slot"
+            what = (
+                "the name of the entities, which users may always constrain" if slot else "an answer without its slot"
+            )
             raise UserError(f"{where}: the slot '{slot}' means {what}; rename it, or remove it")
     for name in sorted({NOTHING, DONTCARE} & {entity[NAME] for entity in domain.entities}):
         raise UserError(f"{where}: an entity has the name '{name}', which means something else in an act; rename it")
