@@ -15,6 +15,7 @@ from processes import ROOT
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.policies.sampling import Sampler
+from rlhf_dialog.runs.tracking import Trackers
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def resumed(folder: Path, **changes) -> Path:
 
 
 def test_what_a_run_leaves(whole):
-    names = ["agent", "checkpoints", "config.yaml", "metrics.jsonl"]
+    names = ["agent", "checkpoints", "config.yaml", "metrics.jsonl", "plot.png"]
     assert sorted(path.name for path in whole.iterdir()) == names
     rows = numbers(whole)
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -98,20 +99,20 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, whole):
 
 def test_a_signal_lets_the_iteration_finish_and_saves_it(tmp_path, whole, monkeypatch):
     run = policy_run(tmp_path, imitation_dialogues=4, save_interval=100)
-    original = type(run)._report
+    original = Trackers.log
 
-    def signalled(self, metrics):
-        original(self, metrics)
-        if self.iteration == 2:
+    def signalled(self, step, metrics):
+        original(self, step, metrics)
+        if step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(type(run), "_report", signalled)
+    monkeypatch.setattr(Trackers, "log", signalled)
     with pytest.raises(SystemExit) as end:
         run.train()
     assert end.value.code == 128 + signal.SIGTERM
     latest = (tmp_path / "run" / "checkpoints" / "latest").read_text(encoding="utf-8")
     assert latest == f"iter_{len(numbers(tmp_path / 'run')):06d}"
-    monkeypatch.setattr(type(run), "_report", original)
+    monkeypatch.setattr(Trackers, "log", original)
     assert numbers(resumed(tmp_path)) == numbers(whole)
 
 
