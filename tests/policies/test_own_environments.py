@@ -66,7 +66,7 @@ def test_what_it_gets_wrong_names_class_and_method(name, said):
 def test_a_name_that_nobody_registered_and_arguments_that_do_not_fit():
     with pytest.raises(UserError, match="environment: unknown environment 'Gues'; did you mean 'Guess'"):
         own_environment("Gues", {}, None, None)
-    with pytest.raises(UserError, match="environment: wrong arguments for Guess: .*number"):
+    with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
         own_environment("Guess", {"number": 3}, None, None)
 
 
