@@ -12,6 +12,7 @@ from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.success_plot import plot_success
+from rlhf_dialog.foreign_code import GRACE
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy, handcrafted
 from rlhf_dialog.policies.imitation import imitate
@@ -94,7 +95,7 @@ class PolicyRun:
         run_folder.mend(self.folder)
         source = newest_checkpoint(self.checkpoints) if self.resume else None
         state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
-        host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, config.step_timeout_s)
+        host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
         self.sampler = stack.enter_context(closing(Sampler(self.scene.make, config.seed, config.num_envs, host)))
         if state is not None:
             self.iteration, self.num_dialogues = state["iteration"], state["num_dialogues"]
@@ -108,6 +109,13 @@ class PolicyRun:
         self.trackers = stack.enter_context(closing(Trackers(config, self.folder, self.iteration, wandb, console)))
         what = "domain" if self.scene.domain else "environment"
         logger.info("run folder: %s; %s %s (hash %.12s)", self.folder, what, self.scene.name, self.scene.hash)
+
+    def _patience(self) -> float | None:
+        """Seconds in which processes must answer: longer than the calls of an environment of the user's own, which end first."""
+        seconds, config = self.config.step_timeout_s, self.config
+        if seconds is None or not config.environment:
+            return seconds
+        return 2 * (GRACE + config.num_envs * seconds)
 
     def _loop(self, interrupts: Interrupts) -> Metrics:
         """Iterations until the end. What raises while turns are sampled, such as a process that dies, saves first."""

@@ -101,10 +101,10 @@ def test_processes_host_an_environment_that_only_this_process_has_registered(tmp
     for name, own, processes in (("alone", "Guess", 0), ("two", "Guess", 2), ("late", "Hangs", 2)):
         path = tmp_path / f"{name}.yaml"
         text = yaml.safe_dump(
-            keys | {"environment": {"id": own, "args": {}}, "step_timeout_s": 5, "process_num": processes}
+            keys | {"environment": {"id": own, "args": {}}, "step_timeout_s": 2, "process_num": processes}
         )
         path.write_text(text, encoding="utf-8")
         found.append(train_policy.main(["--config", str(path), "--register", own_environments.__file__]))
     assert found == [0, 0, 2]
     assert numbers(tmp_path / "runs" / "alone") == numbers(tmp_path / "runs" / "two")
-    assert "Hangs.step did not return within 5 seconds (step_timeout_s); it was at" in capsys.readouterr().err
+    assert "Hangs.step did not return within 2 seconds (step_timeout_s); it was at" in capsys.readouterr().err
