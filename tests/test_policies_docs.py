@@ -1,5 +1,6 @@
 """docs/POLICIES.md: its programs run, its commands are there, and its table has the defaults."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,8 +38,23 @@ def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, m
     assert "handcrafted" in capsys.readouterr().out
 
 
+def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
+    from rlhf_dialog.commands import evaluate_policy, train_policy
+
+    (tmp_path / "my_environment.py").write_text(blocks("python")[1], encoding="utf-8")
+    (tmp_path / "guess.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    register = ["--register", "my_environment.py"]
+    words = ["--config", "guess.yaml", "--eval_dialogues", "20", "--epoch", "6", "--batchsz", "256"]
+    assert train_policy.main([*words, *register]) == 0
+    assert evaluate_policy.main(["--agent", "runs/guess/agent", "--dialogues", "100", *register]) == 0
+    found = json.loads((tmp_path / "runs/guess/evaluation.json").read_text(encoding="utf-8"))
+    assert found["difference_from_random"]["reward"]["low"] > 0
+    assert "agent - random" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_loop_runs(capsys):
-    program = blocks("python")[1]
+    program = blocks("python")[2]
     exec(compile(program.replace("512", "32").replace("range(50)", "range(4)"), "POLICIES.md", "exec"), {})
     assert 0 <= float(capsys.readouterr().out) <= 1
 
@@ -47,7 +63,10 @@ def test_the_scripts_and_configurations_are_there():
     scripts = re.findall(r"python (scripts/\w+\.py)", PAGE)
     assert {"scripts/train_policy.py", "scripts/evaluate_policy.py", "scripts/plot_run.py"} == set(scripts)
     assert all((ROOT / script).is_file() for script in scripts)
-    assert all((ROOT / "configs" / name).is_file() for name in re.findall(r"--config (\w+\.yaml)", PAGE))
+    own = re.findall(r"^# (\w+\.yaml)", PAGE, re.MULTILINE)
+    assert all(
+        (ROOT / "configs" / name).is_file() for name in re.findall(r"--config (\w+\.yaml)", PAGE) if name not in own
+    )
     assert {"train-policy", "evaluate-policy"} <= set(COMMANDS)
 
 
@@ -56,7 +75,13 @@ def test_the_table_has_the_defaults(row):
     keys, defaults = re.findall(r"`(\w+)[^`]*`", row[0]), row[1].split(", ")
     values = [getattr(PolicyConfig(), key) for key in keys]
     found = [
-        value.id if hasattr(value, "id") else f"{value:g}" if isinstance(value, float) else str(value)
+        value.id
+        if hasattr(value, "id")
+        else f"{value:g}"
+        if isinstance(value, float)
+        else "null"
+        if value is None
+        else str(value).lower()
         for value in values
     ]
     assert found == defaults

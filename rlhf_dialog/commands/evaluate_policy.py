@@ -23,16 +23,14 @@ from rlhf_dialog.commands.command_line import (
     set_up_logging,
 )
 from rlhf_dialog.commands.registering import REGISTER, register
-from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy, load_policy
 from rlhf_dialog.policies.measures import TEST_SEED, compared, measured
 from rlhf_dialog.policies.sampling import play
-from rlhf_dialog.policies.transcripts import transcript
 from rlhf_dialog.runs.policy_checkpoint import check_domain, read_policy_agent
-from rlhf_dialog.runs.policy_run import environment_of
+from rlhf_dialog.runs.policy_scene import scene_of
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -71,20 +69,21 @@ def _main(options: argparse.Namespace) -> None:
         register(options.register)
     agent = read_policy_agent(options.agent)
     given = {key: getattr(options, key) for key in ("domain", "error_rate", "user")}
-    settings = agent | {key: value for key, value in given.items() if value is not None}
+    given = {key: value for key, value in given.items() if value is not None}
+    if agent["environment"] and given:
+        raise UserError(f"--{next(iter(given))}: the agent's environment {agent['environment']['id']} does not read it")
+    settings = agent | given
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
-    domain = load_domain(settings["domain"])
-    check_domain(options.agent, agent, domain)
-    make = environment_of(settings, domain)
-    environment = make()
-    setting = Setting(environment.layout.size, len(environment.names), options.seed, domain)
+    scene = scene_of(settings)
+    check_domain(options.agent, agent, scene)
+    setting = Setting(scene.num_features, len(scene.names), options.seed, scene.domain)
     policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"]["args"], setting, options.agent)}
-    policies |= {name: build_policy(name, {}, setting) for name in BASELINES}
-    numbers = range(options.dialogues)
-    episodes = {name: play(one, make, TEST_SEED + options.seed, numbers, NUM_ENVS) for name, one in policies.items()}
+    policies |= {name: build_policy(name, {}, setting) for name in BASELINES if scene.domain or name == "random"}
+    numbers, seed = range(options.dialogues), TEST_SEED + options.seed
+    episodes = {name: play(one, scene.make, seed, numbers, NUM_ENVS) for name, one in policies.items()}
     for episode in episodes["agent"][: options.transcripts]:
-        print(f"{transcript(domain, environment.names, episode)}\n")
+        print(f"{scene.transcript(episode)}\n")
     result = _result(options, settings, episodes)
     replace_json(output, finite(result))
     Console().print(_table(result))
@@ -101,23 +100,28 @@ def _check(options: argparse.Namespace) -> None:
 def _result(
     options: argparse.Namespace, settings: dict[str, Any], episodes: dict[str, list[Episode]]
 ) -> dict[str, Any]:
+    other = "handcrafted" if "handcrafted" in episodes else "random"
     asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
     return {
         "settings": asked | settings,
         "policies": {name: measured(own) for name, own in episodes.items()},
-        "difference_from_handcrafted": compared(episodes["handcrafted"], episodes["agent"]),
+        f"difference_from_{other}": compared(episodes[other], episodes["agent"]),
     }
 
 
 def _table(result: dict[str, Any]) -> Table:
     settings = result["settings"]
-    title = f"{settings['dialogues']} dialogues, {settings['error_rate']:.0%} error: mean [95 % interval]"
+    where = settings["environment"]["id"] if settings["environment"] else f"{settings['error_rate']:.0%} error"
+    title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
     shown = {name: form for name, form in SHOWN.items() if name in result["policies"]["agent"]}
     for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
-    rows = result["policies"] | {"agent - handcrafted": result["difference_from_handcrafted"]}
+    differences = [name for name in result if name.startswith("difference_from_")]
+    rows = result["policies"] | {
+        f"agent - {name.removeprefix('difference_from_')}": result[name] for name in differences
+    }
     for name, metrics in rows.items():
         table.add_row(name, *_cells(metrics, shown))
     return table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlhf_dialog.errors import UserError
 
-REGISTER = "Python file that registers rewards, networks or policies of your own, run first; for example train_ppo.py"
+REGISTER = "Python file that registers classes of your own (rewards, policies ...), run first; for example train_ppo.py"
 
 
 def register(path: str, key: str = "--register") -> None:

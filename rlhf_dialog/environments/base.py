@@ -111,7 +111,7 @@ def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> 
     if not isinstance(reward, Real) or not math.isfinite(reward):
         raise _wrong(environment, f"step returned the reward {reward!r}; return a finite number")
     for name, value in (("terminated", terminated), ("truncated", truncated)):
-        if not _is_truth(value):
+        if not is_truth(value):
             raise _wrong(environment, f"step returned {value!r} as {name}; return True or False")
     return text, float(reward), bool(terminated), bool(truncated), info
 
@@ -172,6 +172,6 @@ def _is_tuple(found: Any, length: int) -> bool:
     return isinstance(found, tuple) and len(found) == length
 
 
-def _is_truth(value: Any) -> bool:
-    """True, False, 0, 1, and NumPy's; not an array, a text or a probability."""
+def is_truth(value: Any) -> bool:
+    """Whether it is True, False, 0, 1, and NumPy's; not an array, a text or a probability."""
     return isinstance(value, bool | np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1))

@@ -61,6 +61,7 @@ class ErrorChannel:
         if not 0 <= error_rate <= 1:
             raise UserError(f"error_rate is {error_rate}; give a probability from 0 to 1, such as 0.15")
         self.domain, self.error_rate, self.rng = domain, error_rate, rng
+        self.kept = () if TYPE in domain.constraints else (TYPE,)  # slots that are never confused
         self.statistics = SET_1 if error_rate < BETWEEN_SETS else SET_3
 
     def __call__(self, acts: list[Act]) -> NBest:
@@ -93,7 +94,7 @@ class ErrorChannel:
 
     def _confused(self, acts: list[Act]) -> list[Act]:
         chance = self.rng.random()
-        places = [number for number, act in enumerate(acts) if act.slot and act.slot != TYPE]
+        places = [number for number, act in enumerate(acts) if act.slot and act.slot not in self.kept]
         if chance < TYPE_SHARE or not places:
             return self._other_type(acts[0].intent)
         if chance < TYPE_SHARE + SLOT_SHARE:
@@ -125,7 +126,7 @@ class ErrorChannel:
         """Every slot another one, with a random value of it; what has no value is lost."""
         turn = []
         for act in acts:
-            if not act.slot or act.slot == TYPE:
+            if not act.slot or act.slot in self.kept:
                 turn.append(act)
                 continue
             slot = self._neighbour(act.slot, self.domain.requestable)

@@ -32,15 +32,16 @@ class Summary:
 
 
 def summarise(domain: Domain, belief: Belief) -> Summary:
-    """Read the belief: values are accepted above 1 / (number of values - 0.1), when `none` is less probable."""
+    """Read the belief: values are accepted above `accepted_above`, when `none` is less probable."""
     ranked = {slot: belief.ranked(slot) for slot in domain.constraints}
     accepted: dict[str, tuple[str, float]] = {}
     for slot, values in domain.constraints.items():
         if ranked[slot]:
             value, score = ranked[slot][0]
-            if score > 1 / (len(values) - 0.1) and score >= belief.none(slot):
+            if score > accepted_above(len(values)) and score >= belief.none(slot):
                 accepted[slot] = (value, score)
-    requested = [slot for slot in domain.requestable if belief.requested.get(slot, 0.0) > REQUESTED_ABOVE]
+    askable = dict.fromkeys((*domain.requestable, *domain.constraints))  # a user may want any constraint confirmed
+    requested = [slot for slot in askable if belief.requested.get(slot, 0.0) > REQUESTED_ABOVE]
     return Summary(
         ranked,
         {slot: value for slot, (value, _) in accepted.items()},
@@ -49,6 +50,11 @@ def summarise(domain: Domain, belief: Belief) -> Summary:
         requested,
         _counts(domain, accepted),
     )
+
+
+def accepted_above(num_values: int) -> float:
+    """The probability above which a value of a slot is accepted: 1 / (number of values - 0.1), that of two for one value."""
+    return 1 / (max(num_values, 2) - 0.1)
 
 
 def _method(belief: Belief) -> str:

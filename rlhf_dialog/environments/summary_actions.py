@@ -12,13 +12,14 @@ from rlhf_dialog.environments.tracker import NOTHING, Belief
 ACCEPTED_TO_INFORM = 4
 MAX_INFORMED = 5
 NAMED_ABOVE = 0.8
+OF_SLOTS = ("request", "confirm", "select")
 GLOBAL = ("inform", "inform_byname", "inform_alternatives", "bye", "repeat", "reqmore", "restart")
 NULL = [Act("null")]
 
 
 def action_names(domain: Domain) -> tuple[str, ...]:
     """`request_`, `confirm_` and `select_` for each constraint slot, then the global ones."""
-    of_slots = (f"{kind}_{slot}" for slot in domain.constraints for kind in ("request", "confirm", "select"))
+    of_slots = (f"{kind}_{slot}" for slot in domain.constraints for kind in OF_SLOTS)
     return (*of_slots, *GLOBAL)
 
 
@@ -59,7 +60,7 @@ class SummaryActions:
     def acts(self, name: str, belief: Belief, summary: Summary) -> list[Act]:
         """The turn that an action becomes; `null`, which the user does not understand, where it cannot become one."""
         kind, _, slot = name.partition("_")
-        if slot in self.domain.constraints:
+        if kind in OF_SLOTS and slot in self.domain.constraints:
             return self._about(kind, slot, summary)
         if name == "inform":
             return self._inform(belief, summary, again=True)

@@ -110,6 +110,7 @@ class Words:
         self.domain, self.templates, self.invents = domain, templates, invents
         self.keywords = [(re.compile(rf"\b(?:{words})\b"), act) for words, act in keywords]
         self.slots = tuple(dict.fromkeys([*domain.constraints, *domain.requestable, TYPE]))
+        self.only_type = {TYPE} - {*domain.constraints}
         self.values = {slot: {plain(value): value for value in self._known(slot)} for slot in self.slots}
         self.patterns = sorted(self._patterns(False), key=lambda found: -found[0])
         self.patterns += sorted(self._patterns(True), key=lambda found: -found[0]) if invents else []
@@ -141,7 +142,7 @@ class Words:
         return acts or [Act("null")]
 
     def _known(self, slot: str) -> list[str]:
-        if slot == TYPE:
+        if slot in self.only_type:
             return [self.domain.type]
         return [*self.domain.values(slot), *(entity[slot] for entity in self.domain.entities), UNKNOWN]
 
@@ -181,7 +182,10 @@ class Words:
         named = [self.mentions[value] for value in self.mentioned.findall(sentence)]
         if named:
             asks = question and NAME not in dict(named)
-            return [Act("confirm" if asks and slot != TYPE else "inform", slot, value) for slot, value in named]
+            return [
+                Act("confirm" if asks and slot not in self.only_type else "inform", slot, value)
+                for slot, value in named
+            ]
         slots = self.domain.constraints if self.invents else self.domain.requestable
         asked = [slot for slot in slots if re.search(rf"\b(?:{_one_of({called(slot), slot})})\b", sentence)]
         if question and asked:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.data.domains import Domain
 from rlhf_dialog.environments.observations import NUM_COUNTS, Layout
+from rlhf_dialog.environments.summary import accepted_above
 from rlhf_dialog.environments.summary_actions import ACCEPTED_TO_INFORM, action_names
 from rlhf_dialog.environments.tracker import DISCOURSE_ACTS, METHODS
 
@@ -25,7 +26,9 @@ class Handcrafted:
     def __init__(self, domain: Domain):
         self.layout = Layout(domain)
         self.index = {name: number for number, name in enumerate(action_names(domain))}
-        self.slots = [(slot, part, 1 / (part.stop - part.start - 2 - 0.1)) for slot, part in self.layout.slots.items()]
+        self.slots = [
+            (slot, part, accepted_above(len(domain.constraints[slot]))) for slot, part in self.layout.slots.items()
+        ]
 
     def act(
         self, observations: NDArray[np.float32], masks: NDArray[np.bool_], deterministic: bool = True

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.environments.base import is_truth
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 from rlhf_dialog.policies.base import Features, Masks
 
 Order = tuple[int, int]
@@ -44,6 +45,12 @@ class EnvironmentFailed(UserError):
     """An environment raised, or returned something that the protocol does not allow."""
 
 
+class Wrapped:
+    """An environment in place of another one, whose class is `called` so in errors."""
+
+    called: str
+
+
 class SideBySide:
     """`num_envs` environments of this process; `make` builds one. `seed` is that of all their dialogues."""
 
@@ -69,6 +76,10 @@ class SideBySide:
         observation, reward, terminated, truncated, info = found
         if not isinstance(reward, Real) or not math.isfinite(reward):
             raise _wrong(environment, "step", reward, "a reward that is a finite number")
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if not is_truth(value):
+                raise _wrong(environment, "step", value, f"True or False as {name}")
+        _check_info(environment, "step", info)
         ended = bool(terminated or truncated)
         if ended and following == NOTHING:
             then = Turn(None, None)
@@ -76,7 +87,7 @@ class SideBySide:
             then = self._opened(environment, following)
         else:
             then = _seen(environment, "step", observation, info)
-        last = np.array(observation, dtype=np.float32) if ended else None
+        last = _vector(environment, "step", observation) if ended else None
         known = {key: value for key, value in info.items() if key != "action_mask"} if ended else {}
         return Turn(then.observation, then.mask, float(reward), bool(terminated), bool(truncated), last, known)
 
@@ -90,26 +101,56 @@ class SideBySide:
 def _called(environment: Any, method: str, *args: Any, **kwargs: Any) -> Any:
     try:
         return getattr(environment, method)(*args, **kwargs)
-    except UserError:
+    except (UserError, RunStopped, SignalExit):
         raise
-    except Exception as error:
-        name, text = type(environment).__name__, traceback.format_exc()
-        raise EnvironmentFailed(f"{name}.{method} raised {type(error).__name__}: {error}\n{text}") from error
+    except USER_CODE_RAISES as error:
+        raise raised(f"{_name(environment)}.{method}", error) from error
+
+
+def raised(where: str, error: BaseException) -> EnvironmentFailed:
+    """The error that an environment's exception becomes, with its traceback; `where` is class and method."""
+    text = "".join(traceback.format_exception(error))
+    return EnvironmentFailed(f"{where} raised {type(error).__name__}: {error}\n{text}")
+
+
+def _name(environment: Any) -> str:
+    return environment.called if isinstance(environment, Wrapped) else type(environment).__name__
 
 
 def _wrong(environment: Any, method: str, found: Any, wanted: str) -> EnvironmentFailed:
-    return EnvironmentFailed(f"{type(environment).__name__}.{method} returned {found!r:.200}; return {wanted}")
+    return EnvironmentFailed(f"{_name(environment)}.{method} returned {found!r:.200}; return {wanted}")
+
+
+def _check_info(environment: Any, method: str, info: Any) -> None:
+    if not isinstance(info, dict):
+        raise _wrong(environment, method, info, "an info that is a dict")
+
+
+def _vector(environment: Any, method: str, observation: Any) -> Features:
+    """The observation, (D,), as a copy, since an environment may use its array again."""
+    shape = getattr(getattr(environment, "observation_space", None), "shape", None)
+    try:
+        vector = np.array(observation, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
+    if vector.ndim != 1 or shape not in (None, vector.shape):
+        wanted = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
+        raise _wrong(environment, method, observation, f"an observation of {wanted}; this one has {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise _wrong(environment, method, observation, "an observation of finite numbers")
+    return vector
 
 
 def _seen(environment: Any, method: str, observation: Any, info: Any) -> Turn:
     """The observation and the mask: `info["action_mask"]`, else `action_masks()`, else every action is allowed."""
-    if not isinstance(info, dict):
-        raise _wrong(environment, method, info, "an info that is a dict")
-    mask = info.get("action_mask")
-    if mask is None:
-        own = getattr(environment, "action_masks", None)
-        mask = own() if own else np.ones(int(environment.action_space.n), dtype=np.bool_)
-    mask = np.array(mask, dtype=np.bool_)
-    if not mask.any():
-        raise _wrong(environment, method, mask, "a mask that allows one action or more")
-    return Turn(np.array(observation, dtype=np.float32), mask)
+    _check_info(environment, method, info)
+    mask, size = info.get("action_mask"), getattr(getattr(environment, "action_space", None), "n", None)
+    if mask is None and (own := getattr(environment, "action_masks", None)):
+        mask = _called(environment, "action_masks") if callable(own) else own
+    if mask is None and size is None:
+        raise _wrong(environment, method, info, "info['action_mask'], or give the class an action_space (Discrete)")
+    mask = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask, dtype=np.bool_)  # type: ignore[arg-type]
+    if mask.ndim != 1 or not mask.any() or size not in (None, len(mask)):
+        wanted = "" if size is None else f", and has the {size} actions of its action_space"
+        raise _wrong(environment, method, mask, f"a mask that allows one action or more{wanted}")
+    return Turn(_vector(environment, method, observation), mask)

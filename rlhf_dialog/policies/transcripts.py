@@ -28,6 +28,18 @@ def transcript(domain: Domain, names: Sequence[str], episode: Episode) -> str:
     return "\n".join(_lines(Layout(domain), names, episode))
 
 
+def plain_transcript(names: Sequence[str], episode: Episode) -> str:
+    """The lines of a whole dialogue of any environment: its actions, and what each was worth."""
+    turns = zip(episode.actions, episode.rewards, strict=True)
+    lines = [
+        f"  {number:3}  {names[action]}   [reward {reward:+g}]" for number, (action, reward) in enumerate(turns, 1)
+    ]
+    how = "the environment ended it" if episode.terminated else "the environment cut it off"
+    verdict = "success" if episode.success else "no success"
+    end = f"  {verdict} after {len(episode)} turns ({how}); reward {episode.paid:g}"
+    return "\n".join([f"dialogue {episode.dialogue}", *lines, end])
+
+
 def _lines(layout: Layout, names: Sequence[str], episode: Episode) -> Iterator[str]:
     info = episode.info
     yield f"dialogue {episode.dialogue}, goal: {_goal(info['first_goal'])}"

@@ -26,11 +26,11 @@ class Interrupts:
     last iteration: then `asked` is true, and `iteration_ended` ends the run once the iteration is saved. If it does not fit,
     takes longer than expected, or is the first iteration, KeyboardInterrupt or SystemExit is raised at the current instruction.
     A second signal ends the process without cleanup, like a kill. `speaks`: print messages (true on one process only). `run`:
-    the run folder to show in the last message.
+    the run folder to show in the last message. `exports`: `rlhf-dialog export` can make an agent of the checkpoint.
     """
 
-    def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN"):
-        self.grace_seconds, self.speaks, self.run = grace_seconds, speaks, run
+    def __init__(self, grace_seconds: float, speaks: bool = True, run: str | Path = "RUN", exports: bool = True):
+        self.grace_seconds, self.speaks, self.run, self.exports = grace_seconds, speaks, run, exports
         self.signum: int | None = None
         self._asked_at = 0.0
         self._last: float | None = None
@@ -70,10 +70,8 @@ class Interrupts:
         """To be called when an iteration is logged; `saved`: it has a checkpoint. Ends the run if a signal has asked for it."""
         if self.signum is not None and saved:
             self._disarm()
-            logger.info(
-                "saved after iteration %d; continue with --resume, or export an agent: rlhf-dialog export --run %s --output DIR",
-                *(iteration, self.run),
-            )
+            export = f", or export an agent: rlhf-dialog export --run {self.run} --output DIR" if self.exports else ""
+            logger.info("saved after iteration %d; continue with --resume%s", iteration, export)
             leave(self.signum)
         now = time.monotonic()
         self._last, self._started = now - self._started, now

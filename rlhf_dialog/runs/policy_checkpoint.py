@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
-from rlhf_dialog.data.domains import Domain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Policy
 from rlhf_dialog.runs.checkpoint import FORMAT_VERSION, UNANNOUNCED, checkpoints_of, read_state
@@ -13,6 +12,16 @@ from rlhf_dialog.runs.verification import STATE, sealed, verify
 
 AGENT = "policy_agent.json"
 AGENT_FORMAT = 1
+
+
+class Known(Protocol):
+    """What a policy was trained in: a domain, or the scene of an environment of the user's own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def hash(self) -> str: ...
 
 
 def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], keep: int) -> Path:
@@ -35,7 +44,7 @@ def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], 
     return target
 
 
-def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: Domain) -> dict[str, Any]:
+def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: Known) -> dict[str, Any]:
     """Restore the policy; returns the state. Raises UserError when the checkpoint is damaged, or of another run or domain."""
     _, state = read_state(source.parent, source)
     verify(source, state)
@@ -49,7 +58,7 @@ def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any
     return state
 
 
-def save_policy_agent(folder: Path, policy: Policy, settings: dict[str, Any], domain: Domain) -> None:
+def save_policy_agent(folder: Path, policy: Policy, settings: dict[str, Any], domain: Known) -> None:
     """Write the trained policy with what `read_policy_agent` needs to build it again."""
     with written_whole(folder) as target:
         policy.save(target)
@@ -66,20 +75,20 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format_version"] != AGENT_FORMAT:
             raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
-        return {key: found[key] for key in ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")} | {
-            "domain_name": str(found.get("domain_name", "?"))
-        }
+        keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
+        later = {"domain_name": str(found.get("domain_name", "?")), "environment": found.get("environment")}
+        return {key: found[key] for key in keys} | later
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
 
 
-def check_domain(folder: Path, agent: dict[str, Any], domain: Domain) -> None:
+def check_domain(folder: Path, agent: dict[str, Any], domain: Known) -> None:
     """Raises UserError, with both names, when the agent was trained on another domain."""
     if agent["domain_hash"] != domain.hash:
         raise _another_domain(folder, agent["domain_name"], agent["domain_hash"], domain)
 
 
-def _another_domain(source: Path, name: str, known: Any, domain: Domain) -> UserError:
+def _another_domain(source: Path, name: str, known: Any, domain: Known) -> UserError:
     edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
     return UserError(
         f"{source}: was trained on {edited} (hash {str(known)[:12]}), but the domain here is {domain.name} (hash "

@@ -2,48 +2,51 @@
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
-from rlhf_dialog.data.domains import Domain, load_domain
-from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.success_plot import plot_success
+from rlhf_dialog.foreign_code import GRACE
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy, handcrafted
 from rlhf_dialog.policies.imitation import imitate
 from rlhf_dialog.policies.measures import VALIDATION_SEED, means
 from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.policies.sampling import Sampler, hosts, play
-from rlhf_dialog.policies.transcripts import transcript
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.interrupts import Interrupts
 from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.policy_checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
+from rlhf_dialog.runs.policy_console import PolicyConsole
+from rlhf_dialog.runs.policy_scene import scene_of
 from rlhf_dialog.runs.policy_settings import PolicyConfig
-from rlhf_dialog.runs.tracking import JsonlTracker, Metrics, cut_metrics
+from rlhf_dialog.runs.tracking import Metrics, Trackers, cut_metrics, read_metrics
+from rlhf_dialog.runs.wandb_tracker import open_wandb
 
 logger = logging.getLogger(__name__)
+PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 
 
 class PolicyRun:
     """Trains the policy of a `PolicyConfig` in its run folder."""
 
-    def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool = False):
+    def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
+        """`resume`: go on after the newest checkpoint; `auto`: where there is a run, else begin one."""
         self.config, self.overwrite, self.resume = config, overwrite, resume
         self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
         self.iteration = self.num_dialogues = 0
         self.imitation: Metrics = {}
 
     def train(self) -> Metrics:
-        """Train to the end, leaving metrics, checkpoints and `agent/` in the run folder; returns the last metrics.
+        """Train to the end, leaving metrics, checkpoints, `agent/` and a plot in the run folder; returns the last metrics.
 
         Raises UserError for what the user can correct, and RunStopped when a check of the run fails.
         """
@@ -56,37 +59,44 @@ class PolicyRun:
             stack.enter_context(run_folder.disk_errors_told(self.folder))
             self._check_folder()
             self._begin(stack)
-            with Interrupts(self.config.grace_seconds, run=self.folder) as interrupts:
+            with Interrupts(self.config.grace_seconds, run=self.folder, exports=False) as interrupts:
                 metrics = self._loop(interrupts)
             self._save_agent()
+            self._finish()
         return metrics
+
+    def transcripts(self, number: int) -> list[str]:
+        """The first dialogues of the validation with the policy as it is, one text each, without exploration."""
+        episodes = play(self.policy, self.scene.make, VALIDATION_SEED, range(number))
+        return [self.scene.transcript(episode) for episode in episodes]
 
     def _check_folder(self) -> None:
         check_unlocked(self.folder)
+        if self.resume == "auto":
+            self.resume = run_folder.has_begun(self.folder)
         run_folder.check_folder(self.folder, self.overwrite, self.resume, self.config.save_interval)
 
     def _build(self) -> None:
-        """Domain and policy, before anything is written."""
+        """Environment and policy, before anything is written."""
         config = self.config
-        self.domain = load_domain(config.domain)
-        self.make = environment_of(config.model_dump(), self.domain)
-        environment = self.make()
-        self.names = environment.names
-        sizes = environment.layout.size, len(self.names)
-        self.setting = Setting(*sizes, seed=config.seed, domain=self.domain, num_updates=config.epoch)
+        scene = self.scene = scene_of(config.model_dump())
+        sizes = scene.num_features, len(scene.names)
+        self.setting = Setting(*sizes, seed=config.seed, domain=scene.domain, num_updates=config.epoch)
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
-        self.identity = config.identity(self.domain.hash)
+        self.rules: Any = handcrafted(self.setting) if scene.domain or config.imitation_dialogues else None
+        self.identity = config.identity(scene.hash)
 
     def _begin(self, stack: ExitStack) -> None:
         """Prepare folder and sampler to start, or to go on after the newest checkpoint."""
         config = self.config
         if self.overwrite and not self.resume:
             run_folder.clear(self.folder)
+            (self.folder / PLOT).unlink(missing_ok=True)
         run_folder.mend(self.folder)
         source = newest_checkpoint(self.checkpoints) if self.resume else None
-        state = load_policy_checkpoint(source, self.policy, self.identity, self.domain) if source else None
-        host = hosts(self.make, config.seed, config.num_envs, config.process_num, config.step_timeout_s)
-        self.sampler = stack.enter_context(closing(Sampler(self.make, config.seed, config.num_envs, host)))
+        state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
+        host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
+        self.sampler = stack.enter_context(closing(Sampler(self.scene.make, config.seed, config.num_envs, host)))
         if state is not None:
             self.iteration, self.num_dialogues = state["iteration"], state["num_dialogues"]
             self.imitation = state["imitation"]
@@ -94,19 +104,30 @@ class PolicyRun:
         self._note_position()
         cut_metrics(self.folder / "metrics.jsonl", self.iteration)
         replace_text(self.folder / "config.yaml", dump_yaml(config))
-        self.tracker = stack.enter_context(closing(JsonlTracker(self.folder / "metrics.jsonl")))
-        logger.info("run folder: %s; domain %s (hash %.12s)", self.folder, self.domain.name, self.domain.hash)
+        wandb = open_wandb(config, self.folder, bool(self.resume))
+        console = partial(PolicyConsole, config.use_rich_handler)
+        self.trackers = stack.enter_context(closing(Trackers(config, self.folder, self.iteration, wandb, console)))
+        what = "domain" if self.scene.domain else "environment"
+        logger.info("run folder: %s; %s %s (hash %.12s)", self.folder, what, self.scene.name, self.scene.hash)
+
+    def _patience(self) -> float | None:
+        """Seconds in which processes must answer: longer than the calls of an environment of the user's own, which end first."""
+        seconds, config = self.config.step_timeout_s, self.config
+        if seconds is None or not config.environment:
+            return seconds
+        return 2 * (GRACE + config.num_envs * seconds)
 
     def _loop(self, interrupts: Interrupts) -> Metrics:
         """Iterations until the end. What raises while turns are sampled, such as a process that dies, saves first."""
         config, metrics = self.config, Metrics()
-        self.baseline = self._evaluated(handcrafted(self.setting), "handcrafted_") if config.eval_interval else {}
+        is_compared = config.eval_interval and self.scene.domain
+        self.baseline = self._evaluated(self.rules, "handcrafted_") if is_compared else {}
         if self.iteration == 0 and config.imitation_dialogues:
             self.imitation = self._imitate()
         while self.iteration < config.epoch:
             metrics = self._iterate() | (self.imitation if self.iteration == 1 else {})
-            self.tracker.log(self.iteration, metrics)
-            self._report(metrics)
+            self.trackers.log(self.iteration, metrics)
+            self.trackers.advance(self.iteration / config.epoch)
             is_due = self.iteration % config.save_interval == 0 or self.iteration == config.epoch or interrupts.asked
             if is_due:
                 self._save()
@@ -141,7 +162,7 @@ class PolicyRun:
 
     def _evaluated(self, policy: Any, prefix: str) -> Metrics:
         """Means over the dialogues of the validation, without exploration."""
-        episodes = play(policy, self.make, VALIDATION_SEED, range(self.config.eval_dialogues))
+        episodes = play(policy, self.scene.make, VALIDATION_SEED, range(self.config.eval_dialogues))
         return {f"eval/{prefix}{name}": value for name, value in means(episodes).items()}
 
     def _imitate(self) -> Metrics:
@@ -150,7 +171,7 @@ class PolicyRun:
         if not isinstance(self.policy, PPO):
             raise UserError(f"imitation_dialogues: the registered policy {config.policy.id!r} is not ours; use 0")
         seed = IMITATION_SEED + config.seed
-        episodes = play(handcrafted(self.setting), self.make, seed, range(config.imitation_dialogues))
+        episodes = play(self.rules, self.scene.make, seed, range(config.imitation_dialogues))
         found = imitate(self.policy, episodes, config.seed)
         logger.info(
             "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",
@@ -158,24 +179,11 @@ class PolicyRun:
         )
         return found
 
-    def _report(self, metrics: Metrics) -> None:
-        if "eval/success" in metrics:
-            own, rules = (
-                [metrics[f"eval/{kind}{name}"] for name in ("success", "reward")] for kind in ("", "handcrafted_")
-            )
-            logger.info(
-                "evaluation of iteration %d: success %.3f, reward %.2f (handcrafted: %.3f, %.2f)",
-                *(self.iteration, *own, *rules),
-            )
-        if self.iteration % self.config.log_interval == 0:
-            text = "iteration %d  dialogues %d  success %.3f  reward %.2f  turns %.1f  %.0f turns a second"
-            logger.info(text, *(metrics[k] for k in ("iteration", "dialogues", "success", "reward", "turns", "FPS")))
-
     def _show(self, ended: list[Episode]) -> None:
         """A dialogue that was sampled whole in this iteration, if there is one."""
         whole = next((episode for episode in ended if episode.start == 0), None)
         if whole is not None:
-            logger.info("sample of iteration %d\n%s", self.iteration, transcript(self.domain, self.names, whole))
+            logger.info("sample of iteration %d\n%s", self.iteration, self.scene.transcript(whole))
 
     def _note_position(self) -> None:
         """Remember the dialogues as they are between two iterations."""
@@ -183,7 +191,7 @@ class PolicyRun:
 
     def _save(self) -> None:
         counters = {"iteration": self.iteration, "num_dialogues": self.num_dialogues, "imitation": self.imitation}
-        known = {"identity": self.identity, "domain": self.domain.name, "settings": self.config.model_dump()}
+        known = {"identity": self.identity, "domain": self.scene.name, "settings": self.config.model_dump()}
         state = {**counters, "sampler": self._position, **known}
         save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
 
@@ -195,13 +203,22 @@ class PolicyRun:
             logger.info("saved after iteration %d; go on with --resume", self.iteration)
 
     def _save_agent(self) -> None:
-        keys = ("domain", "error_rate", "user", "max_turns", "policy")
+        keys = ("domain", "error_rate", "user", "max_turns", "environment", "policy")
         settings = {key: value for key, value in self.config.model_dump().items() if key in keys}
-        save_policy_agent(self.folder / "agent", self.policy, settings, self.domain)
+        save_policy_agent(self.folder / "agent", self.policy, settings, self.scene)
         logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
 
-
-def environment_of(settings: dict[str, Any], domain: Domain) -> Callable[[], ActLevel]:
-    """Builds environments from error_rate, max_turns and user of the settings; can be sent to another process."""
-    user: Any = settings["user"]
-    return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
+    def _finish(self) -> None:
+        """Draw the run, and say in one line what came out."""
+        rows, plot = read_metrics(self.folder / "metrics.jsonl"), self.folder / PLOT
+        plot_success(rows, str(self.folder), plot)
+        measured = [row for row in rows if row.get("eval/success") is not None]
+        found = "no evaluation (eval_interval: 0)"
+        if measured:
+            found = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
+            found += (
+                " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})" if self.baseline else ""
+            )
+            found = found.format(**measured[-1])
+        counts = f"{self.iteration} iterations, {self.num_dialogues} dialogues"
+        logger.info("done after %s: %s; plot: %s", counts, found, plot)

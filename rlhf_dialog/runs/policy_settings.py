@@ -16,6 +16,7 @@ NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
 MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
     *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain"),
+    *("use_wandb", "wandb_entity", "wandb_project", "disable_wandb", "use_tensorboard", "use_rich_handler"),
 )
 
 
@@ -33,6 +34,11 @@ class PolicyConfig(Settings):
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"), description="ppo, random, handcrafted, or a registered class"
     )
+    environment: ClassConfig | None = Field(
+        None,
+        description="a registered environment of your own in place of domain, error_rate and user: {id, args}; max_turns and "
+        "step_timeout_s are its limits",
+    )
     imitation_dialogues: int = Field(
         0,
         ge=0,
@@ -45,7 +51,9 @@ class PolicyConfig(Settings):
         0, ge=0, le=256, description="processes that host them; 0: this process. It changes no number"
     )
     step_timeout_s: float | None = Field(
-        None, gt=0, description="seconds in which processes must answer; null: no limit. Needs process_num"
+        None,
+        gt=0,
+        description="seconds for one call of an environment of your own, or for an answer of the processes; null: no limit",
     )
     seed: int = Field(0, ge=0, lt=2**30, description="weights, users, error channel, and what the policy draws")
     eval_interval: int = Field(
@@ -54,13 +62,21 @@ class PolicyConfig(Settings):
     eval_dialogues: int = Field(200, ge=1, description="dialogues of an evaluation, the same ones each time")
     run_dir: str = Field("./runs", description="the run folder is <run_dir>/<experiment_name>")
     experiment_name: str | None = Field(None, description="default: the YAML's file name without its extension")
-    save_interval: int = Field(10, ge=1, description="iterations between checkpoints")
+    save_interval: int = Field(
+        1, ge=1, description="iterations between checkpoints; 1: a kill loses no finished iteration"
+    )
     keep_checkpoints: int = Field(2, ge=1, description="number of newest checkpoints to keep")
     log_interval: int = Field(10, ge=1, description="iterations between lines of the log; metrics.jsonl has all")
     sample_interval: int = Field(0, ge=0, description="iterations between dialogues in the log; 0: none")
     grace_seconds: float = Field(
         25.0, ge=0, description="a signal lets the iteration finish if it needs at most this long"
     )
+    use_wandb: bool = Field(False, description="log to wandb; offline without an API key or a connection")
+    wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
+    wandb_project: str = Field("rlhf-dialog", description="wandb project")
+    disable_wandb: bool = Field(False, description="true: same as use_wandb: false, and overrides it")
+    use_tensorboard: bool = Field(False, description="log to <run folder>/tensorboard")
+    use_rich_handler: bool = Field(True, description="show a live display on a terminal; false: plain lines")
     pytorch_threads: int | None = Field(1, ge=1, description="CPU threads of torch; null: torch's own choice")
 
     @field_validator("policy")
@@ -76,13 +92,23 @@ class PolicyConfig(Settings):
     def _fits(self) -> "PolicyConfig":
         if self.imitation_dialogues and self.policy.id != "ppo":
             raise ValueError(f"imitation_dialogues: only ppo imitates, found policy {self.policy.id!r}; use 0")
-        if self.step_timeout_s and not self.process_num:
-            raise ValueError("step_timeout_s: only other processes can be given up; set process_num, or leave it out")
+        if self.step_timeout_s and not self.process_num and not self.environment:
+            raise ValueError(
+                "step_timeout_s: limits an environment of your own, or processes; set environment or process_num, or leave it out"
+            )
+        if self.environment:
+            self._leaves_out("domain", "error_rate", "user")
         if self.batchsz < self.num_envs:
             raise ValueError(
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"
             )
         return self
+
+    def _leaves_out(self, *keys: str) -> None:
+        """Raises ValueError for a key that an environment of the user's own does not read."""
+        for key in keys:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: an environment of your own does not read it; give it with environment.args")
 
     @property
     def run_folder(self) -> Path:

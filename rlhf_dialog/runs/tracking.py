@@ -17,7 +17,7 @@ from rich.text import Text
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
-from rlhf_dialog.runs.wandb_tracker import WandbTracker
+from rlhf_dialog.runs.wandb_tracker import Tracked, WandbTracker
 from rlhf_dialog.terminal import Console, visible
 from rlhf_dialog.training.rollout import Rollout
 
@@ -288,12 +288,19 @@ class ConsoleTracker:
 class Trackers:
     """All trackers of a run. Only metrics.jsonl may end the run; any other that fails is dropped with one warning."""
 
-    def __init__(self, config: Config, folder: Path, done: int = 0, wandb: WandbTracker | None = None):
-        """`done`: iterations that the run goes on after. `wandb` is open already."""
+    def __init__(
+        self,
+        config: Tracked,
+        folder: Path,
+        done: int = 0,
+        wandb: WandbTracker | None = None,
+        console: Callable[[], Tracker] | None = None,
+    ):
+        """`done`: iterations that the run goes on after. `wandb` is open already. `console`: in place of `ConsoleTracker`."""
         self.log_interval = config.log_interval
         self.jsonl = JsonlTracker(folder / "metrics.jsonl")
         self.others: dict[str, Any] = {}
-        self._add("the console", lambda: ConsoleTracker(config))
+        self._add("the console", console or (lambda: ConsoleTracker(config)))  # type: ignore[arg-type]
         if wandb:
             self._add("wandb", lambda: wandb)
             self._use("wandb", WandbTracker.remember)

@@ -5,10 +5,9 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit
 
 logger = logging.getLogger(__name__)
@@ -16,10 +15,25 @@ RUN_ID = "wandb_run_id"  # file in the run folder
 CONNECT_SECONDS = 20.0
 
 
+class Tracked(Protocol):
+    """What the trackers read of a configuration: that of a language model's run, and that of a policy's."""
+
+    use_wandb: bool
+    wandb_entity: str | None
+    wandb_project: str
+    disable_wandb: bool
+    use_tensorboard: bool
+    use_rich_handler: bool
+    experiment_name: str | None
+    log_interval: int
+
+    def model_dump(self) -> dict[str, Any]: ...
+
+
 class WandbTracker:
     """A run of wandb. Offline without a key, and where it cannot be opened online."""
 
-    def __init__(self, config: Config, folder: Path, resume: bool = False):
+    def __init__(self, config: Tracked, folder: Path, resume: bool = False):
         """`resume`: continue the wandb run whose id is in the run folder. Raises what wandb raises when it fails offline too."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # do not send crash reports to its makers
         self.config, self.folder = config, folder
@@ -92,11 +106,11 @@ class WandbTracker:
             raise
 
 
-def wants_wandb(config: Config) -> bool:
+def wants_wandb(config: Tracked) -> bool:
     return config.use_wandb and not config.disable_wandb
 
 
-def open_wandb(config: Config, folder: Path, resume: bool = False) -> WandbTracker | None:
+def open_wandb(config: Tracked, folder: Path, resume: bool = False) -> WandbTracker | None:
     """The tracker, if the configuration wants one; None, with a warning, where wandb cannot be used."""
     if not wants_wandb(config):
         return None

@@ -2,11 +2,12 @@
 
 import json
 
+import own_environments
 import pytest
 import yaml
-from policy_runs import SMALL, domain_file
+from policy_runs import SMALL, domain_file, numbers
 
-from rlhf_dialog.commands import plot_run, train_policy
+from rlhf_dialog.commands import evaluate_policy, plot_run, train_policy
 
 
 @pytest.fixture
@@ -41,6 +42,9 @@ def test_a_run_from_the_command_line_and_its_plot(config, tmp_path, capsys):
         (["--config", "CONFIG", "--batchsize", "3"], "batchsize: unknown key; did you mean 'batchsz'"),
         (["--config", "CONFIG", "--domain", "nowhere"], "domain 'nowhere': there is no such file or folder"),
         (["--config", "CONFIG", "--policy.id", "pppo"], "unknown policy 'pppo'; did you mean 'ppo'"),
+        (["--config", "CONFIG", "--resume", "perhaps"], "--resume: found 'perhaps'; write --resume or --resume auto"),
+        (["--config", "CONFIG", "--transcripts", "-1"], "--transcripts: found '-1', wanted a number of dialogues"),
+        (["--config", "CONFIG", "--register", "nowhere.py"], "--register nowhere.py: is not a regular file"),
         (["--config", "CONFIG", "--resume"], "contains no checkpoint to resume from; start without --resume"),
     ],
 )
@@ -55,3 +59,52 @@ def test_help_and_settings(config, capsys):
     assert all(f"--{key}" in text for key in ("batchsz", "epoch", "process_num", "policy.id", "resume"))
     assert train_policy.main(["--config", config, "--print_config", "--seed", "5"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["seed"] == 5
+
+
+def test_an_environment_that_a_file_registers_is_trained_in_and_measured(config, tmp_path, capsys):
+    yaml_file = tmp_path / "guess.yaml"
+    keys = {"environment": {"id": "Guess", "args": {}}, "epoch": 2, "run_dir": str(tmp_path / "runs"), "batchsz": 40}
+    yaml_file.write_text(yaml.safe_dump(keys | {"policy": SMALL["policy"]}), encoding="utf-8")
+    register = ["--register", own_environments.__file__]
+    assert (
+        train_policy.main(["--config", str(yaml_file), *register, "--transcripts", "2", "--eval_dialogues", "5"]) == 0
+    )
+    assert capsys.readouterr().out.count("dialogue ") == 2
+    agent = ["--agent", str(tmp_path / "runs" / "guess" / "agent"), *register]
+    assert evaluate_policy.main([*agent, "--dialogues", "20", "--transcripts", "1"]) == 0
+    assert "agent - random" in capsys.readouterr().out.replace("\n", " ")
+    assert evaluate_policy.main([*agent, "--error_rate", "0.1"]) == 2
+    assert "--error_rate: the agent's environment Guess does not read it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("Endless", "Endless.step has not ended the dialogue after 4 turns (max_turns)"),
+        ("Raises", "Raises.step raised KeyError: 'no such venue'"),
+        ("Words", "Words: a policy that chooses acts needs an observation_space"),
+        ("Gess", "environment: unknown environment 'Gess'; did you mean 'Guess'"),
+    ],
+)
+def test_a_wrong_environment_ends_with_code_2(tmp_path, own, said, capsys):
+    path = tmp_path / "own.yaml"
+    keys = {"environment": {"id": own, "args": {}}, "max_turns": 4, "run_dir": str(tmp_path / "runs")}
+    path.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    assert train_policy.main(["--config", str(path), "--register", own_environments.__file__]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_processes_host_an_environment_that_only_this_process_has_registered(tmp_path, capsys):
+    keys = {"epoch": 2, "run_dir": str(tmp_path / "runs"), "batchsz": 40, "eval_interval": 0, "policy": SMALL["policy"]}
+    found = []
+    for name, own, processes in (("alone", "Guess", 0), ("two", "Guess", 2), ("late", "Hangs", 2)):
+        path = tmp_path / f"{name}.yaml"
+        text = yaml.safe_dump(
+            keys | {"environment": {"id": own, "args": {}}, "step_timeout_s": 2, "process_num": processes}
+        )
+        path.write_text(text, encoding="utf-8")
+        found.append(train_policy.main(["--config", str(path), "--register", own_environments.__file__]))
+    assert found == [0, 0, 2]
+    assert numbers(tmp_path / "runs" / "alone") == numbers(tmp_path / "runs" / "two")
+    assert "Hangs.step did not return within 2 seconds (step_timeout_s); it was at" in capsys.readouterr().err

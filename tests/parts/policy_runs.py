@@ -38,7 +38,7 @@ def policy_config(folder: Path, **changes: Any) -> PolicyConfig:
     return load_policy_config(None, SMALL | {"domain": str(domain), "run_dir": str(folder)} | changes)
 
 
-def policy_run(folder: Path, overwrite: bool = False, resume: bool = False, **changes: Any) -> PolicyRun:
+def policy_run(folder: Path, overwrite: bool = False, resume: Any = False, **changes: Any) -> PolicyRun:
     """A run that has not begun."""
     return PolicyRun(policy_config(folder, **changes), overwrite, resume)
 

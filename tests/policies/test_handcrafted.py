@@ -1,12 +1,16 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from small_domain import small_domain
 
+from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.environments.summary import summarise
 from rlhf_dialog.environments.summary_actions import SummaryActions
 from rlhf_dialog.environments.tracker import Belief
 from rlhf_dialog.policies.handcrafted import Handcrafted
+from rlhf_dialog.policies.sampling import play
 
 DOMAIN = small_domain()
 POLICY, ACTIONS = Handcrafted(DOMAIN), SummaryActions(DOMAIN)
@@ -106,3 +110,29 @@ def test_the_restaurant_domain(rate, success, turns):
         infos.append(info)
     assert sum(info["success"] for info in infos) / 200 > success
     assert sum(info["turns"] for info in infos) / 200 < turns
+
+
+# Of 80 random orders of actions the best one, and then the best of 80 changes to it, on the users of seed 5 without errors.
+SCRIPT = (
+    "inform inform_alternatives inform_byname select_area confirm_food select_pricerange select_food confirm_area bye "
+    "request_area request_food request_pricerange repeat restart confirm_pricerange reqmore"
+)
+
+
+class Scripted:
+    """Takes the first action of an order that the mask allows; it never looks at the belief."""
+
+    def __init__(self, names):
+        self.order = [names.index(name) for name in SCRIPT.split()]
+
+    def act(self, observations, masks, deterministic):
+        return np.array([next(action for action in self.order if mask[action]) for mask in masks]), {}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_no_order_of_actions_earns_more_than_the_rules(rate):
+    domain = load_domain("restaurant")
+    make = partial(ActLevel, domain, rate)
+    policies = Handcrafted(domain), Scripted(make().names)
+    rules, script = (np.mean([one.paid for one in play(policy, make, 5, range(150))]) for policy in policies)
+    assert script < rules - 0.5

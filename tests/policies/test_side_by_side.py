@@ -54,6 +54,22 @@ MASK = {"action_mask": np.ones(3, dtype=bool)}
             returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.zeros(3)})),
             "return a mask that allows one action or more",
         ),
+        (
+            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.ones(4)})),
+            "and has the 3 actions of its action_space",
+        ),
+        (returning("step", (np.zeros(2), 0.0, np.zeros(2), False, MASK)), "return True or False as terminated"),
+        (returning("step", (np.zeros(2), 0.0, True, 0.5, MASK)), "return True or False as truncated"),
+        (
+            returning("step", (np.zeros(2), 0.0, True, False, None)),
+            r"Odd\.step returned None; return an info that is a",
+        ),
+        (returning("step", (np.full(2, np.nan), 0.0, False, False, MASK)), "return an observation of finite numbers"),
+        (returning("reset", ("hello", MASK)), r"Odd\.reset returned 'hello'; return an observation that is a vector"),
+        (
+            returning("reset", (np.zeros((2, 1)), MASK)),
+            r"of the shape \(2,\) of its observation_space; this one has \(2, 1\)",
+        ),
     ],
 )
 def test_what_an_environment_gets_wrong_names_its_class_and_method(environment, said):

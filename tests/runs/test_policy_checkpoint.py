@@ -79,7 +79,7 @@ def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path):
 def test_an_agent_says_what_it_is_for(tmp_path):
     save_policy_agent(tmp_path / "agent", policy(), SETTINGS, DOMAIN)
     agent = read_policy_agent(tmp_path / "agent")
-    assert agent == SETTINGS | {"domain_name": "tea", "domain_hash": DOMAIN.hash}
+    assert agent == SETTINGS | {"domain_name": "tea", "domain_hash": DOMAIN.hash, "environment": None}
     check_domain(tmp_path, agent, DOMAIN)
     with pytest.raises(UserError, match="use the ontology and the entities that it was trained on"):
         check_domain(tmp_path, agent, edited())

@@ -8,13 +8,15 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import own_environments  # noqa: F401 - it registers them
 import pytest
-from policy_runs import domain_file, numbers, policy_run
+from policy_runs import PPO_ARGS, domain_file, numbers, policy_run
 from processes import ROOT
 
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.policies.sampling import Sampler
+from rlhf_dialog.runs.tracking import Trackers
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def resumed(folder: Path, **changes) -> Path:
 
 
 def test_what_a_run_leaves(whole):
-    names = ["agent", "checkpoints", "config.yaml", "metrics.jsonl"]
+    names = ["agent", "checkpoints", "config.yaml", "metrics.jsonl", "plot.png"]
     assert sorted(path.name for path in whole.iterdir()) == names
     rows = numbers(whole)
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -98,20 +100,20 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, whole):
 
 def test_a_signal_lets_the_iteration_finish_and_saves_it(tmp_path, whole, monkeypatch):
     run = policy_run(tmp_path, imitation_dialogues=4, save_interval=100)
-    original = type(run)._report
+    original = Trackers.log
 
-    def signalled(self, metrics):
-        original(self, metrics)
-        if self.iteration == 2:
+    def signalled(self, step, metrics):
+        original(self, step, metrics)
+        if step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(type(run), "_report", signalled)
+    monkeypatch.setattr(Trackers, "log", signalled)
     with pytest.raises(SystemExit) as end:
         run.train()
     assert end.value.code == 128 + signal.SIGTERM
     latest = (tmp_path / "run" / "checkpoints" / "latest").read_text(encoding="utf-8")
     assert latest == f"iter_{len(numbers(tmp_path / 'run')):06d}"
-    monkeypatch.setattr(type(run), "_report", original)
+    monkeypatch.setattr(Trackers, "log", original)
     assert numbers(resumed(tmp_path)) == numbers(whole)
 
 
@@ -161,3 +163,65 @@ def test_an_environment_that_raises_names_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(ActLevel, "step", broken)
     with pytest.raises(UserError, match=r"ActLevel\.step raised ValueError: broken on purpose\nTraceback"):
         policy_run(tmp_path, eval_interval=0).train()
+
+
+def test_a_run_in_an_environment_of_the_users_own_goes_on_and_has_no_rules_beside_it(tmp_path):
+    own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0, "step_timeout_s": 20}
+    own["policy"] = {"id": "ppo", "args": PPO_ARGS | {"final_lr": 1.0}}  # else the learning rate depends on `epoch`
+    whole = policy_run(tmp_path, experiment_name="whole", **own).train()
+    assert whole["eval/success"] == 1.0
+    assert "eval/handcrafted_success" not in whole
+    policy_run(tmp_path, epoch=3, **own).train()
+    policy_run(tmp_path, resume=True, **own).train()
+    assert numbers(tmp_path / "run")[3:] == numbers(tmp_path / "whole")[3:]
+    with pytest.raises(UserError, match="was trained on the domain Guess"):
+        policy_run(tmp_path, resume=True, epoch=7, **own | {"environment": {"id": "Hurried", "args": {}}}).train()
+
+
+def test_what_an_environment_of_the_users_own_cannot_do_is_refused_before_anything_is_written(tmp_path):
+    own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0}
+    with pytest.raises(UserError, match="rules need a domain"):
+        policy_run(tmp_path, imitation_dialogues=3, **own).train()
+    with pytest.raises(UserError, match="error_rate: an environment of your own does not read it"):
+        policy_run(tmp_path, **own | {"error_rate": 0.1})
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_auto_begins_a_run_and_goes_on_with_one(tmp_path, whole):
+    policy_run(tmp_path, resume="auto", epoch=3, imitation_dialogues=4).train()
+    policy_run(tmp_path, resume="auto", imitation_dialogues=4).train()
+    assert [row["iteration"] for row in numbers(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_trackers_see_what_metrics_jsonl_has(tmp_path, wandb):
+    metrics = policy_run(tmp_path, epoch=4, use_wandb=True, use_tensorboard=True, log_interval=2).train()
+    (run,) = wandb.runs
+    assert (run.steps, run.is_finished, run.words["project"]) == ([2, 3, 4], True, "rlhf-dialog")  # 3: its evaluation
+    assert run.words["config"]["batchsz"] == 50
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    policy_run(tmp_path, resume=True, epoch=6, use_wandb=True, eval_interval=0).train()
+    assert [one["id"] for one in wandb.asked] == [run.words["id"]] * 2
+    assert metrics["iteration"] == 4
+
+
+def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(tmp_path, wandb, caplog):
+    wandb.errors["log"] = ConnectionError("no network")
+    policy_run(tmp_path, epoch=2, use_wandb=True, log_interval=1, eval_interval=0).train()
+    assert caplog.text.count("wandb has failed and is not used any more: ConnectionError: no network") == 1
+    assert len(numbers(tmp_path / "run")) == 2
+
+
+def test_the_last_line_says_what_came_out_and_where_the_plot_is(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="rlhf_dialog"):
+        run = policy_run(tmp_path, epoch=3)
+        metrics = run.train()
+    last = caplog.records[-1].getMessage()
+    plot = tmp_path / "run" / "plot.png"
+    assert last.startswith(
+        f"done after 3 iterations, {metrics['dialogues']} dialogues: success {metrics['eval/success']:.3f}"
+    )
+    assert f"(handcrafted: {metrics['eval/handcrafted_success']:.3f}, " in last
+    assert last.endswith(f"plot: {plot}")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    texts = run.transcripts(2)
+    assert [text.splitlines()[0].split(",")[0] for text in texts] == ["dialogue 0", "dialogue 1"]

@@ -14,7 +14,10 @@ from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
         ({"epoch": 0}, "epoch: found 0"),
         ({"batchsz": 4}, "batchsz: 4 turns are fewer than num_envs: 8 dialogues"),
         ({"imitation_dialogues": 3, "policy": {"id": "random"}}, "only ppo imitates, found policy 'random'"),
-        ({"step_timeout_s": 5}, "step_timeout_s: only other processes can be given up; set process_num"),
+        (
+            {"step_timeout_s": 5},
+            "step_timeout_s: limits an environment of your own, or processes; set environment or process_num",
+        ),
         ({"experiment_name": "a/b"}, "experiment_name: found 'a/b'"),
     ],
 )

@@ -13,6 +13,7 @@ from rlhf_dialog.errors import UserError, nearest
 DONTCARE = "dontcare"
 UNKNOWN = "not available"  # the value of a slot of which an entity says nothing
 NAME, TYPE = "name", "type"
+NOTHING = "none"  # the name in `inform name=none`: nothing fits
 MAX_CONSTRAINTS = 3
 Entity = dict[str, str]
 
@@ -40,7 +41,7 @@ class Domain:
         names: Iterable[str] = (),
     ):
         self.name, self.type = name, kind.lower()
-        self.constraints = {slot: tuple(_lower(values)) for slot, values in constraints.items()}
+        self.constraints = {slot: tuple(_lower(values, without=DONTCARE)) for slot, values in constraints.items()}
         self.requestable = tuple(dict.fromkeys([NAME, *requestable]))
         slots = dict.fromkeys([*self.requestable, *self.constraints])
         self.entities = tuple({slot: entity.get(slot, "").lower() or UNKNOWN for slot in slots} for entity in entities)
@@ -109,6 +110,7 @@ def checked(domain: Domain, where: str) -> tuple[Domain, str]:
     """
     if not domain.constraints:
         raise UserError(f"{where}: no slot is a constraint; give at least one with its values")
+    _check_words(domain, where)
     if not domain.entities:
         raise UserError(f"{where}: there are no entities; add them")
     if len(domain._by_name) < len(domain.entities):
@@ -123,6 +125,18 @@ def checked(domain: Domain, where: str) -> tuple[Domain, str]:
             )
     parts = [f"{len(v)} of {len(domain.constraints[slot])} values of {slot}" for slot, v in unused.items() if v]
     return domain, f"{where}: without entities are {' and '.join(parts)}" if parts else ""
+
+
+def _check_words(domain: Domain, where: str) -> None:
+    """Raises UserError for slots and names that mean something else in an act."""
+    for slot in (*domain.constraints, *domain.requestable):
+        if not slot.strip() or (slot == NAME and slot in domain.constraints):
+            what = (
+                "the name of the entities, which users may always constrain" if slot else "an answer without its slot"
+            )
+            raise UserError(f"{where}: the slot '{slot}' means {what}; rename it, or remove it")
+    for name in sorted({NOTHING, DONTCARE} & {entity[NAME] for entity in domain.entities}):
+        raise UserError(f"{where}: an entity has the name '{name}', which means something else in an act; rename it")
 
 
 def check_slots(used: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -172,5 +186,5 @@ def _unused(domain: Domain, slot: str) -> list[str]:
     return [value for value in domain.constraints[slot] if value not in used]
 
 
-def _lower(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(value.lower() for value in values))
+def _lower(values: Iterable[str], without: str = "") -> list[str]:
+    return list(dict.fromkeys(value.lower() for value in values if value.lower() != without))

@@ -21,6 +21,7 @@ class AgendaUser:
 
     def __init__(self, domain: Domain, parameters: "str | dict[str, float | tuple[float, float]]" = "friendly"):
         self.domain, self.ranges = domain, ranges_of(parameters)
+        self.of_type: list[Pair] = [] if TYPE in domain.constraints else [(TYPE, domain.type)]
         self.goal = Goal({})
 
     def begin(self, goal: Goal, rng: Random) -> list[Act]:
@@ -30,7 +31,8 @@ class AgendaUser:
         self.patience = self.all_patience = rng.randint(*PATIENCE)
         constraints: list[Pair] = [*goal.constraints.items(), *([(NAME, goal.wanted_name)] if goal.wanted_name else [])]
         self.agenda: list[Plan] = [("bye", []), *(("inform", [pair]) for pair in reversed(constraints))]
-        self.agenda.append(("inform", [(TYPE, self.domain.type)]))
+        if self.of_type:
+            self.agenda.append(("inform", list(self.of_type)))
         self.used = {slot: {value} for slot, value in goal.constraints.items()}
         self.first_offer, self.nothing_fits = True, False
         self.last_said: Plan = ("null", [])
@@ -90,7 +92,7 @@ class AgendaUser:
         goal = self.goal
         if len(self.agenda) > 1:
             intent, pairs = self.agenda[-1]
-            if (TYPE, self.domain.type) not in pairs and self._chance("affirms_with_agenda") and intent == "inform":
+            if not {*pairs} & {*self.of_type} and self._chance("affirms_with_agenda") and intent == "inform":
                 self.agenda[-1] = ("affirm", pairs)
         elif not self._open_requests():
             if self._chance("declines_more"):
@@ -104,7 +106,7 @@ class AgendaUser:
             self._say("affirm")
         else:
             wanted = [pair for pair in goal.constraints.items() if pair[1] != DONTCARE]
-            self._say("inform", (TYPE, self.domain.type), *wanted)
+            self._say("inform", *self.of_type, *wanted)
 
     def _hear_confirm(self, said: Heard) -> None:
         if not self._check(said):
@@ -161,7 +163,7 @@ class AgendaUser:
             elif self._relax(said):
                 return
             else:
-                return self._leave() if self._chance("gives_up") else self._say("inform", (TYPE, self.domain.type))
+                return self._leave() if self._chance("gives_up") else self._say("inform", *self.of_type)
         elif self._refuses(said):
             return
         self._note(said, chosen)

@@ -1,0 +1,67 @@
+"""What a policy is trained in: a domain with a simulated user, or an environment of the user's own."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlhf_dialog.data.domains import Domain, load_domain
+from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.policies.base import Episode
+from rlhf_dialog.policies.own_environments import own_environment, sizes_of
+from rlhf_dialog.policies.transcripts import plain_transcript, transcript
+
+
+@dataclass(frozen=True)
+class Scene:
+    """make: builds an environment, and can be sent to another process; names: of its actions
+    name, hash: of the domain, or of the class of the user's own; domain: None where that one has none
+    num_features: of an observation
+    """
+
+    make: Callable[[], Any]
+    names: Sequence[str]
+    num_features: int
+    name: str
+    hash: str
+    domain: Domain | None
+
+    def transcript(self, episode: Episode) -> str:
+        """The lines of a whole dialogue."""
+        shows_acts = self.domain is not None and "system_acts" in episode.info
+        return transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
+
+
+def scene_of(settings: dict[str, Any]) -> Scene:
+    """The scene of the settings' domain, error_rate, max_turns and user, or of their `environment`.
+
+    Raises UserError for a domain or an environment that cannot be used.
+    """
+    own = settings.get("environment")
+    if own:
+        return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
+    domain = load_domain(settings["domain"])
+    make = environment_of(settings, domain)
+    environment = make()
+    return Scene(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+
+
+def environment_of(settings: dict[str, Any], domain: Domain) -> Callable[[], ActLevel]:
+    """Builds environments from error_rate, max_turns and user of the settings; can be sent to another process."""
+    user: Any = settings["user"]
+    return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
+
+
+def _own_scene(own: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> Scene:
+    """A class of the user's own has a domain where it is an `ActLevel`; else its sizes stand in for the domain's hash."""
+    make = own_environment(own["id"], own["args"], step_timeout_s, max_turns)
+    environment = make()
+    num_features, num_actions = sizes_of(environment)
+    if isinstance(environment.environment, ActLevel):
+        domain: Domain = environment.domain
+        return Scene(make, environment.names, num_features, domain.name, domain.hash, domain)
+    names = getattr(environment.environment, "names", [f"action {number}" for number in range(num_actions)])
+    known = json.dumps([own["id"], num_features, num_actions])
+    return Scene(make, names, num_features, own["id"], hashlib.sha256(known.encode()).hexdigest(), None)
