@@ -23,7 +23,7 @@ from rlhf_dialog.commands.command_line import (
     set_up_logging,
 )
 from rlhf_dialog.commands.registering import REGISTER, register
-from rlhf_dialog.data.domains import load_domain
+from rlhf_dialog.data.domains import open_domain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.policies.base import Episode, Setting
@@ -38,6 +38,7 @@ from rlhf_dialog.terminal import Console
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
 SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
+SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
 
 
@@ -55,6 +56,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--agent", type=home_path, required=True, help="folder of the agent, runs/NAME/agent")
     add("--dialogues", type=int, default=1000, help="dialogues of each policy; default 1000")
     add("--domain", help="path of the agent's domain, when it has moved")
+    add("--data_path", help="folder of multiwoz, when it has moved")
     add("--error_rate", type=float, help="how often the user is misunderstood; default: as in training")
     add("--user", help="friendly, unfriendly or fixed; default: as in training")
     add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
@@ -70,11 +72,11 @@ def _main(options: argparse.Namespace) -> None:
     if options.register:
         register(options.register)
     agent = read_policy_agent(options.agent)
-    given = {key: getattr(options, key) for key in ("domain", "error_rate", "user")}
+    given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
     settings = agent | {key: value for key, value in given.items() if value is not None}
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
-    domain = load_domain(settings["domain"])
+    domain = open_domain(settings["domain"], settings["data_path"])
     check_domain(options.agent, agent, domain)
     make = environment_of(settings, domain)
     environment = make()
@@ -114,7 +116,9 @@ def _table(result: dict[str, Any]) -> Table:
     title = f"{settings['dialogues']} dialogues, {settings['error_rate']:.0%} error: mean [95 % interval]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
-    shown = {name: form for name, form in SHOWN.items() if name in result["policies"]["agent"]}
+    known = result["policies"]["agent"]
+    shown = SHOWN | SHOWN_OF_SEVERAL if "book_rate" in known else SHOWN
+    shown = {name: form for name, form in shown.items() if name in known}
     for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
     rows = result["policies"] | {"agent - handcrafted": result["difference_from_handcrafted"]}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
-from rlhf_dialog.data.domains import Domain
+from rlhf_dialog.data.domains import AnyDomain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Policy
 from rlhf_dialog.runs.checkpoint import FORMAT_VERSION, UNANNOUNCED, checkpoints_of, read_state
@@ -35,7 +35,7 @@ def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], 
     return target
 
 
-def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: Domain) -> dict[str, Any]:
+def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: AnyDomain) -> dict[str, Any]:
     """Restore the policy; returns the state. Raises UserError when the checkpoint is damaged, or of another run or domain."""
     _, state = read_state(source.parent, source)
     verify(source, state)
@@ -49,7 +49,7 @@ def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any
     return state
 
 
-def save_policy_agent(folder: Path, policy: Policy, settings: dict[str, Any], domain: Domain) -> None:
+def save_policy_agent(folder: Path, policy: Policy, settings: dict[str, Any], domain: AnyDomain) -> None:
     """Write the trained policy with what `read_policy_agent` needs to build it again."""
     with written_whole(folder) as target:
         policy.save(target)
@@ -66,20 +66,20 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format_version"] != AGENT_FORMAT:
             raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
-        return {key: found[key] for key in ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")} | {
-            "domain_name": str(found.get("domain_name", "?"))
-        }
+        known = {key: found[key] for key in ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")}
+        later = {key: found.get(key) for key in ("data_path", "end_reward")}
+        return known | later | {"domain_name": str(found.get("domain_name", "?"))}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
 
 
-def check_domain(folder: Path, agent: dict[str, Any], domain: Domain) -> None:
+def check_domain(folder: Path, agent: dict[str, Any], domain: AnyDomain) -> None:
     """Raises UserError, with both names, when the agent was trained on another domain."""
     if agent["domain_hash"] != domain.hash:
         raise _another_domain(folder, agent["domain_name"], agent["domain_hash"], domain)
 
 
-def _another_domain(source: Path, name: str, known: Any, domain: Domain) -> UserError:
+def _another_domain(source: Path, name: str, known: Any, domain: AnyDomain) -> UserError:
     edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
     return UserError(
         f"{source}: was trained on {edited} (hash {str(known)[:12]}), but the domain here is {domain.name} (hash "

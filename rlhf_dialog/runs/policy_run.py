@@ -11,8 +11,9 @@ import torch
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
-from rlhf_dialog.data.domains import Domain, load_domain
+from rlhf_dialog.data.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.environments.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy, handcrafted
@@ -68,7 +69,7 @@ class PolicyRun:
     def _build(self) -> None:
         """Domain and policy, before anything is written."""
         config = self.config
-        self.domain = load_domain(config.domain)
+        self.domain = open_domain(config.domain, config.data_path)
         self.make = environment_of(config.model_dump(), self.domain)
         environment = self.make()
         self.names = environment.names
@@ -195,13 +196,24 @@ class PolicyRun:
             logger.info("saved after iteration %d; go on with --resume", self.iteration)
 
     def _save_agent(self) -> None:
-        keys = ("domain", "error_rate", "user", "max_turns", "policy")
+        keys = ("domain", "data_path", "error_rate", "user", "max_turns", "end_reward", "policy")
         settings = {key: value for key, value in self.config.model_dump().items() if key in keys}
         save_policy_agent(self.folder / "agent", self.policy, settings, self.domain)
         logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
 
 
-def environment_of(settings: dict[str, Any], domain: Domain) -> Callable[[], ActLevel]:
-    """Builds environments from error_rate, max_turns and user of the settings; can be sent to another process."""
+def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
+    """Builds environments from error_rate, max_turns, user and end_reward of the settings; can be sent to another process.
+
+    Raises UserError for settings that the domain has no use for.
+    """
     user: Any = settings["user"]
+    if isinstance(domain, MultiDomain):
+        if settings["error_rate"]:
+            raise UserError(
+                f"error_rate: with several domains nobody is misunderstood, found {settings['error_rate']}; use 0"
+            )
+        return partial(MultiActLevel, domain, settings["max_turns"], user, settings.get("end_reward") or END_REWARD)
+    if settings.get("end_reward"):
+        raise UserError("end_reward: only the domain multiwoz has one; leave it out")
     return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)

@@ -15,7 +15,7 @@ from rlhf_dialog.errors import UserError
 NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
 MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
-    *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain"),
+    *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain", "data_path"),
 )
 
 
@@ -23,7 +23,12 @@ class PolicyConfig(Settings):
     """Dialogue policy"""
 
     domain: str = Field(
-        "restaurant", description="restaurant, or the path of a domain of your own: our JSON, PyDial, CamRest676"
+        "restaurant",
+        description="restaurant, multiwoz, or the path of a domain of your own: our JSON, PyDial, CamRest676",
+    )
+    data_path: str | None = Field(None, description="the folder of multiwoz: db/, ontology and goal model; else null")
+    end_reward: tuple[float, float] | None = Field(
+        None, description="of multiwoz: success and failure at the end, such as [20, 0]; null: 80 and -40, as ConvLab"
     )
     error_rate: float = Field(0.0, ge=0, le=1, description="how often the user is misunderstood; 0.15 is usual")
     user: str | dict[str, Any] = Field(
