@@ -89,7 +89,8 @@ def _main(options: argparse.Namespace) -> None:
         print(f"{transcript(domain, environment.names, episode)}\n")
     result = _result(options, settings, episodes)
     replace_json(output, finite(result))
-    Console().print(_table(result))
+    for table in _tables(result):
+        Console().print(table)
     logger.info("written: %s", output)
 
 
@@ -111,14 +112,19 @@ def _result(
     }
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _tables(result: dict[str, Any]) -> Iterator[Table]:
+    """The measures of every environment; with several domains a second table of what was informed and booked."""
+    yield _table(result, SHOWN)
+    if "book_rate" in result["policies"]["agent"]:
+        yield _table(result, SHOWN_OF_SEVERAL)
+
+
+def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
     settings = result["settings"]
     title = f"{settings['dialogues']} dialogues, {settings['error_rate']:.0%} error: mean [95 % interval]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
-    known = result["policies"]["agent"]
-    shown = SHOWN | SHOWN_OF_SEVERAL if "book_rate" in known else SHOWN
-    shown = {name: form for name, form in shown.items() if name in known}
+    shown = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
     for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
     rows = result["policies"] | {"agent - handcrafted": result["difference_from_handcrafted"]}

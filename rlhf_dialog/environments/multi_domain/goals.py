@@ -10,10 +10,11 @@ from rlhf_dialog.data.domains import DONTCARE, NAME, MultiDomain
 from rlhf_dialog.data.domains.services import AT_LEAST, AT_MOST, TIMES, Service
 from rlhf_dialog.errors import UserError, nearest
 
-MAX_TRIALS = 100
+MAX_TRIALS, MAX_DRAWS = 100, 10_000
 SAME_AREA, SAME_PEOPLE = 0.5, 0.5  # shares of users that want it in both domains
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 PLACES = ("attraction", "hotel", "restaurant", "police", "hospital")  # where a taxi goes
+HUB = "cambridge"  # where the hotels are
 DEPARTURE, DESTINATION, AREA = "departure", "destination", "area"
 KEYS = ("info", "fail_info", "requests", "book", "fail_book")
 
@@ -84,15 +85,11 @@ def draw_goal(domain: MultiDomain, rng: Random, failing_bookings: float = 0.0) -
 
     failing_bookings: share of the bookings that are refused at first
     """
-    while True:
-        order = domain.orders.draw(rng)
-        wishes = {name: _wish(domain.services[name], rng) for name in order}
-        _connect_taxi(wishes)
-        _same_area(domain, wishes, rng)
-        _same_booking(wishes, rng)
-        _same_day(domain, wishes)
-        if wishes:
-            break
+    wishes = {name: _wish(domain.services[name], rng) for name in domain.orders.draw(rng)}
+    _connect_taxi(wishes)
+    _same_area(domain, wishes, rng)
+    _same_booking(wishes, rng)
+    _same_day(domain, wishes)
     for wish in wishes.values():
         if wish.book and failing_bookings and rng.random() < failing_bookings:
             wish.fail_book = _another_booking(wish.book, rng)
@@ -100,8 +97,8 @@ def draw_goal(domain: MultiDomain, rng: Random, failing_bookings: float = 0.0) -
 
 
 def _wish(service: Service, rng: Random) -> Wish:
-    """Constraints that something fulfils, at least one request or a booking."""
-    while True:
+    """Constraints that something fulfils, at least one request or a booking. Raises UserError when none is found."""
+    for _ in range(MAX_DRAWS):
         info = _constraints(service, rng)
         if service.constraints and not info:
             continue
@@ -118,6 +115,10 @@ def _wish(service: Service, rng: Random) -> Wish:
             first, info = (info if keeps_first else {}), changed
         if requests or book:
             return Wish(info, first, dict.fromkeys(requests), book)
+    raise UserError(
+        f"domain {service.name}: {MAX_DRAWS} draws from the goal model found no constraints that an entity fulfils, with a "
+        "request or a booking; correct the shares, or leave the domain out"
+    )
 
 
 def _constraints(service: Service, rng: Random) -> dict[str, str]:
@@ -207,29 +208,31 @@ def _same_booking(wishes: dict[str, Wish], rng: Random) -> None:
 
 def _same_day(domain: MultiDomain, wishes: dict[str, Wish]) -> None:
     """The train comes on the day of the room, or leaves after the last night; without such a train there is no wish for one."""
-    if "train" not in wishes or "hotel" not in wishes or "day" not in wishes["hotel"].book:
+    train, room = (getattr(wishes.get(name), part, {}) for name, part in (("train", "info"), ("hotel", "book")))
+    if "day" not in train or room.get("day") not in DAYS:
         return
-    train, room = wishes["train"].info, wishes["hotel"].book
-    if train.get(DESTINATION) == "cambridge":
+    if train.get(DESTINATION) == HUB:
         train["day"] = room["day"]
-    elif train.get(DEPARTURE) == "cambridge" and "stay" in room:
+    elif train.get(DEPARTURE) == HUB and room.get("stay", "").isdigit():
         train["day"] = DAYS[(DAYS.index(room["day"]) + int(room["stay"])) % len(DAYS)]
     if not domain.services["train"].matching(train):
         del wishes["train"]
 
 
 def _another_booking(book: dict[str, str], rng: Random) -> dict[str, str]:
-    """The booking that the user has first: another day, time or number."""
-    slot = rng.choice([slot for slot in ("day", "time", "stay", "people") if slot in book] or list(book))
-    value = book[slot]
+    """The booking that the user has first: another day, hour or number; none where there are only other values."""
+    others = {slot: other for slot, value in book.items() if (other := _another(value))}
+    slot = rng.choice(list(others)) if others else ""
+    return book | {slot: others[slot]} if slot else {}
+
+
+def _another(value: str) -> str:
+    hour, _, minute = value.partition(":")
     if value in DAYS:
-        other = DAYS[DAYS.index(value) - 1]
-    elif ":" in value:
-        hour, minute = value.split(":")
-        other = f"{(int(hour) + 1) % 24:02d}:{minute}"
-    else:
-        other = str(int(value) + 1)
-    return book | {slot: other}
+        return DAYS[DAYS.index(value) - 1]
+    if hour.isdigit() and minute:
+        return f"{(int(hour) + 1) % 24:02d}:{minute}"
+    return str(int(value) + 1) if value.isdigit() else ""
 
 
 def goal_of(domain: MultiDomain, data: Any) -> MultiGoal:

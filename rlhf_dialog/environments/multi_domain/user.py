@@ -141,7 +141,8 @@ class MultiAgendaUser:
         """Take up to `acts_per_turn` acts of one kind and one domain from the top of the stack."""
         if not self.stack:
             return [Act("bye")]
-        top, said = self.stack[-1], []
+        top = self.stack[-1]
+        said: list[Act] = []
         while self.stack and len(said) < self.parameters["acts_per_turn"]:
             item = self.stack[-1]
             if (item.intent, item.domain, item.is_booking) != (top.intent, top.domain, top.is_booking):

@@ -6,7 +6,7 @@ from small_world import REAL, goal_model, needs_multiwoz, small_world, write_wor
 
 from rlhf_dialog.data.domains import MultiDomain, open_domain
 from rlhf_dialog.data.domains.services import Chances
-from rlhf_dialog.environments.multi_domain.goals import DAYS, Wish, draw_goal, goal_of
+from rlhf_dialog.environments.multi_domain.goals import DAYS, Wish, _another_booking, draw_goal, goal_of
 from rlhf_dialog.errors import UserError
 
 WORLD = small_world()
@@ -113,6 +113,28 @@ def test_bookings_that_are_refused_first():
     drawn = goals(200, failing_bookings=1.0)
     books = [wish for goal in drawn for wish in goal.wishes.values() if wish.book]
     assert all(sum(wish.fail_book[slot] != value for slot, value in wish.book.items()) == 1 for wish in books)
+
+
+@pytest.mark.parametrize(
+    ("book", "others"),
+    [
+        ({"day": "monday"}, ["sunday"]),
+        ({"time": "23:30"}, ["00:30"]),
+        ({"stay": "2"}, ["3"]),
+        ({"seat": "window"}, []),
+    ],
+)
+def test_another_day_hour_or_number(book, others):
+    assert list(_another_booking(book, Random(0)).values()) == others
+
+
+def test_a_domain_without_goals_is_named(tmp_path):
+    model = goal_model()
+    model["ind_slot_dist"]["police"]["reqt"] = {"phone": 0.0}
+    model["domain_ordering_dist"] = {"police": 1.0}
+    domain = open_domain("multiwoz", write_world(tmp_path, goals=model))
+    with pytest.raises(UserError, match="domain police: 10000 draws from the goal model found no constraints"):
+        draw_goal(domain, Random(0))
 
 
 def test_an_older_goal_model_draws_slots_one_by_one(tmp_path):
