@@ -76,7 +76,7 @@ def _main(options: argparse.Namespace) -> None:
     settings = agent | {key: value for key, value in given.items() if value is not None}
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
-    domain = open_domain(settings["domain"], settings["data_path"])
+    domain = open_domain(settings["domain"], settings.get("data_path"))
     check_domain(options.agent, agent, domain)
     make = environment_of(settings, domain)
     environment = make()

@@ -67,7 +67,7 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
         if found["format_version"] != AGENT_FORMAT:
             raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
         known = {key: found[key] for key in ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")}
-        later = {key: found.get(key) for key in ("data_path", "end_reward")}
+        later = {key: found[key] for key in ("data_path", "end_reward") if key in found}
         return known | later | {"domain_name": str(found.get("domain_name", "?"))}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
