@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from small_world import write_world
+
 from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.environments import act_level
 from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.environments.multi_domain import act_level as multi_act_level
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ENVIRONMENTS.md").read_text(encoding="utf-8")
@@ -42,6 +45,15 @@ def test_the_dialogue_in_words(capsys):
     assert lines[-1].endswith("-1.0 False")
 
 
+def test_the_dialogue_about_several_domains(tmp_path, capsys):
+    program = blocks("python")[3].replace('"DIR"', repr(str(write_world(tmp_path))))
+    exec(compile(program, "ENVIRONMENTS.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("user:   ")
+    assert "bye()" in lines[-3]
+    assert " True {'precision': " in lines[-1]
+
+
 def test_the_domain_loads(tmp_path):
     path = tmp_path / "tea.json"
     path.write_text(blocks("json")[0])
@@ -57,3 +69,4 @@ def test_the_parts_are_there():
 
 def test_the_numbers_of_the_definition():
     assert (act_level.TURN_REWARD, act_level.SUCCESS_REWARD, act_level.MAX_TURNS) == (-1, 20, 25)
+    assert (multi_act_level.END_REWARD, multi_act_level.MAX_TURNS) == ((80, -40), 20)

@@ -36,6 +36,7 @@ from rlhf_dialog.terminal import Console
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
 SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
+SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
 
 
@@ -53,6 +54,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--agent", type=home_path, required=True, help="folder of the agent, runs/NAME/agent")
     add("--dialogues", type=int, default=1000, help="dialogues of each policy; default 1000")
     add("--domain", help="path of the agent's domain, when it has moved")
+    add("--data_path", help="folder of multiwoz, when it has moved")
     add("--error_rate", type=float, help="how often the user is misunderstood; default: as in training")
     add("--user", help="friendly, unfriendly or fixed; default: as in training")
     add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
@@ -68,7 +70,7 @@ def _main(options: argparse.Namespace) -> None:
     if options.register:
         register(options.register)
     agent = read_policy_agent(options.agent)
-    given = {key: getattr(options, key) for key in ("domain", "error_rate", "user")}
+    given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
     given = {key: value for key, value in given.items() if value is not None}
     if agent["environment"] and given:
         raise UserError(f"--{next(iter(given))}: the agent's environment {agent['environment']['id']} does not read it")
@@ -86,7 +88,8 @@ def _main(options: argparse.Namespace) -> None:
         print(f"{scene.transcript(episode)}\n")
     result = _result(options, settings, episodes)
     replace_json(output, finite(result))
-    Console().print(_table(result))
+    for table in _tables(result):
+        Console().print(table)
     logger.info("written: %s", output)
 
 
@@ -109,13 +112,20 @@ def _result(
     }
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _tables(result: dict[str, Any]) -> Iterator[Table]:
+    """The measures of every environment; with several domains a second table of what was informed and booked."""
+    yield _table(result, SHOWN)
+    if "book_rate" in result["policies"]["agent"]:
+        yield _table(result, SHOWN_OF_SEVERAL)
+
+
+def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
     settings = result["settings"]
     where = settings["environment"]["id"] if settings["environment"] else f"{settings['error_rate']:.0%} error"
     title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
-    shown = {name: form for name, form in SHOWN.items() if name in result["policies"]["agent"]}
+    shown = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
     for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
     differences = [name for name in result if name.startswith("difference_from_")]

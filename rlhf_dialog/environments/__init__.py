@@ -13,6 +13,8 @@
 - **A dialogue is its seed, its number and the policy's actions**: user and channel have a stream each, so that a change in
   one of them does not change what the other draws.
 - **The verdict reads the transcript** (`success`), not the user's memory, so that a second evaluator can check it.
+- **Several domains in one dialogue** are a folder of their own (`multi_domain`), which shares acts and conventions, and leaves
+  the single domain as it is.
 - **Beliefs are sparse**: dicts of what was heard, which the tracker changes in place; a dense vector is made once a turn.
 - **The reward of a step is paid on the last token of its reply**; the run's reward class scores the finished
   dialogue.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.config.registry import Registry
-from rlhf_dialog.data.domains import Domain
+from rlhf_dialog.data.domains import AnyDomain
 from rlhf_dialog.errors import UserError
 
 Features = NDArray[np.float32]
@@ -31,7 +31,7 @@ class Setting:
     num_features: int
     num_actions: int
     seed: int = 0
-    domain: Domain | None = None
+    domain: AnyDomain | None = None
     num_updates: int | None = None
 
 

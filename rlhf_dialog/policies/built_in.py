@@ -3,21 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies import ppo, random
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
+from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 
 BUILT_IN = ("ppo", "random", "handcrafted")
 REGISTERED = ppo.PPO, random.RandomPolicy
 
 
 @PolicyFactory.register("handcrafted")
-def handcrafted(setting: Setting) -> Handcrafted:
-    """The rules for the setting's domain. Raises UserError without a domain."""
+def handcrafted(setting: Setting) -> Handcrafted | HandcraftedMulti:
+    """The rules for the setting's domain, or for several. Raises UserError without a domain."""
     if setting.domain is None:
         raise UserError("policy handcrafted: its rules need a domain; choose another policy")
-    return Handcrafted(setting.domain)
+    return HandcraftedMulti(setting.domain) if isinstance(setting.domain, MultiDomain) else Handcrafted(setting.domain)
 
 
 def build_policy(name: str, args: dict[str, Any], setting: Setting) -> Policy:

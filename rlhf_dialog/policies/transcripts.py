@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rlhf_dialog.data.domains import DONTCARE, Domain
+from rlhf_dialog.data.domains import DONTCARE, AnyDomain, MultiDomain
 from rlhf_dialog.environments.acts import text_of
 from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.policies.base import Episode, Features
+from rlhf_dialog.policies.transcripts_multi import lines_of_several
 
 SHOWN_ABOVE = 0.05
 
@@ -23,8 +24,10 @@ def beliefs(layout: Layout, observation: Features) -> str:
     return "; ".join(parts)
 
 
-def transcript(domain: Domain, names: Sequence[str], episode: Episode) -> str:
-    """The lines of a whole dialogue of `ActLevel`; `names` are those of its actions."""
+def transcript(domain: AnyDomain, names: Sequence[str], episode: Episode) -> str:
+    """The lines of a whole dialogue of `ActLevel` or `MultiActLevel`; `names` are those of its actions."""
+    if isinstance(domain, MultiDomain):
+        return "\n".join(lines_of_several(domain, names, episode))
     return "\n".join(_lines(Layout(domain), names, episode))
 
 

@@ -77,7 +77,11 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
             raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
         keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
         later = {"domain_name": str(found.get("domain_name", "?")), "environment": found.get("environment")}
-        return {key: found[key] for key in keys} | later
+        return (
+            {key: found[key] for key in keys}
+            | later
+            | {key: found[key] for key in ("data_path", "end_reward") if key in found}
+        )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
 

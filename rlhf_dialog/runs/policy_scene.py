@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlhf_dialog.data.domains import Domain, load_domain
+from rlhf_dialog.data.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.environments.multi_domain.act_level import END_REWARD, MultiActLevel
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode
 from rlhf_dialog.policies.own_environments import own_environment, sizes_of
 from rlhf_dialog.policies.transcripts import plain_transcript, transcript
@@ -26,7 +28,7 @@ class Scene:
     num_features: int
     name: str
     hash: str
-    domain: Domain | None
+    domain: AnyDomain | None
 
     def transcript(self, episode: Episode) -> str:
         """The lines of a whole dialogue."""
@@ -42,15 +44,26 @@ def scene_of(settings: dict[str, Any]) -> Scene:
     own = settings.get("environment")
     if own:
         return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
-    domain = load_domain(settings["domain"])
+    domain = open_domain(settings["domain"], settings.get("data_path"))
     make = environment_of(settings, domain)
     environment = make()
     return Scene(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
 
-def environment_of(settings: dict[str, Any], domain: Domain) -> Callable[[], ActLevel]:
-    """Builds environments from error_rate, max_turns and user of the settings; can be sent to another process."""
+def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
+    """Builds environments from error_rate, max_turns, user and end_reward of the settings; can be sent to another process.
+
+    Raises UserError for settings that the domain has no use for.
+    """
     user: Any = settings["user"]
+    if isinstance(domain, MultiDomain):
+        if settings["error_rate"]:
+            raise UserError(
+                f"error_rate: with several domains nobody is misunderstood, found {settings['error_rate']}; use 0"
+            )
+        return partial(MultiActLevel, domain, settings["max_turns"], user, settings.get("end_reward") or END_REWARD)
+    if settings.get("end_reward"):
+        raise UserError("end_reward: only the domain multiwoz has one; leave it out")
     return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
 
 
@@ -60,7 +73,7 @@ def _own_scene(own: dict[str, Any], step_timeout_s: float | None, max_turns: int
     environment = make()
     num_features, num_actions = sizes_of(environment)
     if isinstance(environment.environment, ActLevel):
-        domain: Domain = environment.domain
+        domain: AnyDomain = environment.domain
         return Scene(make, environment.names, num_features, domain.name, domain.hash, domain)
     names = getattr(environment.environment, "names", [f"action {number}" for number in range(num_actions)])
     known = json.dumps([own["id"], num_features, num_actions])

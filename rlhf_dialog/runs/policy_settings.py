@@ -15,7 +15,7 @@ from rlhf_dialog.errors import UserError
 NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
 MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
-    *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain"),
+    *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain", "data_path"),
     *("use_wandb", "wandb_entity", "wandb_project", "disable_wandb", "use_tensorboard", "use_rich_handler"),
 )
 
@@ -24,7 +24,12 @@ class PolicyConfig(Settings):
     """Dialogue policy"""
 
     domain: str = Field(
-        "restaurant", description="restaurant, or the path of a domain of your own: our JSON, PyDial, CamRest676"
+        "restaurant",
+        description="restaurant, multiwoz, or the path of a domain of your own: our JSON, PyDial, CamRest676",
+    )
+    data_path: str | None = Field(None, description="the folder of multiwoz: db/, ontology and goal model; else null")
+    end_reward: tuple[float, float] | None = Field(
+        None, description="of multiwoz: success and failure at the end, such as [20, 0]; null: 80 and -40, as ConvLab"
     )
     error_rate: float = Field(0.0, ge=0, le=1, description="how often the user is misunderstood; 0.15 is usual")
     user: str | dict[str, Any] = Field(
@@ -97,7 +102,7 @@ class PolicyConfig(Settings):
                 "step_timeout_s: limits an environment of your own, or processes; set environment or process_num, or leave it out"
             )
         if self.environment:
-            self._leaves_out("domain", "error_rate", "user")
+            self._leaves_out("domain", "data_path", "error_rate", "user", "end_reward")
         if self.batchsz < self.num_envs:
             raise ValueError(
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"

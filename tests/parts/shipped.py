@@ -21,5 +21,6 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
     "relevance": RelevanceConfig,
     "restaurant": PolicyConfig,
     "cambridge": PolicyConfig,
+    "multiwoz": PolicyConfig,
     "month": MonthKeys,
 }

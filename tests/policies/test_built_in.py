@@ -1,10 +1,12 @@
 import pytest
 from small_domain import small_domain
+from small_world import small_world
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import PolicyFactory, Setting
 from rlhf_dialog.policies.built_in import BUILT_IN, build_policy, load_policy
 from rlhf_dialog.policies.handcrafted import Handcrafted
+from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 
 SETTING = Setting(5, 3, domain=small_domain())
 
@@ -40,3 +42,7 @@ def test_the_handcrafted_policy_needs_a_domain():
 def test_a_mistake_is_named(name, args, said):
     with pytest.raises(UserError, match=said):
         build_policy(name, args, SETTING)
+
+
+def test_the_handcrafted_policy_of_several_domains():
+    assert isinstance(build_policy("handcrafted", {}, Setting(5, 3, domain=small_world())), HandcraftedMulti)

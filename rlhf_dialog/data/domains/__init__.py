@@ -10,6 +10,7 @@
 """
 
 from rlhf_dialog.data.domains.domain import DONTCARE, NAME, TYPE, UNKNOWN, Domain
-from rlhf_dialog.data.domains.loading import load_domain
+from rlhf_dialog.data.domains.loading import AnyDomain, load_domain, open_domain
+from rlhf_dialog.data.domains.services import MultiDomain
 
-__all__ = ["DONTCARE", "NAME", "TYPE", "UNKNOWN", "Domain", "load_domain"]
+__all__ = ["DONTCARE", "NAME", "TYPE", "UNKNOWN", "AnyDomain", "Domain", "MultiDomain", "load_domain", "open_domain"]

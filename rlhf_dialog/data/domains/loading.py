@@ -8,11 +8,33 @@ from typing import Any
 
 from rlhf_dialog.data.domains.camrest import DATA_BASE, GOALS, read_camrest
 from rlhf_dialog.data.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.data.domains.multiwoz import read_multiwoz
 from rlhf_dialog.data.domains.pydial import RULES, read_pydial
+from rlhf_dialog.data.domains.services import MultiDomain
 from rlhf_dialog.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 OWN = ("restaurant",)
+MULTIWOZ = "multiwoz"
+AnyDomain = Domain | MultiDomain
+
+
+def open_domain(path_or_name: str | Path, data_path: str | Path | None = None) -> AnyDomain:
+    """`multiwoz` from the folder `data_path`, or the single domain that `load_domain` finds.
+
+    Raises UserError as `load_domain` does, and when `data_path` is missing, or is given for another domain.
+    """
+    if str(path_or_name) != MULTIWOZ:
+        if data_path is not None:
+            raise UserError(
+                f"data_path: only the domain {MULTIWOZ} has one, found domain '{path_or_name}'; leave it out"
+            )
+        return load_domain(path_or_name)
+    if data_path is None:
+        raise UserError(
+            f"domain {MULTIWOZ}: data_path is missing; give the folder with its db/, ontology and goal model"
+        )
+    return read_multiwoz(Path(data_path).expanduser(), _json)
 
 
 def load_domain(path_or_name: str | Path) -> Domain:

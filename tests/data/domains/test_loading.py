@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 from small_domain import DATA, small_domain
+from small_world import small_world, write_world
 
-from rlhf_dialog.data.domains import load_domain
+from rlhf_dialog.data.domains import load_domain, open_domain
 from rlhf_dialog.errors import UserError
 
 
@@ -53,3 +54,12 @@ def test_a_folder_with_two_domains(tmp_path):
         (tmp_path / f"{name}-rules.json").write_text("{}")
     with pytest.raises(UserError, match=r"found 2 files of this kind: a-rules\.json, b-rules\.json; name a file"):
         load_domain(tmp_path)
+
+
+def test_several_domains_have_a_folder_of_data(tmp_path):
+    assert open_domain("multiwoz", write_world(tmp_path)).hash == small_world().hash
+    assert open_domain("restaurant").hash == load_domain("restaurant").hash
+    with pytest.raises(UserError, match="domain multiwoz: data_path is missing; give the folder with its db/"):
+        open_domain("multiwoz")
+    with pytest.raises(UserError, match="data_path: only the domain multiwoz has one, found domain 'restaurant'"):
+        open_domain("restaurant", tmp_path)

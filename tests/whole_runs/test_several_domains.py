@@ -1,0 +1,171 @@
+"""A dialogue policy for several domains, from its YAML to its measures: resume, processes, and what is refused."""
+
+import json
+import logging
+import re
+
+import pytest
+from policy_runs import PPO_ARGS, numbers
+from small_world import goal_model, small_world, tables, write_world
+
+from rlhf_dialog.commands import evaluate_policy, train_policy
+from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.policies.base import Setting
+from rlhf_dialog.policies.random import RandomPolicy
+from rlhf_dialog.policies.sampling import Sampler, hosts
+from rlhf_dialog.runs.policy_run import PolicyRun
+from rlhf_dialog.runs.policy_scene import environment_of
+from rlhf_dialog.runs.policy_settings import load_policy_config
+
+SMALL = {
+    **{"domain": "multiwoz", "max_turns": 20, "batchsz": 60, "epoch": 4, "num_envs": 4, "eval_interval": 2},
+    **{"eval_dialogues": 5, "save_interval": 1, "imitation_dialogues": 10, "sample_interval": 2},
+    **{"policy": {"id": "ppo", "args": PPO_ARGS}, "experiment_name": "run"},
+}
+
+
+def run(folder, world, resume=False, **changes):
+    config = load_policy_config(None, SMALL | {"data_path": str(world), "run_dir": str(folder)} | changes)
+    PolicyRun(config, resume=resume).train()
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, world):
+    return run(tmp_path_factory.mktemp("whole"), world)
+
+
+def weights(folder):
+    return (folder / "agent" / "policy.safetensors").read_bytes()
+
+
+def test_a_run_goes_on_bit_for_bit_also_from_another_folder(tmp_path, whole, world, monkeypatch):
+    sample, calls = Sampler.sample, []
+
+    def failing(self, *args):
+        calls.append(1)
+        if len(calls) == 3:
+            sample(self, args[0], 17)  # in the middle of the third iteration
+            raise UserError("stopped")
+        return sample(self, *args)
+
+    monkeypatch.setattr(Sampler, "sample", failing)
+    with pytest.raises(UserError):
+        run(tmp_path, world)
+    monkeypatch.setattr(Sampler, "sample", sample)
+    (tmp_path / "moved").mkdir()
+    resumed = run(tmp_path, write_world(tmp_path / "moved"), resume=True)
+    assert numbers(resumed) == numbers(whole)
+    assert weights(resumed) == weights(whole)
+
+
+@pytest.mark.thorough
+def test_the_number_of_processes_changes_no_number(tmp_path, whole, world):
+    two = run(tmp_path, world, process_num=2)
+    assert numbers(two) == numbers(whole)
+    assert weights(two) == weights(whole)
+
+
+@pytest.mark.thorough
+def test_transcripts_are_the_same_in_processes():
+    make = environment_of({"user": {"failing_bookings": 0.5}, "error_rate": 0.0, "max_turns": 20}, small_world())
+    assert isinstance(make(), MultiActLevel)
+    policy = RandomPolicy(Setting(make().layout.size, len(make().names)))
+    found = []
+    for process_num in (0, 2):
+        sampler = Sampler(make, 3, 4, hosts(make, 3, 4, process_num))
+        try:
+            found.append([(one.dialogue, one.paid, one.info) for one in sampler.sample(policy, 150)])
+        finally:
+            sampler.close()
+    assert found[0] == found[1]
+    assert any(info for _, _, info in found[0])
+
+
+def test_an_agent_is_measured_beside_both_baselines(whole, tmp_path, capsys):
+    output = tmp_path / "found.json"
+    words = ["--agent", str(whole / "agent"), "--dialogues", "12", "--output", str(output), "--transcripts", "2"]
+    assert evaluate_policy.main(words) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"^dialogue \d+, goal: ", printed, re.MULTILINE)) == 2
+    assert len(re.findall(r"^  (?:success|failure) after", printed, re.MULTILINE)) == 2
+    found = json.loads(output.read_text(encoding="utf-8"))
+    for metrics in found["policies"].values():
+        for name in ("success", "reward", "turns", "inform_precision", "inform_recall", "inform_f1", "book_rate"):
+            assert metrics[name]["low"] <= metrics[name]["mean"] <= metrics[name]["high"]
+    assert set(found["policies"]) == {"agent", "handcrafted", "random"}
+    handcrafted = found["policies"]["handcrafted"]
+    paid = 120 * handcrafted["success"]["mean"] - 40 - handcrafted["turns"]["mean"]
+    assert handcrafted["reward"]["mean"] == pytest.approx(paid)
+
+
+def test_the_reward_at_the_end_is_a_setting_that_the_agent_keeps(world, tmp_path):
+    folder = run(tmp_path, world, epoch=1, eval_interval=0, end_reward=[20, 0])
+    assert json.loads((folder / "agent" / "policy_agent.json").read_text())["end_reward"] == [20, 0]
+    output = tmp_path / "found.json"
+    assert evaluate_policy.main(["--agent", str(folder / "agent"), "--dialogues", "4", "--output", str(output)]) == 0
+    found = json.loads(output.read_text())["policies"]["handcrafted"]
+    assert found["reward"]["mean"] == pytest.approx(20 * found["success"]["mean"] - found["turns"]["mean"])
+
+
+def test_other_data_are_refused_by_name(whole, tmp_path, capsys):
+    hotels = tables()["hotel"]
+    hotels[0]["phone"] = "1"
+    other = write_world(tmp_path, hotel=hotels)
+    assert evaluate_policy.main(["--agent", str(whole / "agent"), "--data_path", str(other)]) == 2
+    assert "was trained on an earlier state of it (hash " in capsys.readouterr().err
+
+
+def lacking():
+    model = goal_model()
+    model["ind_slot_value_dist"]["hotel"]["info"]["stars"] = {"9": 1.0}
+    return model
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "message"),
+    [
+        ({}, ["--data_path", "null"], "domain multiwoz: data_path is missing"),
+        ({}, ["--data_path", "{folder}/none"], "none: has no new_goal_model.json or goal_model.json"),
+        ({"train": None}, ["--data_path", "{folder}"], "train_db.json: is missing"),
+        (
+            {"goals": lacking()},
+            ["--data_path", "{folder}"],
+            "no entity has any of the values of the constraint slot 'stars'",
+        ),
+        (
+            {},
+            ["--data_path", "{folder}", "--error_rate", "0.15"],
+            "error_rate: with several domains nobody is misunderstood",
+        ),
+        (
+            {},
+            ["--data_path", "{folder}", "--user", "unfriendly"],
+            "user 'unfriendly': with several domains, use friendly",
+        ),
+        ({}, ["--data_path", "{folder}", "--domain", "restaurant"], "data_path: only the domain multiwoz has one"),
+        (
+            {},
+            ["--domain", "restaurant", "--data_path", "null", "--end_reward", "[1, 0]"],
+            "end_reward: only the domain multiwoz",
+        ),
+    ],
+)
+def test_what_is_wrong_ends_with_code_2_and_leaves_nothing(tmp_path, capsys, files, words, message):
+    write_world(tmp_path, **files)
+    words = [word.format(folder=tmp_path) for word in words]
+    assert train_policy.main(["--config", "multiwoz.yaml", "--run_dir", str(tmp_path / "runs"), *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_samples_are_whole_dialogues(tmp_path, world, caplog):
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        run(tmp_path, world, epoch=1, batchsz=200, sample_interval=1, eval_interval=0)
+    assert "sample of iteration 1\ndialogue " in caplog.text
