@@ -98,7 +98,12 @@ class Page:
     def draft(self, place: str, request: gr.Request) -> list[Any]:
         """Open the editor with the last answer: its parts, its text, the note."""
         found: list[str] = []
-        said = self._rated(place, request, lambda talk: found.append(acts.draft(talk)) or "", "looks")[-1]
+
+        def read(talk: Talk) -> str:
+            found.append(acts.draft(talk))
+            return ""
+
+        said = self._rated(place, request, read, "looks")[-1]
         return [gr.Column(visible=True), *found, said] if found else [gr.skip(), gr.skip(), said]
 
     def edit(self, better: str, place: str, request: gr.Request) -> View:

@@ -15,7 +15,7 @@ from rlhf_dialog.feedback.talk import SCORES
 MAX_WAITING = 500  # events of all people together
 MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback
 CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-FONTS = {
+FONTS: dict[str, Any] = {
     "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
     "font_mono": ["ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace"],
 }
