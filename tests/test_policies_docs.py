@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_dialog.commands.dispatcher import COMMANDS
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.policies.base import PolicyFactory
 from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.runs.policy_settings import PolicyConfig
@@ -44,6 +45,7 @@ def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeyp
     (tmp_path / "my_environment.py").write_text(blocks("python")[1], encoding="utf-8")
     (tmp_path / "guess.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(EnvironmentFactory, "classes", dict(EnvironmentFactory.classes))
     register = ["--register", "my_environment.py"]
     words = ["--config", "guess.yaml", "--eval_dialogues", "20", "--epoch", "6", "--batchsz", "256"]
     assert train_policy.main([*words, *register]) == 0
