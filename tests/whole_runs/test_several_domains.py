@@ -132,7 +132,7 @@ def lacking():
     ("files", "words", "message"),
     [
         ({}, ["--data_path", "null"], "domain multiwoz: data_path is missing"),
-        ({}, ["--data_path", "{folder}/none"], "none: has no new_goal_model.json or goal_model.json"),
+        ({}, ["--data_path", "{folder}/none"], "none': there is no such folder"),
         ({"train": None}, ["--data_path", "{folder}"], "train_db.json: is missing"),
         (
             {"goals": lacking()},

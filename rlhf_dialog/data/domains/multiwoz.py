@@ -22,6 +22,10 @@ def read_multiwoz(folder: Path, read: Callable[[Path], Any]) -> MultiDomain:
     Raises UserError, with the file and the slot, for a file that is missing or something else, for a slot that the ontology
     lacks, and for a constraint slot none of whose values has an entity.
     """
+    if not folder.is_dir():
+        raise UserError(
+            f"data_path '{folder}': there is no such folder; give the one that holds MultiWOZ's db/ and {ONTOLOGY}"
+        )
     goals = next((folder / name for name in GOALS if (folder / name).is_file()), None)
     if goals is None or not (folder / ONTOLOGY).is_file():
         missing = ONTOLOGY if goals else " or ".join(GOALS)

@@ -137,6 +137,13 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path, name):
         open_domain("multiwoz", write_world(tmp_path, **files))
 
 
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(
+        UserError, match="data_path '.*none': there is no such folder; give the one that holds MultiWOZ's db/"
+    ):
+        open_domain("multiwoz", tmp_path / "none")
+
+
 def test_values_without_entities_are_normal(tmp_path):
     model = model_with(lambda model: values(model, "hotel").update(stars={"3": 0.5, "8": 0.5}))
     assert (
