@@ -23,7 +23,7 @@ class CorpusUser:
     The dialogues of one seed come in an order of their own; each comes once before any comes again. Data that consists of
     prompts gives episodes of one reply. `info` has `dialogue` (the number in this order), `record` (the number in the
     data), and `reference` and `act`: what was replied in the data to the user's newest turn, None at the end. `info["prompt"]`
-    has the last reply of the dialogue as its reference, because a reward reads the policy's last reply. The reward of a step is 0.
+    has the last reply of the dialogue as its reference, because a reward reads the policy's last reply. Every reward is 0.
 
     >>> user = CorpusUser([DialogueRecord(["Is it far ?", "Two streets .", "Then I will walk .", "Goodbye ."])])
     >>> text, info = user.reset(seed=7)
@@ -35,9 +35,7 @@ class CorpusUser:
     ('', 0.0, True, False)
     """
 
-    def __init__(
-        self, data_path: str | Sequence[DialogueRecord], split: str = "train", max_turns: int | None = None
-    ):
+    def __init__(self, data_path: str | Sequence[DialogueRecord], split: str = "train", max_turns: int | None = None):
         if max_turns is not None and max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more, or none")
         self.split, self.max_turns = split, max_turns

@@ -17,7 +17,11 @@ ROW = {
         },
         {
             "turn": 1,
-            "usr": {"transcript": "Their phone?", "slu": [], "dialog_act": {"request": [["phone", "?"], ["area", "?"]]}},
+            "usr": {
+                "transcript": "Their phone?",
+                "slu": [],
+                "dialog_act": {"request": [["phone", "?"], ["area", "?"]]},
+            },
             "sys": {"sent": "It is 11.", "DA": [], "dialog_act": {}},
         },
     ],

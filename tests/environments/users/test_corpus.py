@@ -44,7 +44,11 @@ def test_the_prompt_has_what_rewards_read_of_the_last_reply():
 def test_prompts_are_dialogues_of_one_reply():
     user = CorpusUser([PROMPT])
     prompt = opened(user, 0)
-    assert (prompt.prompt_turns, prompt.references, prompt.act) == (["One .", "Two .", "Three ."], ["Four .", "Five ."], 4)
+    assert (prompt.prompt_turns, prompt.references, prompt.act) == (
+        ["One .", "Two .", "Three ."],
+        ["Four .", "Five ."],
+        4,
+    )
     assert answer(user, "Six .", Limits())[:4] == ("", 0.0, True, False)
 
 
