@@ -17,7 +17,21 @@ CHANCE = {"mean": 0.52, "low": 0.48, "high": 0.56}
 
 
 def test_the_text_handling():
-    assert tokens("It’s 5 o'clock, isn't it?") == ["it", "'", "s", "5", "o", "'", "clock", ",", "isn", "'", "t", "it", "?"]
+    assert tokens("It’s 5 o'clock, isn't it?") == [
+        "it",
+        "'",
+        "s",
+        "5",
+        "o",
+        "'",
+        "clock",
+        ",",
+        "isn",
+        "'",
+        "t",
+        "it",
+        "?",
+    ]
     assert words("Well ... , it's Ü!") == ["well", "it", "s", "ü"]
     assert words("It is far , no ?") == words("it is FAR, no?")
 
@@ -49,7 +63,9 @@ def test_differences_by_hand_and_the_largest_first():
     turns = found["turns in a dialogue"]
     sizes = [np.array([len(talk.turns) for talk in some]) for some in (real, simulated)]
     assert turns["difference"]["mean"] == pytest.approx(sizes[1].mean() - sizes[0].mean())
-    assert turns["d"] == pytest.approx((sizes[1].mean() - sizes[0].mean()) / math.sqrt((sizes[0].var() + sizes[1].var()) / 2))
+    assert turns["d"] == pytest.approx(
+        (sizes[1].mean() - sizes[0].mean()) / math.sqrt((sizes[0].var() + sizes[1].var()) / 2)
+    )
     standard_error = math.sqrt(sizes[0].var() / 50 + sizes[1].var() / 50)
     low, high = (turns["difference"]["mean"] + sign * 1.96 * standard_error for sign in (-1, 1))
     assert (turns["difference"]["low"], turns["difference"]["high"]) == pytest.approx((low, high), abs=0.08)
@@ -73,7 +89,9 @@ def test_the_differences_in_words():
         "distinct-1": measure(0.1, -3.0),
     }
     lines = sentences("agenda", measures, {"turns": SURE, "dialogues": SURE})
-    assert lines[0].startswith("A classifier distinguishes agenda from real users: it is right about turns in 90.0 % [80.0, 95.0]")
+    assert lines[0].startswith(
+        "A classifier distinguishes agenda from real users: it is right about turns in 90.0 % [80.0, 95.0]"
+    )
     assert lines[1:4] == [
         "agenda has more turns in a dialogue: 3.00 [2.90, 3.10], real users 0.50 [0.40, 0.60] (d = +1.20, large).",
         "agenda has fewer turns that ask: 20.0 % [10.0, 30.0], real users 50.0 % [40.0, 60.0] (d = -0.60, medium).",
