@@ -14,5 +14,7 @@
 
 from rlhf_dialog.environments.users.agenda import AgendaUser
 from rlhf_dialog.environments.users.base import User
+from rlhf_dialog.environments.users.corpus import CorpusUser
+from rlhf_dialog.environments.users.language_model import LMUser
 
-__all__ = ["AgendaUser", "User"]
+__all__ = ["AgendaUser", "CorpusUser", "LMUser", "User"]

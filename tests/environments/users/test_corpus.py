@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.sources import DialogueRecord
+from rlhf_dialog.environments import users
 from rlhf_dialog.environments.base import Limits, answer, opened
 from rlhf_dialog.environments.users.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
@@ -65,6 +66,7 @@ def test_a_seed_has_an_order_in_which_each_dialogue_comes_once():
 
 def test_it_is_built_from_a_yaml_and_reads_any_source(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"dialog": ["Hi .", "Hello ."]}\n')
+    assert EnvironmentFactory.classes["corpus"] is users.CorpusUser
     user = EnvironmentFactory.create("corpus", {"data_path": str(tmp_path / "a.jsonl")})
     assert user.reset(seed=0)[0] == "Hi ."
 
