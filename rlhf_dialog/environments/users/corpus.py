@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random, SystemRandom
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.sources import DialogueRecord, load_records
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
+
+if TYPE_CHECKING:
+    from rlhf_dialog.data.sources import DialogueRecord
 
 
 @EnvironmentFactory.register("corpus")
@@ -25,6 +27,7 @@ class CorpusUser:
     data), and `reference` and `act`: what was replied in the data to the user's newest turn, None at the end. `info["prompt"]`
     has the last reply of the dialogue as its reference, because a reward reads the policy's last reply. Every reward is 0.
 
+    >>> from rlhf_dialog.data.sources import DialogueRecord
     >>> user = CorpusUser([DialogueRecord(["Is it far ?", "Two streets .", "Then I will walk .", "Goodbye ."])])
     >>> text, info = user.reset(seed=7)
     >>> text, info["reference"], info["prompt"].reference
@@ -35,7 +38,7 @@ class CorpusUser:
     ('', 0.0, True, False)
     """
 
-    def __init__(self, data_path: str | Sequence[DialogueRecord], split: str = "train", max_turns: int | None = None):
+    def __init__(self, data_path: "str | Sequence[DialogueRecord]", split: str = "train", max_turns: int | None = None):
         if max_turns is not None and max_turns < 1:
             raise UserError(f"max_turns is {max_turns}; give 1 or more, or none")
         self.split, self.max_turns = split, max_turns
@@ -83,12 +86,14 @@ class CorpusUser:
 
 
 @lru_cache(maxsize=4)
-def _read(data_path: str, split: str) -> tuple[DialogueRecord, ...]:
+def _read(data_path: str, split: str) -> "tuple[DialogueRecord, ...]":
     """The dialogues; several environments share them."""
+    from rlhf_dialog.data.sources import load_records
+
     return tuple(load_records(data_path, split))
 
 
-def _replies(record: DialogueRecord) -> list[tuple[list[str], int | None]]:
+def _replies(record: "DialogueRecord") -> list[tuple[list[str], int | None]]:
     """What the second speaker says in the data: for each reply all its versions, and its act."""
     if record.is_prompt:
         references = record.references[0] if record.references else []

@@ -178,15 +178,15 @@ def test_a_model_that_is_not_there(tmp_path):
         LMUser(str(tmp_path / "nothing")).reset(0)
 
 
-def test_torch_is_loaded_with_the_model_only():
+def test_heavy_libraries_are_loaded_with_model_and_data_only():
     program = (
-        "import sys; from rlhf_dialog.environments.users.language_model import LMUser; "
+        "import sys; from rlhf_dialog.environments.users import CorpusUser, LMUser; "
         "from rlhf_dialog.environments.users.language_model_words import LMWords; "
-        "LMUser('nowhere'); print('torch' in sys.modules)"
+        "LMUser('nowhere'); print({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules))"
     )
     root = Path(__file__).parents[3]
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=False)
-    assert ran.stdout.strip() == "False", ran.stderr
+    assert ran.stdout.strip() == "set()", ran.stderr
 
 
 def test_code_in_the_models_folder_is_not_run(tmp_path):
