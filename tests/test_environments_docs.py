@@ -59,7 +59,10 @@ def test_the_users_of_the_yaml_and_the_commands():
     assert set(settings["args"]) - {"model", "persona", "goals", "max_turns"} <= set(AgentSettings.model_fields)
     assert set(re.findall(r"^\| `(\w+)` \| (?:the agenda|the same|`--model`|other)", PAGE, re.MULTILINE)) == set(USERS)
     commands = [line for line in "".join(blocks("bash")).splitlines() if "compare_users.py" in line]
-    assert [_parse(shlex.split(line)[2:]).users for line in commands] == [["agenda", "corpus"], ["language_model", "corpus"]]
+    assert [_parse(shlex.split(line)[2:]).users for line in commands] == [
+        ["agenda", "corpus"],
+        ["language_model", "corpus"],
+    ]
 
 
 def test_the_domain_loads(tmp_path):

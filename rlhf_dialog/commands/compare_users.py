@@ -87,7 +87,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--persona",
         default="",
-        help="language_model: who the user is; without it, the model reads the dialogue alone, and begins with real first turns",
+        help="language_model: who the user is; without it, the model reads the dialogue alone, and begins with real first turns. "
+        "agenda_in_model_words: what the model reads before the acts",
     )
     add("--max_turns", type=int, default=10, help="language_model: replies after which a dialogue is cut; default 10")
     for name, kind in SAMPLING.items():

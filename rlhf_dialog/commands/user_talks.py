@@ -86,26 +86,20 @@ def agenda(
     environment, policy, words = ActLevel(domain, user=parameters), Handcrafted(domain), user_words(domain)
     real_talks = [real_talk(record) for record in real]
     known = {label for talk in real_talks for acts in talk.acts or [] for label in acts}
-    said: list[list[list[Act]]] = []
-    goals = [_goal(domain, record) for record in records]
+    talks, goals = [], [_goal(domain, record) for record in records]
     for number, goal in enumerate(goals):
         options: dict[str, Any] = {"dialogue": number} | ({"goal": goal} if goal else {})
         observation, info = environment.reset(seed=seed, options=options)
         while "success" not in info:
             actions, _ = policy.act(observation[None], info["action_mask"][None])
             observation, _, _, _, info = environment.step(actions[0])
-        said.append(info["user_acts"])
-        done()
-    streams = [[Random(f"{seed}/{n}/words/{t}") for t in range(len(turns))] for n, turns in enumerate(said)]
-    talks = [
-        Talk(
-            speak.say_all(turns, rngs)
-            if speak
-            else [words.say(acts, rng) for acts, rng in zip(turns, rngs, strict=True)],
-            [labels(acts, known) for acts in turns] if known else None,
+        said: list[list[Act]] = info["user_acts"]
+        rngs = [Random(f"{seed}/{number}/words/{turn}") for turn in range(len(said))]
+        texts = (
+            speak.say_all(said, rngs) if speak else [words.say(acts, rng) for acts, rng in zip(said, rngs, strict=True)]
         )
-        for turns, rngs in zip(said, streams, strict=True)
-    ]
+        talks.append(Talk(texts, [labels(acts, known) for acts in said] if known else None))
+        done()
     notes = [
         f"{sum(map(bool, goals))} of {len(goals)} goals are those of the data; the others are drawn from the domain."
     ]
