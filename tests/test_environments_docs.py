@@ -1,16 +1,21 @@
 """docs/ENVIRONMENTS.md: its programs run, its domain loads, and its tables name what is there."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from small_world import write_world
 
+from rlhf_dialog.commands.compare_users import USERS, _parse
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.environments import act_level
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.environments.multi_domain import act_level as multi_act_level
+from rlhf_dialog.models.chat_agent import AgentSettings
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ENVIRONMENTS.md").read_text(encoding="utf-8")
@@ -46,12 +51,29 @@ def test_the_dialogue_in_words(capsys):
 
 
 def test_the_dialogue_about_several_domains(tmp_path, capsys):
-    program = blocks("python")[3].replace('"DIR"', repr(str(write_world(tmp_path))))
+    program = blocks("python")[4].replace('"DIR"', repr(str(write_world(tmp_path))))
     exec(compile(program, "ENVIRONMENTS.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("user:   ")
     assert "bye()" in lines[-3]
     assert " True {'precision': " in lines[-1]
+
+
+def test_the_user_of_a_real_dialogue(capsys):
+    exec(compile(blocks("python")[3], "ENVIRONMENTS.md", "exec"), {})
+    assert capsys.readouterr().out == "Is it far ? | Two streets .\nThen I will walk . | Goodbye .\n"
+
+
+def test_the_users_of_the_yaml_and_the_commands():
+    settings = yaml.safe_load(blocks("yaml")[0])
+    assert EnvironmentFactory.problem(settings["id"], settings["args"]) is None
+    assert set(settings["args"]) - {"model", "persona", "goals", "max_turns"} <= set(AgentSettings.model_fields)
+    assert set(re.findall(r"^\| `(\w+)` \| (?:the agenda|the same|`--model`|other)", PAGE, re.MULTILINE)) == set(USERS)
+    commands = [line for line in "".join(blocks("bash")).splitlines() if "compare_users.py" in line]
+    assert [_parse(shlex.split(line)[2:]).users for line in commands] == [
+        ["agenda", "corpus"],
+        ["language_model", "corpus"],
+    ]
 
 
 def test_the_domain_loads(tmp_path):

@@ -7,7 +7,7 @@ from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.environments.goal_oriented import GoalOriented
 from rlhf_dialog.environments.success import Evaluator
 from rlhf_dialog.environments.tracker import FocusTracker
-from rlhf_dialog.environments.users.human import HumanUser
+from rlhf_dialog.environments.users.human import HumanUser, why_failed
 from rlhf_dialog.environments.words import system_words
 from rlhf_dialog.feedback.talk import Talk
 
@@ -17,9 +17,18 @@ def environment_of(domain_name: str, read: Callable[[str], str], screen: Screen)
     domain = load_domain(domain_name)
 
     def ask() -> str | None:
-        while not (typed := read("> User: ").strip()):
-            pass
-        return None if typed.lower().removeprefix("/") in ENDS else typed
+        while True:
+            try:
+                typed = read("> User: ").strip()
+            except EOFError:
+                screen.write("")
+                raise
+            if typed.lower().removeprefix("/") in ENDS:
+                return None
+            if typed.startswith("/") and not typed.startswith("//"):
+                screen.note("there is only the word /quit here; // begins a message with a slash")
+            elif typed:
+                return typed.removeprefix("/")
 
     user = HumanUser(domain, ask, screen.write)
     return GoalOriented(user, FocusTracker(domain), Evaluator(domain), system_words(domain).read)
@@ -40,6 +49,8 @@ def converse_about_a_goal(environment: GoalOriented, talk: Talk, screen: Screen,
             ended = terminated or truncated
     finally:
         talk.end()
+    if not info["success"]:
+        screen.note(why_failed(environment.domain, info))
     verdict = "succeeded" if info["success"] else "failed"
     screen.write(f"The dialogue has {verdict} (turns: {info['turns']}).")
     return bool(info["success"])

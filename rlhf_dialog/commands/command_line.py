@@ -234,7 +234,7 @@ def home_path(text: str) -> Path:
 def check_output(name: str, path: Path, shown: str) -> None:
     """Raises UserError when the file of the option `--name` cannot be written, or is a device or a pipe."""
     path = path.absolute()
-    above = next(parent for parent in path.parents if parent.exists())
+    above = next((parent for parent in path.parents if parent.exists()), path)  # "/" has none
     if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
         raise UserError(f"--{name}: '{shown}' cannot be written; name a file in a folder that you may write to")
     if is_special(path):

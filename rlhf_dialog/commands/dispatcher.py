@@ -42,6 +42,10 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.evaluate_policy",
         "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
     ),
+    "compare-users": (
+        "rlhf_dialog.commands.compare_users",
+        "compare simulated users with real ones, and say where they differ",
+    ),
     "feedback": ("rlhf_dialog.commands.feedback", "let a bot learn from what people say of its answers"),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first

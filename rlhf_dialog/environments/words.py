@@ -64,7 +64,7 @@ USER_KEYWORDS: Keywords = (
     ("bye|goodbye", Act("bye")),
     ("thank|thanks", Act("thankyou")),
     ("another|else|different|other", Act("reqalts")),
-    ("any|anything|whichever|care|matter", Act("inform", "", DONTCARE)),
+    ("any|anything|whichever|care|matter|preference", Act("inform", "", DONTCARE)),
     ("yes|yeah|yep|right|correct|sure", Act("affirm")),
     ("no|nope|not|wrong", Act("negate")),
     ("hello|hi|hey", Act("hello")),
@@ -118,7 +118,7 @@ class Words:
             value: (slot, found) for slot in self.slots[::-1] for value, found in self.values[slot].items()
         }
         self.mentions.pop(plain(UNKNOWN))
-        self.mentioned = re.compile(rf"(?<!\w)(?:{_one_of(self.mentions)})(?!\w)")
+        self.mentioned = re.compile(rf"(?<!\w)({_one_of(self.mentions)})(?:ly)?(?!\w)")  # "moderately priced"
 
     def say(self, acts: Iterable[Act], rng: Random) -> str:
         """The turn in words, a sentence for each act; `rng` chooses among templates. Raises KeyError without a template."""
@@ -178,19 +178,33 @@ class Words:
         return Act(intent, slot, value), found.end()
 
     def _by_keywords(self, sentence: str, question: bool) -> list[Act]:
-        """Values that are named; else slots that are asked for; else the first keyword."""
+        """Values that are named, and slots that are asked for; else the first keyword."""
         named = [self.mentions[value] for value in self.mentioned.findall(sentence)]
+        slots = self.domain.constraints if self.invents else self.domain.requestable
+        asked = [slot for slot in slots if self._mentions(sentence, slot)]
         if named:
             asks = question and NAME not in dict(named)
-            return [
+            acts = [
                 Act("confirm" if asks and slot not in self.only_type else "inform", slot, value)
                 for slot, value in named
             ]
-        slots = self.domain.constraints if self.invents else self.domain.requestable
-        asked = [slot for slot in slots if re.search(rf"\b(?:{_one_of({called(slot), slot})})\b", sentence)]
+            return [*acts, *(Act("request", slot) for slot in self._facts(asked) if slot not in dict(named))]
         if question and asked:
             return [Act("request", slot) for slot in asked]
-        return next(([act] for words, act in self.keywords if words.search(sentence)), [])
+        if facts := self._facts(asked):
+            return [Act("request", slot) for slot in facts]
+        acts = next(([act] for words, act in self.keywords if words.search(sentence)), [])
+        if acts == [Act("inform", "", DONTCARE)]:
+            about = [slot for slot in self.domain.constraints if self._mentions(sentence, slot)]
+            return [Act("inform", slot, DONTCARE) for slot in about] or acts
+        return acts
+
+    def _mentions(self, sentence: str, slot: str) -> bool:
+        return bool(re.search(rf"\b(?:{_one_of({called(slot), slot})})\b", sentence))
+
+    def _facts(self, slots: Iterable[str]) -> list[str]:
+        """Of the slots those that only a user asks for, also without a question mark: "their phone number , please"."""
+        return [] if self.invents else [slot for slot in slots if slot not in (NAME, *self.domain.constraints)]
 
 
 def user_words(domain: Domain) -> Words:

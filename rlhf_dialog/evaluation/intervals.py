@@ -67,6 +67,11 @@ def difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
     return _interval(after.point - before.point, _resampled(after, seed) - _resampled(before, seed))
 
 
+def unpaired_difference(before: Statistic, after: Statistic, seed: int = 0) -> Interval:
+    """The interval of after - before for two samples of different units, which are drawn independently."""
+    return _interval(after.point - before.point, _resampled(after, seed + 1) - _resampled(before, seed))
+
+
 def _interval(point: float, resamples: Array) -> Interval:
     """The point and the quantiles of the finite resamples (an act may not be drawn at all); NaN when there are none."""
     known = resamples[np.isfinite(resamples)]

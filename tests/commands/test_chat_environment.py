@@ -56,6 +56,14 @@ def test_a_goal_that_is_reached(tmp_path):
 def test_a_goal_that_is_missed(tmp_path):
     success, shown = talked(tmp_path, ["hello", "bye"], Waiter("zoe"))
     assert (success, shown[-1]) == (False, "The dialogue has failed (turns: 1).")
+    assert shown[-2] == "(zoe is not in the data base)"
+
+
+def test_words_with_a_slash_are_not_said(tmp_path):
+    waiter = Waiter()
+    _, shown = talked(tmp_path, ["/help", "//help", "/QUIT"], waiter)
+    assert "(there is only the word /quit here; // begins a message with a slash)" in shown
+    assert [text.split("\n")[0] for text in waiter.asked] == ["/help"]
 
 
 def test_a_domain_that_is_not_there():

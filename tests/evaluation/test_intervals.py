@@ -93,3 +93,15 @@ def test_resamples_without_a_number_say_nothing():
     rows = np.zeros((8, 2))
     rows[3] = 1
     assert intervals.interval(Statistic(rows, intervals.ratio)) == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_an_unpaired_difference_draws_both_samples_by_themselves():
+    """Equal samples: the paired difference is 0 in every resample, the other one has the variance of both together."""
+    values = np.random.default_rng(0).normal(size=400)
+    one = intervals.mean_of(values)
+    assert intervals.difference(one, one) == {"mean": 0, "low": 0, "high": 0}
+    found = intervals.unpaired_difference(one, one)
+    expected = 1.96 * np.std(values) * (2 / 400) ** 0.5
+    assert found["mean"] == 0
+    assert found["high"] == pytest.approx(expected, rel=0.15)
+    assert found["low"] == pytest.approx(-expected, rel=0.15)

@@ -1,10 +1,11 @@
-"""Rows of any table or JSON file -> dialogues. The first row decides which of four forms the data has."""
+"""Rows of any table or JSON file -> dialogues. The first row decides which of five forms the data has."""
 
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from rlhf_dialog.data.sources import camrest
 from rlhf_dialog.data.sources.messages import TEXT_KEYS, filled, role_of, said_by_turns, split_messages
 from rlhf_dialog.data.sources.record import DialogueRecord, act_number, checked, checked_text, is_null, kind
 from rlhf_dialog.errors import UserError, nearest
@@ -31,6 +32,8 @@ def records_of(rows: Rows, where: str) -> list[DialogueRecord]:
 
 def _form(where: str, row: Row) -> Callable[[Rows], Iterator[DialogueRecord]]:
     turns, act = filled(TURN_KEYS, row), filled(ACT_KEYS, row)
+    if isinstance(row.get(camrest.KEY), list):
+        return camrest.dialogues_of
     if turns and isinstance(row[turns], list):
         has_one_act = act is not None and not is_null(row[act]) and not isinstance(row[act], list)
         return _growing if has_one_act else _dialogues

@@ -33,7 +33,7 @@ def read_split(
     names = "|".join(SPLIT_NAMES[split])
     if name := _only_one(tree, rf"{ABOVE}dialogues_{split}\.txt", split):
         return read_original(tree, name)
-    if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{names})\.zip", split)):
+    if not inner and (name := _only_one(tree, rf"{ABOVE}(?:{names})(?:\.json)?\.zip", split)):
         return read_split(Archive(tree.read(name), tree.place(name)), split, inner=True, of=of)
     if name := _only_one(tree, rf"{ABOVE}(?:{names})/state\.json", split):
         return of(read_saved(tree, name), tree.place(name))

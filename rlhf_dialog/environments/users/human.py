@@ -1,11 +1,13 @@
 """A person as the user: the goal is shown, and the acts are read from what the person types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 from rlhf_dialog.data.domains import DONTCARE, NAME, Domain
 from rlhf_dialog.environments.acts import Act
 from rlhf_dialog.environments.goals import Goal
+from rlhf_dialog.environments.tracker import NOTHING
 from rlhf_dialog.environments.words import called, user_words
 
 GOODBYE = "Goodbye ."
@@ -61,3 +63,28 @@ def in_words(domain: Domain, goal: Goal) -> str:
         f"You are looking for a {domain.type}: {', '.join(wanted) or 'any one'}. "
         f"Find out: {', '.join(asked)}. Say goodbye when you have it."
     )
+
+
+def why_failed(domain: Domain, info: Mapping[str, Any]) -> str:
+    """What was missing in a dialogue that failed, from the info at its end (`GoalOriented`)."""
+    offers = [act.value for acts in info["system_acts"] for act in acts if (act.intent, act.slot) == ("inform", NAME)]
+    name = next((offer for offer in reversed(offers) if offer != NOTHING), None)
+    entity = domain.entity(name) if name else None
+    if name is None:
+        return f"no {domain.type} was offered"
+    if entity is None:
+        return f"{name} is not in the data base"
+    wanted = info["goal"]["constraints"]
+    wrong = [
+        f"{called(slot)} {entity[slot]}, not {value}"
+        for slot, value in wanted.items()
+        if value not in (entity[slot], DONTCARE)
+    ]
+    if wrong:
+        return f"{name} does not fit: {', '.join(wrong)}"
+    said = {act for acts in info["system_acts"] for act in acts if act.intent == "inform"}
+    asked = [slot for slot in info["goal"]["requests"] if slot != NAME]
+    missing = [called(slot) for slot in asked if Act("inform", slot, entity[slot]) not in said]
+    if missing:
+        return f"what was not said, or not rightly: the {', '.join(missing)} of {name}"
+    return "the dialogue did not end with a goodbye, or it went on to another offer"

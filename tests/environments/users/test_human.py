@@ -3,12 +3,12 @@
 import pytest
 from small_domain import small_domain
 
-from rlhf_dialog.environments.acts import Act
+from rlhf_dialog.environments.acts import Act, text_of
 from rlhf_dialog.environments.goal_oriented import GoalOriented
 from rlhf_dialog.environments.goals import Goal
 from rlhf_dialog.environments.success import Evaluator
 from rlhf_dialog.environments.tracker import FocusTracker
-from rlhf_dialog.environments.users.human import HumanUser, in_words
+from rlhf_dialog.environments.users.human import HumanUser, in_words, why_failed
 from rlhf_dialog.environments.words import system_words
 
 TEA = small_domain()
@@ -54,3 +54,39 @@ def test_a_goal_in_words():
     goal = Goal({"tea": "dontcare"}, {"name": None}, wanted_name="ada")
     assert in_words(TEA, goal).startswith("You are looking for a cafe: tea of any kind, the name ada. Find out: name.")
     assert "cafe: any one. Find" in in_words(TEA, Goal({}))
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        (["Pardon ?", "I am sorry , I found nothing ."], "no cafe was offered"),
+        (["How about zoe ?"], "zoe is not in the data base"),
+        (["How about ada ?", "How about cid ?"], "cid does not fit: area south, not north"),
+        (["How about ada ? Its phone number is 22 ."], "what was not said, or not rightly: the phone number of ada"),
+        (["How about ada ? Its phone number is 11 ."], "the dialogue did not end with a goodbye"),
+    ],
+)
+def test_a_person_is_shown_what_was_missing(replies, reason):
+    user, _ = person(*["green tea in the north"] * (len(replies) + 1))
+    words = system_words(TEA).read
+    environment = GoalOriented(user, FocusTracker(TEA), Evaluator(TEA), words, max_turns=len(replies))
+    environment.reset(seed=0, options={"goal": GOAL})
+    info = [environment.step(reply) for reply in replies][-1][4]
+    assert info["success"] is False
+    assert why_failed(TEA, info).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("typed", "acts"),
+    [
+        ("I need their phone number and the area please", "request(phone)"),
+        ("yes, what is the phone number?", "request(phone)"),
+        ("the phone number of ada", "inform(name=ada) request(phone)"),
+        ("which area is it in?", "request(area)"),
+        ("green tea. I do not care about the area", "inform(tea=green) inform(area=dontcare)"),
+        ("I have no preference", "inform(=dontcare)"),
+        ("something northly, with black tea", "inform(area=north) inform(tea=black)"),
+    ],
+)
+def test_what_people_type_is_read(typed, acts):
+    assert text_of(HumanUser(TEA, input, print).read(typed)) == acts
