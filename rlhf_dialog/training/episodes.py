@@ -111,19 +111,20 @@ class _Talk:
     def _hear(self, text: str, heard: list[int]) -> bool:
         """Take in the user's turn; whole oldest turns leave a context without room for them. False where that is not enough."""
         number = len(self.dialogue.prompt_turns) + len(self.dialogue.turns) - 1
-        size, room, end = self.speaker.context_size, self._room(), len(self.behind)
-        openings = [*self.openings, _Opening([text], number, end + len(heard))]
+        size, room = self.speaker.context_size, self._room()
+        openings = [*self.openings, _Opening([text], number, len(self.behind) + len(heard))]
         allowed = [one for one in openings if size is None or number - one.number < size]
         if allowed[0] is openings[0] and (room is None or len(self.context) + len(heard) <= room):
             self.openings = openings
             self.behind += heard
             return True
         for i, opening in enumerate(allowed):
-            prompt = self.speaker.encoder.encode_prompt(opening.turns)
-            if room is None or len(prompt) + end + len(heard) - opening.end <= room:
-                self.past = self.parts
-                self.prompt, self.start, self.openings = prompt, opening.end, allowed[i:]
+            after = [*self.behind, *heard][opening.end :]
+            prompt = self.speaker.encoder.encode_prompt(opening.turns) + after
+            if room is None or len(prompt) <= room:
+                self.past, self.openings = self.parts, allowed[i:]
                 self.behind += heard
+                self.prompt, self.start = prompt, len(self.behind)
                 return True
         return False
 

@@ -1,0 +1,37 @@
+"""A policy of acts as the system of a dialogue in words: it reads the tracker's belief, and its acts are put into words."""
+
+from random import Random
+from typing import Any
+
+from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.environments.observations import Layout
+from rlhf_dialog.environments.summary import summarise
+from rlhf_dialog.environments.summary_actions import SummaryActions
+from rlhf_dialog.environments.words import system_words
+from rlhf_dialog.policies.base import Policy, choose
+
+
+class Spoken:
+    """What `policy`, such as the handcrafted one, says to the user of a `GoalOriented` environment."""
+
+    def __init__(self, environment: GoalOriented, policy: Policy):
+        self.environment, self.policy = environment, policy
+        self.layout, self.actions = Layout(environment.domain), SummaryActions(environment.domain)
+        self.words = system_words(environment.domain)
+
+    def begin(self, seed: int, options: dict[str, Any] | None = None) -> str:
+        """Begin a dialogue; the user's first turn. The same seed gives the same dialogue."""
+        self.actions.reset()
+        self.seed, self.turn = seed, 0
+        return self.environment.reset(seed=seed, options=options)[0]
+
+    def reply(self) -> str:
+        """What the system says next."""
+        belief = self.environment.belief
+        summary = summarise(self.environment.domain, belief)
+        mask = self.actions.mask(belief, summary)
+        observation = self.layout.encode(belief, summary)
+        stream = Random(f"{self.seed}/{self.turn}/system")
+        chosen, _ = choose(self.policy, observation[None], mask[None], True, [stream])
+        self.turn += 1
+        return self.words.say(self.actions.acts(self.actions.names[int(chosen[0])], belief, summary), stream)
