@@ -59,7 +59,10 @@ class _Round:
 
 @dataclass(frozen=True)
 class _Opening:
-    """`turns` with which a context may begin: the first is turn `number`, and `end` tokens of the episode end with the last."""
+    """`turns` with which a context may begin: the first is turn `number`, and `end` tokens of the episode end with the last.
+
+    They are encoded as a prompt; what follows keeps its ids.
+    """
 
     turns: list[str]
     number: int
@@ -104,15 +107,16 @@ class _Talk:
         self.dialogue = said.heard(text) if heard or text else said
         if ended and (known := plain(info)):
             self.dialogue.meta = self.dialogue.meta | {"info": known}
-        full = bool(heard) and not self._hear(text, heard)
+        full = bool(heard) and not self._hear(reply.text, text, heard)
         self.dialogue.truncated |= full
         return reward, not (ended or full)
 
-    def _hear(self, text: str, heard: list[int]) -> bool:
+    def _hear(self, said: str, text: str, heard: list[int]) -> bool:
         """Take in the user's turn; whole oldest turns leave a context without room for them. False where that is not enough."""
         number = len(self.dialogue.prompt_turns) + len(self.dialogue.turns) - 1
         size, room = self.speaker.context_size, self._room()
-        openings = [*self.openings, _Opening([text], number, len(self.behind) + len(heard))]
+        end = len(self.behind) + len(heard)
+        openings = [*self.openings, _Opening([said, text], number - 1, end), _Opening([text], number, end)]
         allowed = [one for one in openings if size is None or number - one.number < size]
         if allowed[0] is openings[0] and (room is None or len(self.context) + len(heard) <= room):
             self.openings = openings

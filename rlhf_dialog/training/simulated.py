@@ -66,7 +66,11 @@ class Simulated:
         numbers = [meta["index"] for meta in metas]
         copies = [numbers[:i].count(number) for i, number in enumerate(numbers)]
         streams = [self._stream(*pair) for pair in zip(numbers, copies, strict=True)]
-        return Deal(self.environments[:count], [self._drawn(f"{n}/user") for n in numbers], streams, metas)
+        return Deal(self.environments[:count], [self.seed_of(n) for n in numbers], streams, metas)
+
+    def seed_of(self, number: int) -> int:
+        """The seed of the user of dialogue `number`."""
+        return self._drawn(f"{number}/user")
 
     def _stream(self, number: int, copy: int) -> torch.Generator:
         return torch.Generator().manual_seed(self._drawn(f"{number}/policy/{copy}"))

@@ -136,7 +136,7 @@ def test_a_turn_without_room_among_the_positions_is_truncated():
 
 
 def test_the_oldest_turns_leave_a_context_without_room():
-    """With 13 positions, a prompt may have 8 tokens: `Hi <EOU>ab <EOU> c <EOU>` has 9, so `c <EOU>` begins a new context."""
+    """With 13 positions, a prompt may have 8 tokens: `Hi <EOU>ab <EOU> c <EOU>` has 9, `ab <EOU> c <EOU>` fits."""
     speaker, _ = spelling(positions=13)
     episodes = play([Says("Ho"), Says("Hi", "c", "d", "e")], speaker)
     assert [turn.text for turn in episodes.dialogues[1].turns] == ["ab", "c", "ab", "d", "ab", "e", "ab"]
@@ -144,10 +144,14 @@ def test_the_oldest_turns_leave_a_context_without_room():
     ab, c, d, e = [*ids_of("ab"), EOU], *([*ids_of(f" {x}"), EOU] for x in "cde")
     ho, hi = [*ids_of("Ho"), EOU], [*ids_of("Hi"), EOU]
     begin_c, begin_d = ([*ids_of(x), EOU] for x in "cd")
-    assert unpadded(found.prompt_ids, found.prompt_mask) == [ho, hi, begin_c, [*begin_d, *ab, *e]]
-    assert found.responses.ids.tolist() == [[*ab, *[0] * 6], [*ab, *[0] * 6], [*ab, *d, *ab], [*ab, *[0] * 6]]
+    contexts = [ho, hi, [*ab, *c], [*begin_c, *ab, *d], [*begin_d, *ab, *e]]
+    assert unpadded(found.prompt_ids, found.prompt_mask) == contexts
+    assert found.responses.ids.tolist() == [ab] * 5
     assert episodes.responses.ids[1].tolist() == [*ab, *c, *ab, *d, *ab, *e, *ab]
-    assert (episodes.responses.mask.sum(dim=1).tolist(), episodes.responses.truncated.tolist()) == ([3, 12], [False] * 2)
+    assert (episodes.responses.mask.sum(dim=1).tolist(), episodes.responses.truncated.tolist()) == (
+        [3, 12],
+        [False] * 2,
+    )
     assert play([Says("Ho"), Says("Hi")], speaker).segments is None
 
 
@@ -237,7 +241,7 @@ def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(mon
     mask, found = rollout.response_mask, rollout.in_segments()
     begins = mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)
     assert len(found) > len(rollout) == len(USERS)
-    assert (len(asked), max(map(len, sum(asked, [])))) == (3, 20)
+    assert (len(asked), max(len(context) for contexts in asked for context in contexts)) == (3, 20)
     for number, contexts in enumerate(asked):
         rows = [row for row in range(len(USERS)) if begins[row].sum() > number]
         for row, context in zip(rows, contexts, strict=True):

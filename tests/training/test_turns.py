@@ -104,7 +104,6 @@ def test_the_gradient_is_that_of_the_expected_return(start, by_turn):
     assert abs(shorter_counts_more - expected.item()) > 0.03  # what a mean over each dialogue's own tokens would do
 
 
-
 # -- the trainer
 
 
@@ -134,14 +133,16 @@ def test_dialogues_train_and_pass_the_checks_of_every_run(keys):
     turns = [1 + seed % 3 for seed in seeds_of(trainer, len(rollout))]
     assert [len(d.turns) for d in rollout.dialogues] == [2 * count for count in turns]
     assert (rollout.segments is not None) == (max(turns) > 1 and bool({"max_prompt_length", "context_size"} & {*keys}))
-    assert metrics["environment/turns"] == sum(turns) / len(turns) and metrics["time_steps"] == rollout.num_tokens
+    assert (metrics["environment/turns"], metrics["time_steps"]) == (sum(turns) / len(turns), rollout.num_tokens)
     replies = [[turn.text for turn in d.turns[::2]] for d in rollout.dialogues]
     paid = [sum(text.count("e") / max(len(text), 1) for text in some) for some in replies]
     assert metrics["environment/reward"] == pytest.approx(sum(paid) / len(paid))
     scores = [(i * 7) % 5 - 1.5 for i in range(len(paid))]
     assert metrics["objective/score"] == pytest.approx((sum(paid) + sum(scores)) / len(paid), abs=1e-6)
     assert metrics["environment/success"] == sum(any("e" in text for text in some) for some in replies) / len(replies)
-    assert [d.meta["index"] for d in rollout.dialogues] == [i // trainer.config.num_responses_per_prompt for i in range(6)]
+    assert [d.meta["index"] for d in rollout.dialogues] == [
+        i // trainer.config.num_responses_per_prompt for i in range(6)
+    ]
     assert any(not torch.equal(p, before[name]) for name, p in parameters(trainer.models.policy).items())
     trainer.step()
 

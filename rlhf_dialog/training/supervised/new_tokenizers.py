@@ -23,7 +23,9 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 def new_tokenizer(
     dialogues: list[Dialogue], vocab_size: int, separator: str, max_length: int, with_prompts: bool = False
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of the replies in `dialogues`, and of their last prompt turns if it is learned `with_prompts`, with <pad>, <eos> and `separator` as one special token each.
+    """A byte-level BPE of the replies in `dialogues`, with <pad>, <eos> and `separator` as one special token each.
+
+    `with_prompts`: the last turns of the prompts are learned from, too.
 
     The separator takes the space before it, so that `" <EOU>"` and `"<EOU>"` are the same token.
     """
