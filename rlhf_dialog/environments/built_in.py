@@ -25,8 +25,8 @@ def restaurant(
     domain: its name or path (`load_domain`); user: `friendly`, `unfriendly`, `fixed`, or a dict of the agenda user's parameters
     """
     known, heard, said = _in_words(str(domain))
-    words = {"nlu": heard.read, "nlg": said.say}
-    return GoalOriented(AgendaUser(known, user), FocusTracker(known), Evaluator(known), max_turns=max_turns, **words)
+    parts = (AgendaUser(known, user), FocusTracker(known), Evaluator(known))
+    return GoalOriented(*parts, nlu=heard.read, nlg=said.say, max_turns=max_turns)
 
 
 @lru_cache(maxsize=4)

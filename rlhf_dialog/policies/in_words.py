@@ -7,7 +7,9 @@ from rlhf_dialog.environments.goal_oriented import GoalOriented
 from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.environments.summary import summarise
 from rlhf_dialog.environments.summary_actions import SummaryActions
+from rlhf_dialog.environments.tracker import Belief
 from rlhf_dialog.environments.words import system_words
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Policy, choose
 
 
@@ -26,8 +28,10 @@ class Spoken:
         return self.environment.reset(seed=seed, options=options)[0]
 
     def reply(self) -> str:
-        """What the system says next."""
+        """What the system says next. Raises UserError for a tracker that does not keep a `Belief`."""
         belief = self.environment.belief
+        if not isinstance(belief, Belief):
+            raise UserError(f"tracker: {type(belief).__name__} is not a Belief, which policies of acts read; use FocusTracker")
         summary = summarise(self.environment.domain, belief)
         mask = self.actions.mask(belief, summary)
         observation = self.layout.encode(belief, summary)

@@ -3,11 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, Limits
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.rewards.scoring import Scorer
+from rlhf_dialog.training.rollout import Rollout, collect
 
 LARGEST_SEED = 2**31
 
@@ -40,7 +45,7 @@ class Deal:
     environments: list[Environment]
     seeds: list[int]
     streams: list[torch.Generator]
-    metas: list[dict[str, object]]
+    metas: list[dict[str, Any]]
 
 
 class Simulated:
@@ -67,6 +72,14 @@ class Simulated:
         copies = [numbers[:i].count(number) for i, number in enumerate(numbers)]
         streams = [self._stream(*pair) for pair in zip(numbers, copies, strict=True)]
         return Deal(self.environments[:count], [self.seed_of(n) for n in numbers], streams, metas)
+
+    def collect(
+        self, dialogues: Sequence[Dialogue], speaker: Speaker, scorer: Scorer, models: Models, keep_features: bool
+    ) -> Rollout:
+        """The rollout of these dialogues, see `rollout.collect`."""
+        deal = self.deal(dialogues)
+        options = (keep_features, self.limits, deal.streams, deal.metas)
+        return collect(deal.environments, speaker, scorer, models, deal.seeds, *options)
 
     def seed_of(self, number: int) -> int:
         """The seed of the user of dialogue `number`."""

@@ -73,7 +73,9 @@ class PPOTrainer:
         vec_info: VecInfo,
         world: World | None = None,
     ):
-        self.config, self.models, self.prompts, self.vec_info = config, models, prompts, vec_info
+        self.config, self.models, self.vec_info = config, models, vec_info
+        self.simulated = prompts if isinstance(prompts, Simulated) else None  # dialogues with environments
+        self.prompts: list[Dialogue] = [] if isinstance(prompts, Simulated) else prompts
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.speaker = Speaker(
@@ -88,8 +90,7 @@ class PPOTrainer:
         processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
-        is_simulated = isinstance(prompts, Simulated)
-        self.sampler = Numbers() if is_simulated else PromptSampler(len(prompts), config.seed)  # type: ignore[arg-type]
+        self.sampler = Numbers() if self.simulated else PromptSampler(len(self.prompts), config.seed)
         self.kl = self._new_kl_controller()
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
@@ -206,7 +207,8 @@ class PPOTrainer:
     def _next_prompts(self) -> list[Dialogue]:
         """This rank's prompts of one iteration; the responses to one prompt are neighbours with the same `group` in `meta`."""
         numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
-        prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
+        source = self.simulated or self.prompts
+        prompts = [replace(source[i], meta=source[i].meta | {"group": group}) for group, i in numbered]
         return [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
@@ -252,13 +254,11 @@ class PPOTrainer:
         check_start_in_16_bit(largest, mean, noise, self.world.sum_of([rollout.num_tokens])[0])
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
-        parts, options = (self.speaker, self.scorer, self.models), {"keep_features": self.config.kl_in == "loss"}
-        if isinstance(self.prompts, Simulated):
-            deal = self.prompts.deal(prompts)
-            limits = {"limits": self.prompts.limits, "streams": deal.streams, "metas": deal.metas}
-            rollout = collect(deal.environments, *parts, deal.seeds, **options, **limits)
+        parts, keep = (self.speaker, self.scorer, self.models), self.config.kl_in == "loss"
+        if self.simulated:
+            rollout = self.simulated.collect(prompts, *parts, keep)
         else:
-            rollout = collect([SingleTurn(prompt) for prompt in prompts], *parts, **options)
+            rollout = collect([SingleTurn(prompt) for prompt in prompts], *parts, keep_features=keep)
         check_numbers(rollout, self.iteration + 1)
         return rollout
 
@@ -342,7 +342,7 @@ class PPOTrainer:
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl
         metrics |= filter_metrics(rollout, self.world)
-        if isinstance(self.prompts, Simulated):
+        if self.simulated:
             metrics |= dialogue_metrics(rollout, self.world)
         mass = metrics.get("objective/ref_support_mass")
         self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
