@@ -11,21 +11,13 @@ from rich.table import Table
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.config.schema import EnvironmentConfig
-from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments.base import Limits, answer, check_turns
 from rlhf_dialog.environments.goal_oriented import GoalOriented
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
 from rlhf_dialog.evaluation.found_config import read_run_config
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
-from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.built_in import build_policy
-from rlhf_dialog.policies.in_words import Spoken
-from rlhf_dialog.runs.sources import played, simulated
+from rlhf_dialog.runs.sources import played, simulated, spoken
 from rlhf_dialog.terminal import Console, message
-from rlhf_dialog.training.episodes import plain
-from rlhf_dialog.training.simulated import Simulated
 
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
@@ -85,32 +77,6 @@ def environment_of(options: argparse.Namespace) -> EnvironmentConfig:
     given = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
     args = found.args | {key: value for key, value in given.items() if value is not None}
     return found.model_copy(update={"args": args})
-
-
-def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
-    """The dialogues of these numbers with a policy of acts, in words."""
-    environment = source.environments[0]
-    if not isinstance(environment, GoalOriented):
-        raise UserError(f"{name}: speaks acts, which {type(environment).__name__} does not understand")
-    setting = Setting(0, 0, source.seed, environment.domain)
-    system = Spoken(environment, build_policy(name, {}, setting))
-    return [_spoken(system, source.seed_of(number), source.limits) for number in numbers]
-
-
-def _spoken(system: Spoken, seed: int, limits: Limits) -> Played:
-    dialogue, paid, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
-    while not ended:
-        check_turns(system.environment, count, limits)
-        reply = system.reply()
-        text, reward, terminated, truncated, info = answer(system.environment, reply, limits)
-        dialogue, paid, ended, count = (
-            dialogue.said(reply, truncated).heard(text),
-            paid + reward,
-            terminated or truncated,
-            count + 1,
-        )
-    dialogue.meta = {"info": plain(info)}
-    return Played(dialogue, paid)
 
 
 def _result(

@@ -7,15 +7,19 @@ from typing import Any
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.environments.base import Limits, answer, check_turns
 from rlhf_dialog.environments.built_in import build_environment
+from rlhf_dialog.environments.goal_oriented import GoalOriented
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.policies.base import Setting
+from rlhf_dialog.policies.built_in import build_policy
+from rlhf_dialog.policies.in_words import Spoken
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.runs.validation import BATCH_SIZE, Validation, load_validation_prompts
-from rlhf_dialog.training.episodes import play
+from rlhf_dialog.training.episodes import plain, play
 from rlhf_dialog.training.iteration_metrics import Metrics
 from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -58,20 +62,50 @@ def played(speaker: Speaker, source: Simulated, numbers: range, at_once: int = B
     return found
 
 
+def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
+    """The dialogues of these numbers with a policy of acts, in words."""
+    environment = source.environments[0]
+    if not isinstance(environment, GoalOriented):
+        raise UserError(f"{name}: speaks acts, which {type(environment).__name__} does not understand")
+    setting = Setting(0, 0, source.seed, environment.domain)
+    system = Spoken(environment, build_policy(name, {}, setting))
+    return [_spoken(system, source.seed_of(number), source.limits) for number in numbers]
+
+
+def _spoken(system: Spoken, seed: int, limits: Limits) -> Played:
+    dialogue, paid, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
+    while not ended:
+        check_turns(system.environment, count, limits)
+        reply = system.reply()
+        text, reward, terminated, truncated, info = answer(system.environment, reply, limits)
+        dialogue, paid, ended, count = (
+            dialogue.said(reply, truncated).heard(text),
+            paid + reward,
+            terminated or truncated,
+            count + 1,
+        )
+    dialogue.meta = {"info": plain(info)}
+    return Played(dialogue, paid)
+
+
 class DialogueValidation(Validation):
     """Evaluates the policy at intervals on `eval_episodes` dialogues, the same every time; `score` is what they pay in all."""
 
     def __init__(self, config: Config, source: Simulated, reward: BaseReward):
         super().__init__(config, [], reward)
         self.source, self.num_prompts = source, config.eval_episodes
+        self.known: Metrics = {}  # of the handcrafted policy, where it understands the environment
 
     def check(self) -> None:
-        """Raises UserError for an unknown `eval_metric`."""
+        """Play the dialogues with the handcrafted policy. Raises UserError for an unknown `eval_metric`."""
         if self.config.eval_metric not in MEASURES:
             hint = nearest(self.config.eval_metric, MEASURES) or "."
             raise UserError(
                 f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(MEASURES)}"
             )
+        if isinstance(self.source.environments[0], GoalOriented):
+            found = means(spoken("handcrafted", self.source, range(self.num_prompts)))
+            self.known = {f"handcrafted_{name}": found[name] for name in ("success", "reward")}
 
     def _own_replies(self, trainer: PPOTrainer) -> Any:
         mine = trainer.world.share(range(self.num_prompts))
@@ -82,7 +116,7 @@ class DialogueValidation(Validation):
 
     def measure(self, replies: Any, iteration: int) -> Metrics:
         """`eval/<measure>` of the dialogues, see `Validation.measure`."""
-        found = self._score(replies) | {name: x for name, x in means(replies).items() if math.isfinite(x)}
+        found = self._score(replies) | {name: x for name, x in means(replies).items() if math.isfinite(x)} | self.known
         self._compare(found.get(self.config.eval_metric, math.nan), iteration)
         return {f"eval/{name}": value for name, value in found.items()}
 

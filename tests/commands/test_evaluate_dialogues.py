@@ -9,11 +9,11 @@ import yaml
 from text_environments import Letters
 
 from rlhf_dialog import EnvironmentFactory
-from rlhf_dialog.commands.evaluate_dialogues import environment_of, is_language_model, spoken
+from rlhf_dialog.commands.evaluate_dialogues import environment_of, is_language_model
 from rlhf_dialog.commands.evaluate_policy import main
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.evaluation.dialogues import means
-from rlhf_dialog.runs.sources import simulated
+from rlhf_dialog.runs.sources import simulated, spoken
 
 
 @pytest.fixture

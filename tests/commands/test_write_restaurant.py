@@ -1,6 +1,7 @@
 """Dialogues in words of the handcrafted policy, as prompts with replies."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_each_reply_is_a_row_and_a_seed_gives_the_same_dialogues(tmp_path, capsy
         assert text == (tmp_path / "b" / f"{split}.jsonl").read_text()
         rows = [json.loads(line) for line in text.splitlines()]
         assert len({row["dialogue"] for row in rows}) == count
-        for before, row in zip(rows, rows[1:], strict=False):
+        for before, row in pairwise(rows):
             if row["dialogue"] == before["dialogue"]:
                 assert row["prompt"][:-1] == [*before["prompt"], before["reference"]]
             assert "\n[db] " in row["prompt"][-1]

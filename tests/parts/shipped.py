@@ -2,8 +2,8 @@
 
 from processes import ROOT
 
-import rlhf_dialog.metrics
 import rlhf_dialog.environments.built_in
+import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.feedback.simulation import MonthKeys

@@ -152,6 +152,15 @@ def test_the_score_of_an_evaluation_is_all_that_is_paid():
     assert validation.is_best(3)
 
 
+def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(own, tmp_path):
+    _, validation = read_source(config(eval_episodes=3), NoReward())
+    validation.check()
+    assert validation.known["handcrafted_success"] == 1.0
+    _, validation = read_source(config(environment={"id": "Letters"}), NoReward())
+    validation.check()
+    assert validation.known == {}
+
+
 def test_dialogues_are_the_same_however_many_are_played_at_once(own):
     models, encoder = models_of()
     speaker = Speaker(models.policy, encoder, Sampling(5), StopRule(models.policy, models.tokenizer, "<EOU>"))
