@@ -29,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
     add("--dialogues", type=int, default=300, help="training dialogues; a tenth of it for validation; default: 300")
     add("--domain", default="restaurant", help="name or path of a domain; default: restaurant")
+    add(
+        "--varied", action="store_true", help="draw among several sentences for an act, in place of always the same one"
+    )
     add("--seed", type=int, default=0, help="another number gives other dialogues; default: 0")
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _main(options), debug=False)
@@ -42,15 +45,15 @@ def _main(options: argparse.Namespace) -> None:
     with new_folder(options.output) as folder:
         for split, count in counts.items():
             first = FIRST_SEED[split] + options.seed * SEEDS_APART
-            rows = list(replies(options.domain, range(first, first + count)))
+            rows = list(replies(options.domain, range(first, first + count), options.varied))
             replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
             print(f"{options.output / split}.jsonl: {len(rows)} replies of {count} dialogues")
 
 
-def replies(domain: str, seeds: range) -> Iterator[dict[str, object]]:
+def replies(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
     """One row for each reply of the handcrafted policy in these dialogues."""
     environment = restaurant(domain)
-    system = Spoken(environment, Handcrafted(environment.domain))
+    system = Spoken(environment, Handcrafted(environment.domain), varied)
     for seed in seeds:
         turns, ended = [system.begin(seed)], False
         while not ended:

@@ -13,11 +13,21 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Policy, choose
 
 
-class Spoken:
-    """What `policy`, such as the handcrafted one, says to the user of a `GoalOriented` environment."""
+class First(Random):
+    """Chooses the first of what there is."""
 
-    def __init__(self, environment: GoalOriented, policy: Policy):
-        self.environment, self.policy = environment, policy
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+
+class Spoken:
+    """What `policy`, such as the handcrafted one, says to the user of a `GoalOriented` environment.
+
+    varied: whether it draws among the sentences of the templates, else it says the first one
+    """
+
+    def __init__(self, environment: GoalOriented, policy: Policy, varied: bool = True):
+        self.environment, self.policy, self.varied = environment, policy, varied
         self.layout, self.actions = Layout(environment.domain), SummaryActions(environment.domain)
         self.words = system_words(environment.domain)
 
@@ -31,11 +41,14 @@ class Spoken:
         """What the system says next. Raises UserError for a tracker that does not keep a `Belief`."""
         belief = self.environment.belief
         if not isinstance(belief, Belief):
-            raise UserError(f"tracker: {type(belief).__name__} is not a Belief, which policies of acts read; use FocusTracker")
+            raise UserError(
+                f"tracker: {type(belief).__name__} is not a Belief, which policies of acts read; use FocusTracker"
+            )
         summary = summarise(self.environment.domain, belief)
         mask = self.actions.mask(belief, summary)
         observation = self.layout.encode(belief, summary)
         stream = Random(f"{self.seed}/{self.turn}/system")
         chosen, _ = choose(self.policy, observation[None], mask[None], True, [stream])
         self.turn += 1
-        return self.words.say(self.actions.acts(self.actions.names[int(chosen[0])], belief, summary), stream)
+        acts = self.actions.acts(self.actions.names[int(chosen[0])], belief, summary)
+        return self.words.say(acts, stream if self.varied else First())
