@@ -1,6 +1,7 @@
 """Plot the metrics.jsonl of a run: reward and its parts, KL, speed and response length per iteration.
 
-Of a run with dialogues (train-policy, or an environment): success and reward against dialogues, with the lines of the handcrafted policy.
+Of a run with dialogues (train-policy, or train with an environment): success and reward against dialogues, with the lines of
+the handcrafted policy.
 
 python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 """

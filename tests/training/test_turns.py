@@ -202,12 +202,14 @@ def test_two_ranks_have_the_dialogues_of_one():
         assert [found[name] for _, found in ranks] == pytest.approx([metrics[name]] * 2), name
 
 
-def test_it_learns_to_write_one_letter_in_every_turn():
+@pytest.mark.parametrize("credit", ["token", "turn"])
+def test_it_learns_to_write_one_letter_in_every_turn(credit):
+    """Each reply sees the last turn alone, so that a dialogue has as many segments as replies."""
     trainer = make_trainer(
         NoReward(),
         prompts=Simulated(Letters, 0, Limits()),
         **{"rollout_batch_size": 64, "max_new_tokens": 5, "num_mini_batch": 4, "per_device_microbatch_size": 64},
-        **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25, "credit": "turn"},
+        **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25, "credit": credit, "context_size": 1},
     )
     rewards = []
     for metrics in trainer.train():
