@@ -18,8 +18,8 @@ from rlhf_dialog.distributed.deepspeed_config import read_engine_file
 
 def load(path: Path) -> Settings:
     """The settings of a shipped file, by the schema that its name says."""
-    schema = SCHEMAS.get(path.stem.split("_")[0])
-    return load_settings(schema, path) if schema else load_config(path)
+    schema = SCHEMAS.get(path.stem, SCHEMAS.get(path.stem.split("_")[0]))
+    return load_config(path) if schema in (None, Config) else load_settings(schema, path)
 
 
 def test_there_are_configurations():

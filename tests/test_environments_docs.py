@@ -25,6 +25,11 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
+def block_with(text: str, language: str = "python") -> str:
+    [found] = [block for block in blocks(language) if text in block]
+    return found
+
+
 def test_the_first_dialogue(capsys):
     exec(compile(blocks("python")[0], "ENVIRONMENTS.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
@@ -51,7 +56,7 @@ def test_the_dialogue_in_words(capsys):
 
 
 def test_the_dialogue_about_several_domains(tmp_path, capsys):
-    program = blocks("python")[4].replace('"DIR"', repr(str(write_world(tmp_path))))
+    program = block_with("MultiActLevel").replace('"DIR"', repr(str(write_world(tmp_path))))
     exec(compile(program, "ENVIRONMENTS.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("user:   ")
@@ -60,12 +65,12 @@ def test_the_dialogue_about_several_domains(tmp_path, capsys):
 
 
 def test_the_user_of_a_real_dialogue(capsys):
-    exec(compile(blocks("python")[3], "ENVIRONMENTS.md", "exec"), {})
+    exec(compile(block_with("CorpusUser"), "ENVIRONMENTS.md", "exec"), {})
     assert capsys.readouterr().out == "Is it far ? | Two streets .\nThen I will walk . | Goodbye .\n"
 
 
 def test_the_users_of_the_yaml_and_the_commands():
-    settings = yaml.safe_load(blocks("yaml")[0])
+    settings = yaml.safe_load(block_with("language_model_user", "yaml"))
     assert EnvironmentFactory.problem(settings["id"], settings["args"]) is None
     assert set(settings["args"]) - {"model", "persona", "goals", "max_turns"} <= set(AgentSettings.model_fields)
     assert set(re.findall(r"^\| `(\w+)` \| (?:the agenda|the same|`--model`|other)", PAGE, re.MULTILINE)) == set(USERS)

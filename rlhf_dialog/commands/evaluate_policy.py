@@ -14,6 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands import evaluate_dialogues
 from rlhf_dialog.commands.command_line import (
     check_output,
     check_seed,
@@ -61,6 +62,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--transcripts", type=int, default=0, metavar="N", help="print the agent's first N dialogues")
     add("--output", type=home_path, help="JSON file to write; default: evaluation.json beside the agent's folder")
     add("--register", metavar="FILE", help=REGISTER)
+    evaluate_dialogues.add_options(add)
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
 
@@ -69,6 +71,9 @@ def _main(options: argparse.Namespace) -> None:
     _check(options)
     if options.register:
         register(options.register)
+    if evaluate_dialogues.is_language_model(options.agent):
+        evaluate_dialogues.run(options)
+        return
     agent = read_policy_agent(options.agent)
     given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
     given = {key: value for key, value in given.items() if value is not None}

@@ -1,6 +1,7 @@
 """Plot the metrics.jsonl of a run: reward and its parts, KL, speed and response length per iteration.
 
-Of a run of train-policy: success and reward against dialogues, with the lines of the handcrafted policy.
+Of a run with dialogues (train-policy, or train with an environment): success and reward against dialogues, with the lines of
+the handcrafted policy.
 
 python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 """
@@ -12,7 +13,7 @@ from rlhf_dialog.commands.command_line import check_output, exit_code_of, home_p
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot
-from rlhf_dialog.evaluation.success_plot import plot_success
+from rlhf_dialog.evaluation.success_plot import of_dialogues, plot_success
 from rlhf_dialog.runs.tracking import read_metrics
 
 
@@ -34,8 +35,8 @@ def plot_run(run: Path, output: Path) -> None:
         raise UserError(f"{metrics}: has no metrics to plot; train first")
     check_output("output", output, str(output))
     config = run / "config.yaml"
-    if "dialogues" in rows[0]:
-        plot_success(rows, str(run), output)
+    if "dialogues" in rows[0] or "environment/success" in rows[0]:
+        plot_success(rows if "dialogues" in rows[0] else of_dialogues(rows), str(run), output)
     else:
         has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
         plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output)

@@ -90,6 +90,11 @@ def check_together(config: Any) -> None:
             f"whiten_rewards: {config.advantage_estimator} compares the sums of the rewards of whole responses; leave it out, or "
             "use another advantage_estimator"
         )
+    if config.credit == "turn" and not config.estimator.needs_critic:
+        raise ValueError(
+            f"credit: turn needs an advantage_estimator with a critic ({', '.join(names('needs_critic'))}), found "
+            f"{config.advantage_estimator!r}; change one of them"
+        )
     if config.kl_in == "loss" and config.kl_estimator != "k1":
         raise ValueError(
             f"kl_estimator: kl_in: loss computes the exact KL, without an estimator, found {config.kl_estimator!r}; leave one "
@@ -106,6 +111,15 @@ def check_together(config: Any) -> None:
     if config.use_deepspeed and (config.use_lora or config.uses_fp16):
         key = "use_lora" if config.use_lora else "precision" if config.use_amp is None else "amp_dtype"
         raise ValueError(f"{key}: is not supported with use_deepspeed; use torchrun or accelerate without DeepSpeed")
+
+
+def without_prompts(values: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a run with an `environment`, which needs neither data nor a reward class."""
+    env = values.get("env") or {}
+    args = (env.get("args") or {}) if isinstance(env, dict) else None
+    if isinstance(args, dict):
+        values = values | {"env": {**env, "args": {"data_path": "", **args}}}
+    return {"reward_class": {"id": "NoReward"}, **values}
 
 
 def repository_name(value: str | None) -> str | None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 import rlhf_dialog
 from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.checks import tree_problem
-from rlhf_dialog.config.registry import ModelFactory, RewardFactory, VecInfoFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, ModelFactory, RewardFactory, VecInfoFactory
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.config.synonyms import NO_EFFECT, hint
 from rlhf_dialog.errors import UserError, nearest
@@ -267,7 +267,7 @@ _excerpt = _Excerpt()
 
 
 def _class_problems(raw: dict[str, Any]) -> Iterator[str]:
-    registries = {"reward_class": RewardFactory, "vec_info_class": VecInfoFactory}
+    registries = {"reward_class": RewardFactory, "vec_info_class": VecInfoFactory, "environment": EnvironmentFactory}
     registries |= dict.fromkeys(("model_class", "critic_class"), ModelFactory)
     for key, registry in registries.items():
         node = raw.get(key)

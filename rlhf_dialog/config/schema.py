@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from rlhf_dialog.config import estimators
-from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name
+from rlhf_dialog.config.checks import OneOf, RepositoryName, check_together, folder_name, without_prompts
 from rlhf_dialog.config.estimators import ESTIMATORS, Estimator
 from rlhf_dialog.config.precision import Asked, asked
 from rlhf_dialog.config.settings import Settings as Settings
@@ -202,6 +202,11 @@ class PPOKeys(Settings):
         description=f"discount factor per response token; no effect on {' and '.join(estimators.names('needs_groups'))}",
     )
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of generalised advantage estimation")
+    credit: Literal["token", "turn"] = Field(
+        "token",
+        description="what generalised advantage estimation takes as a step: a token of the policy, or a whole turn; gamma and "
+        "gae_lambda count these; differs in dialogues of several turns",
+    )
     use_adv_normalize: bool = Field(True, description="whiten the advantages once over the whole rollout")
     clip_param: float = Field(
         0.2, gt=0, le=10**6, description="clip range of the ratio, and of the value in the clipped value loss"
@@ -291,9 +296,18 @@ class ClassConfig(Settings):
         return {} if value is None else value
 
 
+class EnvironmentConfig(ClassConfig):
+    """A registered environment, and how long it may take."""
+
+    step_timeout_s: float | None = Field(None, gt=0, le=10**6, description="seconds for one call of reset or step")
+    max_turns: int = Field(1000, ge=1, description="replies after which an environment must have ended its dialogue")
+
+
 class EnvArgs(Settings):
     tokenizer_path: str | None = Field(None, description="tokenizer: folder or Hub name; default: model_path")
-    data_path: str = Field(description="dataset: file, folder, zip or Hub name; for the formats see docs/DATA.md")
+    data_path: str = Field(
+        description="dataset: file, folder, zip or Hub name; for the formats see docs/DATA.md; not read with an environment"
+    )
 
 
 class EnvConfig(Settings):
@@ -347,6 +361,11 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
     """The configuration of train_ppo.py"""
 
     env: EnvConfig = Field(description="source of the prompts")
+    environment: EnvironmentConfig | None = Field(
+        None,
+        description="who talks with the policy, in place of prompts: {id, args, step_timeout_s, max_turns}, see "
+        "docs/ENVIRONMENTS.md",
+    )
     reward_class: ClassConfig = Field(description="the reward: {id, args}")
     model_class: ClassConfig | None = Field(
         None,
@@ -356,6 +375,11 @@ class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys,
     vec_info_class: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="NLPVecInfo"), description="extra metrics: {id, args}"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_prompts(cls, values: Any) -> Any:
+        return without_prompts(values) if isinstance(values, dict) and values.get("environment") else values
 
     @model_validator(mode="after")
     def _together(self) -> "Config":

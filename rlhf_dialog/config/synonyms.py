@@ -119,7 +119,7 @@ OTHERWISE = {  # sentence, with our keys quoted: the foreign names that it answe
     "set 'use_wandb: true' or 'use_tensorboard: true'; metrics.jsonl is always written": (
         "report_to log_with tracker_kwargs project_kwargs logging_strategy trackio_space_id"
     ),
-    "set the environment variable WANDB_RUN_GROUP instead": "wandb_group",
+    "export the variable WANDB_RUN_GROUP instead": "wandb_group",
     "metrics.jsonl has every iteration; set 'log_interval' for the console and the trackers": (
         "logging_first_step logging_nan_inf_filter perf"
     ),

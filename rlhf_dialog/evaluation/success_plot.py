@@ -17,6 +17,12 @@ def plot_success(rows: Rows, title: str, output: Path) -> None:
     figure.savefig(output, dpi=110)
 
 
+def of_dialogues(rows: Rows) -> Rows:
+    """The rows of a language model's run with an environment, under the names of those of a policy's run."""
+    names = {"dialogues": "episodes", "success": "environment/success", "reward": "environment/reward"}
+    return [row | {new: row[old] for new, old in names.items() if old in row} for row in rows]
+
+
 def _panel(axis: Any, rows: Rows, name: str) -> None:
     _line(axis, rows, name, "while learning", color="grey", alpha=0.6)
     _line(axis, rows, f"eval/{name}", "evaluation", color="black", marker="o", markersize=3)

@@ -42,7 +42,7 @@ class Speaker:
     """A policy with everything it needs to answer: how turns become tokens and back, how tokens are sampled, when a reply ends.
 
     `rows_at_once` limits the memory of the key-value cache, `microbatch_size` that of reading prompts; neither changes the
-    sampled tokens.
+    sampled tokens. `context_size`: turns of a dialogue with an environment that a reply sees; None: all for which there is room.
     """
 
     policy: Policy
@@ -51,6 +51,7 @@ class Speaker:
     stop: StopRule
     rows_at_once: int = 128
     microbatch_size: int = 16
+    context_size: int | None = None
 
     def encode(self, turns: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Prompt ids and mask, each (B, P), left padded, on the policy's device."""
@@ -109,7 +110,7 @@ class ChatAgent(Speaker):
     def __init__(self, policy: Policy, encoder: TurnEncoder, settings: AgentSettings):
         sampling = Sampling(settings.max_new_tokens, settings.temperature, settings.top_k, settings.top_p)
         stop = StopRule(policy, encoder.tokenizer, settings.turn_separator, settings.stop_token_ids)
-        super().__init__(policy, encoder, sampling, stop)
+        super().__init__(policy, encoder, sampling, stop, context_size=settings.context_size)
         self.settings = settings
         self._marks = control_tokens(encoder.tokenizer, ())
 

@@ -38,6 +38,7 @@ from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.length_hold import LengthHold
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
+from rlhf_dialog.rewards.no_reward import NoReward
 from rlhf_dialog.rewards.relevance import RelevanceReward
 from rlhf_dialog.rewards.remote import RemoteReward
 from rlhf_dialog.rewards.reward_model import RewardModel
@@ -52,6 +53,7 @@ __all__ = [
     "LengthMatch",
     "Meteor",
     "NLPReward",
+    "NoReward",
     "PartScore",
     "RelevanceReward",
     "RemoteReward",

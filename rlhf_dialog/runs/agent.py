@@ -19,7 +19,6 @@ from rlhf_dialog.config.registry import VecInfoFactory
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.chat_template import warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed import launch, launchers
 from rlhf_dialog.distributed.memory import forecast
 from rlhf_dialog.distributed.placement import check_placement, deepspeed_setting
@@ -31,7 +30,6 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.loading import load_models, trained_parameters
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import build_reward
-from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.rewards.scoring import RewardError
 from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs import folder as run_folder
@@ -44,9 +42,11 @@ from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.rescue import Rescue
 from rlhf_dialog.runs.run import RunState, keep_precision, two_prompts
 from rlhf_dialog.runs.shared_disk import check_shared
+from rlhf_dialog.runs.sources import read_source
 from rlhf_dialog.runs.tracking import Trackers
-from rlhf_dialog.runs.validation import Best, Validation, load_validation_prompts
+from rlhf_dialog.runs.validation import Best, Validation
 from rlhf_dialog.runs.wandb_tracker import WandbTracker, open_wandb, wants_wandb
+from rlhf_dialog.training.simulated import Simulated
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -251,9 +251,9 @@ class PPOAgent:
 
     def _answer_once(self) -> None:
         """Load the agent that was saved, as chat.py does, and let it reply to a prompt."""
-        if self.trainer is None:
+        if self.trainer is None or self.trainer.rollout is None:
             raise UserError("there is no agent yet; call train() first")
-        turns, device = self.trainer.prompts[0].prompt_turns, str(self.trainer.models.policy.lm.device)
+        turns, device = self.trainer.rollout.dialogues[0].prompt_turns, str(self.trainer.models.policy.lm.device)
         self.trainer = self.validation = None  # one model at a time in the memory of the device
         with self._timed("chat"):
             trust = self.config.trust_remote_code
@@ -344,7 +344,7 @@ class PPOAgent:
             locks.enter_context(self._locked_folder())
         return trainer
 
-    def _prepare(self) -> tuple[BaseReward, VecInfo, list[Dialogue]]:
+    def _prepare(self) -> tuple[BaseReward, VecInfo, list[Dialogue] | Simulated]:
         """The parts that are checked before any model is loaded."""
         config, device = self.config, self.world.device
         seed_rank(config.seed, self.world)
@@ -356,39 +356,23 @@ class PPOAgent:
                 reward = build_reward(config.reward_class.id, config.reward_class.args)
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
             with self._timed("data"):
-                prompts = self._load_prompts(reward)
+                prompts, self.validation = read_source(config, reward)
         if self.validation:
             self.world.on_main(self.validation.check)
         return reward, vec_info, prompts
 
-    def _load(self, reward: BaseReward, vec_info: VecInfo, prompts: list[Dialogue]) -> PPOTrainer:
+    def _load(self, reward: BaseReward, vec_info: VecInfo, source: list[Dialogue] | Simulated) -> PPOTrainer:
         config, device = self.config, self.world.device
         with self._timed("models"), self.world.fail_together():
             models = load_models(config, device)
             reward.to(str(device))
+        prompts = [] if isinstance(source, Simulated) else source
         self._identity = identity.identity_of(config, models, prompts, reward)
         identity.refuse_other_ranks(config, self._identity, self.world)
-        trainer = self.trainer = PPOTrainer(config, models, prompts, reward, vec_info, self.world)
+        trainer = self.trainer = PPOTrainer(config, models, source, reward, vec_info, self.world)
         warn_of_marks(trainer.speaker.encoder, [*prompts, *(self.validation.prompts if self.validation else ())])
         count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
-        logger.info("%d prompts; %.1f million trained parameters on %s", len(prompts), count / 1e6, device)
+        what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
+        logger.info("%s; %.1f million trained parameters on %s", what, count / 1e6, device)
         logger.info("%s", trainer.plan.text)
         return trainer
-
-    def _load_prompts(self, reward: BaseReward) -> list[Dialogue]:
-        """The prompts to train on; those to validate on, if there are any, are checked with the reward at once."""
-        config = self.config
-        prompts = load_prompts(
-            config.env.args.data_path,
-            "train",
-            config.context_size,
-            config.min_context_size,
-            config.drop_overlap,
-            config.turn_separator,
-        )
-        check_needs(reward, prompts)
-        if config.eval_interval:
-            held_out = load_validation_prompts(config)
-            check_needs(reward, held_out, " of the validation split (eval_interval)")
-            self.validation = Validation(config, held_out, reward)
-        return prompts

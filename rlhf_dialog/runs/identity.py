@@ -53,6 +53,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         "num_responses_per_prompt": config.num_responses_per_prompt,
         **{key: getattr(config, key) for key in SHARED_KEYS},
         **{key: (own := getattr(config, key)) and own.model_dump() for key in NETWORK_KEYS},
+        "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),
     }
     return json.loads(json.dumps(identity, default=str))
 

@@ -17,8 +17,9 @@ from rich.text import Text
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
+from rlhf_dialog.evaluation.dialogues import lines_of
 from rlhf_dialog.runs.wandb_tracker import Tracked, WandbTracker
-from rlhf_dialog.terminal import Console, visible
+from rlhf_dialog.terminal import Console, message, visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -262,23 +263,23 @@ class ConsoleTracker:
         self.progress.update(self.task, completed=share)
 
     def show_samples(self, rollout: Rollout, step: int, num_samples: int = 3) -> None:
-        """Print a table of dialogues of a rollout with the parts of their reward."""
-        parts = rollout.reward_scores.parts
+        """Print a table of dialogues of a rollout with the parts of their reward; those of several turns as a whole."""
+        parts, goes_on = rollout.reward_scores.parts, any(dialogue.earlier for dialogue in rollout.dialogues)
         table = Table(title=f"samples of iteration {step}", show_lines=True, title_justify="left")
-        for name, style in (("last turn", "dim"), ("response", "bold"), ("reference", "dim")):
+        styles = {"dialogue": ""} if goes_on else {"last turn": "dim", "response": "bold", "reference": "dim"}
+        for name, style in styles.items():
             table.add_column(name, style=style, overflow="fold", ratio=3)
         for name in ("score", *parts):
             table.add_column(name, justify="right", no_wrap=True)
         stride = max(len(rollout) // num_samples, 1)
         for i in range(0, min(stride * num_samples, len(rollout)), stride):
             dialogue = rollout.dialogues[i]
-            texts = (
-                dialogue.prompt_turns[-1],
-                dialogue.response + (" [cut]" if dialogue.truncated else ""),
-                dialogue.reference or "",
-            )
-            numbers = [rollout.scores[i].item(), *(part.raw[i] for part in parts.values())]
-            table.add_row(*map(Text, map(visible, texts)), *(f"{number:.2f}" for number in numbers))
+            cut = " [cut]" if dialogue.truncated else ""
+            whole = "\n".join(message(line) for line in lines_of(dialogue)) + cut
+            texts = (dialogue.prompt_turns[-1], dialogue.response + cut, dialogue.reference or "")
+            numbers = [rollout.paid[i].item(), *(part.raw[i] for part in parts.values())]
+            shown = [whole] if goes_on else map(visible, texts)
+            table.add_row(*map(Text, shown), *(f"{number:.2f}" for number in numbers))
         self.console.print(table)
 
     def close(self) -> None:

@@ -36,10 +36,10 @@ class Validation:
     """Evaluates the policy at intervals, without influence on the training, and records the best iteration."""
 
     def __init__(self, config: Config, prompts: list[Dialogue], reward: BaseReward):
-        self.config, self.prompts = config, prompts
+        self.config, self.prompts, self.num_prompts = config, prompts, len(prompts)
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
-        scorer = Scorer(reward, rules, config.truncation_penalty)
-        self.judges = replace(judges_of(scorer), purpose="validation")
+        self.scorer = Scorer(reward, rules, config.truncation_penalty)
+        self.judges = replace(judges_of(self.scorer), purpose="validation")
         self.best: Best | None = None
 
     def check(self) -> None:
@@ -74,7 +74,7 @@ class Validation:
             seed_everything(self.config.seed)
             with world.fail_together(), trainer.placement.rollout():
                 own = self._own_replies(trainer)
-            replies = joined(world.gather(own))
+            replies = self._joined(world.gather(own))
             with world.fail_together(), trainer.placement.judging():
                 measured = self.measure(replies, trainer.iteration) if world.is_main else {}
         measured["time/eval"] = time.perf_counter() - start
@@ -95,6 +95,9 @@ class Validation:
             range(mine[0], mine[-1] + 1) if mine else range(0),
         )
 
+    def _joined(self, parts: list[Replies]) -> Replies:
+        return joined(parts)
+
     def measure(self, replies: Replies, iteration: int) -> Metrics:
         """`eval/<metric>` of the replies of the policy after `iteration`, which is the best so far if its value is the highest.
 
@@ -106,7 +109,7 @@ class Validation:
 
     def _compare(self, value: float, iteration: int) -> None:
         if not math.isnan(value) and (self.best is None or value > self.best.value):
-            self.best = Best(self.config.eval_metric, len(self.prompts), value, iteration)
+            self.best = Best(self.config.eval_metric, self.num_prompts, value, iteration)
 
     def is_best(self, iteration: int) -> bool:
         """Whether `iteration` is the best so far."""
@@ -119,7 +122,7 @@ class Validation:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a stored state; a best of another metric or another number of prompts is dropped."""
         best = Best(**state["best"]) if state["best"] else None
-        comparable = best and (best.metric, best.num_prompts) == (self.config.eval_metric, len(self.prompts))
+        comparable = best and (best.metric, best.num_prompts) == (self.config.eval_metric, self.num_prompts)
         self.best = best if comparable else None
 
 

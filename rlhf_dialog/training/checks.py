@@ -134,6 +134,23 @@ def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> Non
         )
 
 
+def watch_support(mass: float | None, first: float | None, iteration: int) -> float | None:
+    """Warn when the reference's probability of the tokens that the filter keeps is below half of its `first` value.
+
+    Returns that value, None as long as there was none.
+    """
+    if mass is None:
+        return first
+    first = mass if first is None else first
+    if mass < 0.5 * first:
+        logger.warning(
+            "iteration %d: the reference gives only %.2f of its probability to the tokens that top-k and top-p keep (%.2f at "
+            "the start); objective/kl does not show this, see objective/kl_full",
+            *(iteration, mass, first),
+        )
+    return first
+
+
 def report_skipped(
     totals: dict[str, float], dialogues: list[Dialogue], in_the_loss: bool, iteration: int, in_a_row: int, limit: int
 ) -> None:

@@ -31,9 +31,10 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
     total = world.sum
     parts = rollout.reward_scores.parts
     paid = [value for part in parts.values() for value in (math.fsum(part.raw), math.fsum(part.weighted))]
-    dropped, tokens, episodes, *paid = world.sum_of([rollout.num_dropped, rollout.num_tokens, len(rollout), *paid])
+    counts = [rollout.num_dropped, rollout.num_tokens, rollout.num_replies, len(rollout)]
+    dropped, tokens, replies, episodes, *paid = world.sum_of([*counts, *paid])
     means = {
-        "score": mean(rollout.scores, total),
+        "score": mean(rollout.paid, total),
         "entropy": masked_mean(rollout.entropy, rollout.response_mask, total),
         "truncated": mean(rollout.truncated.float(), total),
     }
@@ -42,7 +43,7 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
         "objective/score": found["score"],
         "objective/entropy": found["entropy"],
         "response/unscored": int(dropped),
-        "response/length": tokens / episodes,
+        "response/length": tokens / replies,
         "response/truncated": found["truncated"],
         **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
@@ -51,6 +52,17 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
         metrics[f"reward/{name}_weighted"] = weighted / episodes
         metrics[f"time/reward_{name}"] = part.seconds
     return metrics
+
+
+def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
+    """Of dialogues with environments: what they paid, the replies of the policy, and the share of successes where the last info
+    says `success`; means over all episodes."""
+    known = [d.meta.get("info", {}).get("success") for d in rollout.dialogues]
+    paid = 0.0 if rollout.turn_rewards is None else rollout.turn_rewards.double().sum().item()
+    counts = [len(rollout), rollout.num_replies, sum(x is not None for x in known), sum(map(bool, known)), paid]
+    episodes, replies, judged, successes, paid = world.sum_of(counts)
+    found = {"environment/reward": paid / episodes, "environment/turns": replies / episodes}
+    return found | ({"environment/success": successes / episodes} if judged else {})
 
 
 def filter_metrics(rollout: Rollout, world: World) -> Metrics:

@@ -45,6 +45,7 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
     """
     if any(module.training for module in reference.modules()):
         raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
+    rollout = rollout.in_segments()
     rows = range(min(ROWS, len(rollout)))
     if not rows:
         return rollout.ref_logprobs.new_empty(0)

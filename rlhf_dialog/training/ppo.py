@@ -93,6 +93,28 @@ def gae(
     return advantages, masked(advantages + values, response_mask)
 
 
+def turn_gae(
+    rewards: Tensor, values: Tensor, response_mask: Tensor, gamma: float, gae_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """`gae` with whole turns as steps: advantages and returns, each (B, T), the same on all tokens of a turn.
+
+    A turn is a run of True positions. Its reward is the sum of its tokens' and of those in the hole behind it, its value that
+    before its first token; gamma counts turns.
+    """
+    before = torch.cat([torch.zeros_like(response_mask[:, :1]), response_mask[:, :-1]], dim=1)
+    begins = response_mask & ~before
+    number = begins.cumsum(dim=1) - 1  # -1 before the first turn
+    turns = torch.arange(response_mask.shape[1], device=values.device)
+    place = torch.where(number < 0, turns[-1], number)  # rewards before the first turn are nobody's
+    paid = torch.where((number >= 0) & (response_mask | rewards.isfinite()), rewards, torch.zeros_like(rewards))
+    of_turns = torch.zeros_like(values).scatter_add(1, place, paid)
+    values_of_turns = torch.zeros_like(values).scatter_add(1, place, masked(values, begins))
+    is_turn = turns <= number[:, -1:]
+    found = gae(of_turns, values_of_turns, is_turn, gamma, gae_lambda)
+    advantages, returns = (masked(x.gather(1, place), response_mask) for x in found)
+    return advantages, returns
+
+
 def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> Tensor:
     """Returns (B, T): the discounted sum of the rewards from each True position on; 0 on False positions."""
     return gae(rewards, torch.zeros_like(rewards), response_mask, gamma, gae_lambda=1.0)[0]
@@ -100,18 +122,21 @@ def discounted_returns(rewards: Tensor, response_mask: Tensor, gamma: float) -> 
 
 @dataclass(frozen=True)
 class Credit:
-    """The settings of an estimator: its horizon, and the size of the groups that it compares."""
+    """The settings of an estimator: its horizon, the size of the groups that it compares, and what `gae` takes as a step."""
 
     gamma: float
     gae_lambda: float = 1.0
     num_responses_per_prompt: int = 1  # the responses to one prompt are neighbours in the batch
+    by_turn: bool = False  # a step is a whole turn, not a token
 
 
 def gae_advantages(
     paid: Tensor, penalties: Tensor, values: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, each (B, T), with a critic: `gae` of all rewards."""
-    return gae(paid + penalties, values, response_mask, credit.gamma, credit.gae_lambda)
+    """Advantages and returns, each (B, T), with a critic: `gae` of all rewards, or `turn_gae`."""
+    return (turn_gae if credit.by_turn else gae)(
+        paid + penalties, values, response_mask, credit.gamma, credit.gae_lambda
+    )
 
 
 def reinforce_pp_advantages(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments.base import Environment
+from rlhf_dialog.environments.base import Environment, Limits
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import compare_unfiltered, microbatches
 from rlhf_dialog.models.host import fetch, send
@@ -17,7 +17,8 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
 from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.episodes import Episodes, play
+from rlhf_dialog.training.episodes import LIMITS, Episodes, play
+from rlhf_dialog.training.segments import Segments
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Rollout:
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
+    segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
     rewards: Tensor = field(
         default_factory=lambda: torch.empty(0)
     )  # (B, T), set by the trainer; under whiten_rewards whitened
@@ -64,10 +66,32 @@ class Rollout:
     def num_tokens(self) -> int:
         return int(self.masks_on_host[1].sum())
 
+    @property
+    def num_replies(self) -> int:
+        """The runs of response tokens: one for each turn of the policy."""
+        mask = self.masks_on_host[1]
+        return int(mask[:, :1].sum() + (mask[:, 1:] & ~mask[:, :-1]).sum())
+
     @cached_property
     def masks_on_host(self) -> tuple[Tensor, Tensor]:
         """Prompt mask (B, P) and response mask (B, T) on the CPU, where microbatches are planned; copied once."""
         return on_host(self.prompt_mask, self.response_mask)
+
+    @property
+    def paid(self) -> Tensor:
+        """What each episode is paid in all (B,): the score, and the rewards of the environment."""
+        return self.scores if self.turn_rewards is None else self.scores + self.turn_rewards.sum(dim=1)
+
+    def in_segments(self) -> "Rollout":
+        """Each segment as an episode of its own, for what reads the tokens in their contexts; without segments the rollout."""
+        if self.segments is None:
+            return self
+        rows = self.segments.rows
+        named: dict[str, Any] = {
+            "dialogues": [self.dialogues[row] for row in rows],
+            "reward_scores": self.reward_scores.of(rows),
+        }
+        return replace(self, **named, **self.segments.columns_of(self))
 
     def of(self, rows: list[int]) -> "Rollout":
         """The rollout reduced to these episodes; only `num_generated` and `num_dropped` still count the others."""
@@ -80,6 +104,7 @@ class Rollout:
             self,
             dialogues=[self.dialogues[i] for i in rows],
             reward_scores=self.reward_scores.of(rows),
+            segments=self.segments and self.segments.of(rows),
             num_dropped=self.num_dropped + len(self) - len(rows),
             **tensors,
         )
@@ -113,10 +138,13 @@ def collect(
     models: Models,
     seeds: Sequence[int] | None = None,
     keep_features: bool = False,
+    limits: Limits = LIMITS,
+    streams: Sequence[torch.Generator] | None = None,
+    metas: Sequence[dict[str, Any]] | None = None,
 ) -> Rollout:
     """Play an episode of each environment, score the dialogues, and compute critic and reference on the responses.
 
-    With `keep_features` the rollout holds `ref_features`.
+    With `keep_features` the rollout holds `ref_features`; the other options are those of `play`.
 
     Under `rules.skip_unscored` the score of an episode may be NaN. Raises RewardError (a UserError) when the reward fails,
     RewardTimeout when it takes too long, UserError when an environment returns something wrong, and RunStopped when the
@@ -125,7 +153,7 @@ def collect(
     clock = Clock(models.policy.lm.device)
     with clock.measured("rollout"):
         with clock.measured("generation"):
-            episodes = play(environments, speaker, seeds)
+            episodes = play(environments, speaker, seeds, limits, streams, metas)
         responses = episodes.responses
         scoring = scorer.begin(episodes.dialogues)
         with clock.measured("reference"):
@@ -165,6 +193,7 @@ def rollout_of(
         entropy=responses.entropy,
         seconds=dict(clock.seconds),
         num_generated=int(masks[1].sum()),
+        segments=episodes.segments,
         **tensors,
     )
     rollout.masks_on_host = masks
@@ -193,6 +222,11 @@ def critic_and_reference(
 
     `masks` are the masks of prompts and responses on the host, as in `Rollout.masks_on_host`.
     """
+    if episodes.segments is not None:
+        parted, joined = episodes.in_segments(), episodes.segments.joined
+        masks = on_host(parted.prompt_mask, parted.responses.mask)
+        of_parts = critic_and_reference(models, parted, masks, temperature, size, keep_features)
+        return {name: None if x is None else joined(x) for name, x in of_parts.items()}
     prompt_ids, responses, (prompt_mask, response_mask) = episodes.prompt_ids, episodes.responses, masks
     columns: dict[str, Tensor] = {}
     device = prompt_ids.device

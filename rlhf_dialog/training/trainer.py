@@ -28,11 +28,19 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses, free_cores
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules, begin_scoring, load_state, state_of
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers, check_start, check_start_in_16_bit, watch_kl
+from rlhf_dialog.training.checks import (
+    KEPT_CHECKPOINT,
+    check_numbers,
+    check_start,
+    check_start_in_16_bit,
+    watch_kl,
+    watch_support,
+)
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.given import Given, given_rollout
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
+    dialogue_metrics,
     filter_metrics,
     reward_metrics,
     rollout_metrics,
@@ -40,6 +48,7 @@ from rlhf_dialog.training.iteration_metrics import (
 )
 from rlhf_dialog.training.noise import differences, noise_of
 from rlhf_dialog.training.rollout import Rollout, collect, without_unscored
+from rlhf_dialog.training.simulated import Numbers, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
 logger = logging.getLogger(__name__)
@@ -47,7 +56,7 @@ NO_CRITIC = {"ppo/value_loss": math.nan, "ppo/explained_variance": math.nan}  # 
 
 
 class PPOTrainer:
-    """Trains `models.policy` (and its critic) on the prompts with the reward.
+    """Trains `models.policy` (and its critic) on the prompts, or on dialogues with environments, with the reward.
 
     `step()` runs one iteration and returns its metrics, `step_on()` one on responses and scores that the caller brings; `rollout`
     is the newest rollout. All state that a checkpoint needs is
@@ -59,12 +68,14 @@ class PPOTrainer:
         self,
         config: Config,
         models: Models,
-        prompts: list[Dialogue],
+        prompts: list[Dialogue] | Simulated,
         reward: BaseReward,
         vec_info: VecInfo,
         world: World | None = None,
     ):
-        self.config, self.models, self.prompts, self.vec_info = config, models, prompts, vec_info
+        self.config, self.models, self.vec_info = config, models, vec_info
+        self.simulated = prompts if isinstance(prompts, Simulated) else None  # dialogues with environments
+        self.prompts: list[Dialogue] = [] if isinstance(prompts, Simulated) else prompts
         self.world = world or World()
         self.plan = batch_plan(config, self.world.size)
         self.speaker = Speaker(
@@ -74,11 +85,12 @@ class PPOTrainer:
             StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
             config.per_device_rollout_size,
             config.per_device_microbatch_size,
+            config.context_size,
         )
         processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
-        self.sampler = PromptSampler(len(prompts), config.seed)
+        self.sampler = Numbers() if self.simulated else PromptSampler(len(self.prompts), config.seed)
         self.kl = self._new_kl_controller()
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)
@@ -149,7 +161,7 @@ class PPOTrainer:
         of_advantages = self._set_advantages(rollout, kl_coef)
         self._set_targets(rollout)
         losses = NO_CRITIC | of_advantages
-        losses |= self.update(rollout, self.iteration + 1, self._lr_scale, kl_coef, self.clock)
+        losses |= self.update(rollout.in_segments(), self.iteration + 1, self._lr_scale, kl_coef, self.clock)
         self.kl.update(kl)
         generated, episodes = map(int, self.world.sum_of([rollout.num_generated, len(rollout) + rollout.num_dropped]))
         self.iteration += 1
@@ -195,7 +207,8 @@ class PPOTrainer:
     def _next_prompts(self) -> list[Dialogue]:
         """This rank's prompts of one iteration; the responses to one prompt are neighbours with the same `group` in `meta`."""
         numbered = self.world.share(list(enumerate(self.sampler.take(self.plan.num_prompts))))
-        prompts = [replace(self.prompts[i], meta=self.prompts[i].meta | {"group": group}) for group, i in numbered]
+        source = self.simulated or self.prompts
+        prompts = [replace(source[i], meta=source[i].meta | {"group": group}) for group, i in numbered]
         return [prompt for prompt in prompts for _ in range(self.config.num_responses_per_prompt)]
 
     def _collect(self, prompts: list[Dialogue]) -> Rollout:
@@ -241,10 +254,11 @@ class PPOTrainer:
         check_start_in_16_bit(largest, mean, noise, self.world.sum_of([rollout.num_tokens])[0])
 
     def _collect_own(self, prompts: list[Dialogue]) -> Rollout:
-        environments = [SingleTurn(prompt) for prompt in prompts]
-        rollout = collect(
-            environments, self.speaker, self.scorer, self.models, keep_features=self.config.kl_in == "loss"
-        )
+        parts, keep = (self.speaker, self.scorer, self.models), self.config.kl_in == "loss"
+        if self.simulated:
+            rollout = self.simulated.collect(prompts, *parts, keep)
+        else:
+            rollout = collect([SingleTurn(prompt) for prompt in prompts], *parts, keep_features=keep)
         check_numbers(rollout, self.iteration + 1)
         return rollout
 
@@ -262,7 +276,8 @@ class PPOTrainer:
         rollout.rewards = paid + penalties
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)
         gae_lambda = config.gae_lambda if config.use_gae else 1.0
-        credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt)
+        by_turn = config.credit == "turn"
+        credit = ppo.Credit(config.gamma, gae_lambda, config.num_responses_per_prompt, by_turn)
         advantages_of = getattr(ppo, config.estimator.advantages)
         rollout.advantages, rollout.returns = advantages_of(paid, penalties, values, mask, credit)
         num_flat, all_flat = self._flat_groups(paid, mask, credit)
@@ -327,27 +342,15 @@ class PPOTrainer:
         if self.iteration == 1:
             metrics["objective/kl_initial"] = kl
         metrics |= filter_metrics(rollout, self.world)
-        self._watch_support(metrics.get("objective/ref_support_mass"))
+        if self.simulated:
+            metrics |= dialogue_metrics(rollout, self.world)
+        mass = metrics.get("objective/ref_support_mass")
+        self.first_support_mass = watch_support(mass, self.first_support_mass, self.iteration)
         if rollout.reward_scores.parts:
             metrics |= reward_metrics(self.scorer.reward, rollout, self.world)
         start = time.perf_counter()
         metrics |= vec_info_metrics(self.vec_info, rollout, self.world)
         return metrics | {"time/vec_info": time.perf_counter() - start}
-
-    def _watch_support(self, mass: float | None) -> None:
-        """Warn when the reference's probability of the tokens that the filter keeps falls below half of its first value."""
-        if mass is None:
-            return
-        if self.first_support_mass is None:
-            self.first_support_mass = mass
-        if mass < 0.5 * self.first_support_mass:
-            logger.warning(
-                "iteration %d: the reference gives only %.2f of its probability to the tokens that top-k and top-p keep (%.2f at "
-                "the start); objective/kl does not show this, see objective/kl_full",
-                self.iteration,
-                mass,
-                self.first_support_mass,
-            )
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the trainer without modules, optimizers and random states; JSON."""

@@ -51,7 +51,7 @@ TREES = st.recursive(
 
 
 def schema_of(path: Path) -> type[Settings]:
-    return SCHEMAS.get(path.stem.split("_")[0], Config)
+    return SCHEMAS.get(path.stem, SCHEMAS.get(path.stem.split("_")[0], Config))
 
 
 def survive(path: Path, schema: type[Settings], overrides: dict[str, Any] | None = None) -> str:

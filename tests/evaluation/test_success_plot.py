@@ -1,6 +1,6 @@
 from matplotlib.axes import Axes
 
-from rlhf_dialog.evaluation.success_plot import plot_success
+from rlhf_dialog.evaluation.success_plot import of_dialogues, plot_success
 
 
 def row(number, **more):
@@ -24,3 +24,10 @@ def test_success_is_drawn_against_dialogues_with_the_handcrafted_line(tmp_path, 
 def test_a_run_without_evaluations_is_drawn_too(tmp_path):
     plot_success([row(1)], "a run", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").is_file()
+
+
+def test_the_rows_of_a_language_model_have_other_names():
+    (found,) = of_dialogues(
+        [{"episodes": 64, "environment/success": 0.5, "environment/reward": 2.0, "eval/success": 0.6}]
+    )
+    assert (found["dialogues"], found["success"], found["reward"], found["eval/success"]) == (64, 0.5, 2.0, 0.6)

@@ -2,9 +2,10 @@
 
 from processes import ROOT
 
+import rlhf_dialog.environments.built_in
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
-from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.feedback.simulation import MonthKeys
 from rlhf_dialog.runs.policy_settings import PolicyConfig
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
@@ -13,13 +14,14 @@ from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
-SCHEMAS: dict[str, type[Settings]] = {  # by the first word of the name
+SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word
     "sft": SFTConfig,
     "intent": IntentConfig,
     "judge": IntentConfig,
     "preference": PreferenceConfig,
     "relevance": RelevanceConfig,
     "restaurant": PolicyConfig,
+    "restaurant_dialogue": Config,
     "cambridge": PolicyConfig,
     "multiwoz": PolicyConfig,
     "month": MonthKeys,

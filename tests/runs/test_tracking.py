@@ -160,7 +160,7 @@ def samples(texts: list[str], num_samples: int = 3, terminal: bool = False) -> s
             Dialogue([f"old {text}", text], response=text, reference=text, truncated=i == 0)
             for i, text in enumerate(texts)
         ],
-        scores=torch.full((n,), 0.75),
+        paid=torch.full((n,), 0.75),
         reward_scores=Scores(
             [0.75] * n, {"one": PartScore([1.0] * n, [0.5] * n, 0.1), "two": PartScore([0.25] * n, [0.25] * n, 0.1)}
         ),

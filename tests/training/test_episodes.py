@@ -123,16 +123,49 @@ def test_a_reply_without_a_separator_is_closed_for_the_user(options, ids):
     assert episodes.responses.truncated.tolist() == [episodes.dialogues[0].truncated] == ["end" not in options]
 
 
-def test_no_room_among_the_positions_is_truncated():
+def test_a_turn_without_room_among_the_positions_is_truncated():
     """`Hi <EOU>` and two replies of 3 with a turn of 3 between them are 12 tokens; the second may have 5, so 14 are needed."""
-    for positions, replies in ((14, 2), (13, 1)):
+    for heard, positions, replies in (("c", 14, 2), ("c" * 9, 14, 1)):
         speaker, _ = spelling(positions=positions)
-        episodes = play([Says("Hi", "c"), Says("Ho")], speaker)
+        episodes = play([Says("Hi", heard), Says("Ho")], speaker)
         first, second = episodes.dialogues
-        assert [turn.text for turn in first.turns] == ["ab", "c", "ab"][: 2 * replies]
+        assert [turn.text for turn in first.turns] == ["ab", heard, "ab"][: 2 * replies]
         assert (first.truncated, second.truncated) == (replies == 1, False)
         assert episodes.responses.truncated.tolist() == [replies == 1, False]
         assert episodes.responses.mask.sum(dim=1).tolist() == [3 * replies, 3]
+
+
+def test_the_oldest_turns_leave_a_context_without_room():
+    """With 13 positions, a prompt may have 8 tokens: `Hi <EOU>ab <EOU> c <EOU>` has 9, `ab <EOU> c <EOU>` fits."""
+    speaker, _ = spelling(positions=13)
+    episodes = play([Says("Ho"), Says("Hi", "c", "d", "e")], speaker)
+    assert [turn.text for turn in episodes.dialogues[1].turns] == ["ab", "c", "ab", "d", "ab", "e", "ab"]
+    found = episodes.in_segments()
+    ab, c, d, e = [*ids_of("ab"), EOU], *([*ids_of(f" {x}"), EOU] for x in "cde")
+    ho, hi = [*ids_of("Ho"), EOU], [*ids_of("Hi"), EOU]
+    begin_c, begin_d = ([*ids_of(x), EOU] for x in "cd")
+    contexts = [ho, hi, [*ab, *c], [*begin_c, *ab, *d], [*begin_d, *ab, *e]]
+    assert unpadded(found.prompt_ids, found.prompt_mask) == contexts
+    assert found.responses.ids.tolist() == [ab] * 5
+    assert episodes.responses.ids[1].tolist() == [*ab, *c, *ab, *d, *ab, *e, *ab]
+    assert (episodes.responses.mask.sum(dim=1).tolist(), episodes.responses.truncated.tolist()) == (
+        [3, 12],
+        [False] * 2,
+    )
+    assert play([Says("Ho"), Says("Hi")], speaker).segments is None
+
+
+def unpadded(ids, mask):
+    return [row[counts].tolist() for row, counts in zip(ids, mask, strict=True)]
+
+
+def test_a_context_has_no_more_turns_than_it_may():
+    speaker, _ = spelling()
+    speaker.context_size = 3
+    found = play([Says("Hi", "c", "d", "e")], speaker).in_segments()
+    ab, hi, c, d, e = ([*ids_of(x), EOU] for x in ("ab", "Hi", "c", " d", " e"))
+    assert unpadded(found.prompt_ids, found.prompt_mask) == [hi, [*c, *ab, *d], [*ids_of("d"), EOU, *ab, *e]]
+    assert found.responses.mask.sum(dim=1).tolist() == [6, 3, 3]
 
 
 def test_a_dialogue_that_the_user_breaks_off_is_truncated():
@@ -156,8 +189,9 @@ def test_seeds_are_those_of_the_episodes():
 USERS = (("Hi", "Who ?", "Bye ."), ("Where is the ladder ?",), ("Go !", "No ?"), ("One", "Two"))
 
 
-def rolled(filters, seed=0, double=True, **options):
+def rolled(filters, seed=0, double=True, longest=64, **options):
     models, encoder = world(ref_seed=5, critic=True)
+    encoder.max_prompt_length = longest
     for model in (models.policy, models.ref_policy, models.critic) if double else ():
         model.double()
     models.policy.lm.generation_config.eos_token_id = list(range(120, 200))
@@ -194,6 +228,35 @@ def test_what_was_sampled_turn_by_turn_is_what_the_whole_episode_gives(filters):
     for name in ("logprobs", "ref_logprobs", "entropy", "values"):
         assert not getattr(rollout, name)[~mask].any(), name
     assert filters == {} or (rollout.support[~mask] == -1).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("filters", [{}, {"top_k": 12}])
+def test_log_probs_are_those_of_a_plain_forward_on_the_context_that_was_seen(monkeypatch, filters):
+    """In float64, with room for 20 prompt tokens. What the model was asked is noted; it is known by round and place."""
+    asked = []
+    write = Speaker.write
+    monkeypatch.setattr(Speaker, "write", lambda *given: asked.append(unpadded(*given[1:3])) or write(*given))
+    models, rollout = rolled(filters, longest=20)
+    mask, found = rollout.response_mask, rollout.in_segments()
+    begins = mask & ~torch.cat([mask.new_zeros(len(mask), 1), mask[:, :-1]], dim=1)
+    assert len(found) > len(rollout) == len(USERS)
+    assert (len(asked), max(len(context) for contexts in asked for context in contexts)) == (3, 20)
+    for number, contexts in enumerate(asked):
+        rows = [row for row in range(len(USERS)) if begins[row].sum() > number]
+        for row, context in zip(rows, contexts, strict=True):
+            first = begins[row].nonzero()[number].item()
+            for t in range(first, next(t for t in range(first, len(mask[row]) + 1) if not mask[row, t : t + 1].any())):
+                ids = torch.tensor([context + rollout.response_ids[row, first:t].tolist()])
+                kept = torch.arange(259) if not filters else rollout.support[row, t][rollout.support[row, t] >= 0]
+                for name, model in (("logprobs", models.policy), ("ref_logprobs", models.ref_policy)):
+                    whole = (model.lm(ids).logits[0, -1] / 0.8)[kept].log_softmax(0)
+                    expected = whole[kept == rollout.response_ids[row, t]].item()
+                    assert getattr(rollout, name)[row, t].item() == pytest.approx(expected, abs=1e-9), name
+    inputs = (found.prompt_ids, found.prompt_mask, found.response_ids, found.response_mask)
+    forced = teacher_forced(models.policy, *inputs, 0.8, found.support)
+    torch.testing.assert_close(forced.logprobs, found.logprobs, rtol=0, atol=1e-9)
+    assert found.num_tokens == rollout.num_tokens
 
 
 def test_the_value_head_of_the_policy_along_an_episode():

@@ -21,9 +21,11 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
 def new_tokenizer(
-    dialogues: list[Dialogue], vocab_size: int, separator: str, max_length: int
+    dialogues: list[Dialogue], vocab_size: int, separator: str, max_length: int, with_prompts: bool = False
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE of the replies in `dialogues`, with <pad>, <eos> and `separator` as one special token each.
+
+    `with_prompts`: the last turns of the prompts are learned from, too.
 
     The separator takes the space before it, so that `" <EOU>"` and `"<EOU>"` are the same token.
     """
@@ -36,7 +38,9 @@ def new_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((render_reply(dialogue.reference or "") for dialogue in dialogues), trainer)
+    texts = [dialogue.reference or "" for dialogue in dialogues]
+    texts += [dialogue.prompt_turns[-1] for dialogue in dialogues] if with_prompts else []
+    tokenizer.train_from_iterator(map(render_reply, texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", model_max_length=max_length
     )

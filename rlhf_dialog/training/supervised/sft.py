@@ -48,6 +48,9 @@ class SFTConfig(SupervisedKeys, DataKeys):
         False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
     )
     vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
+    tokenizer_texts: Literal["replies", "dialogues"] = Field(
+        "replies", description="from scratch: what the new tokenizer is learned from; dialogues: prompts, too"
+    )
     architecture: Literal["gpt2", "llama"] = Field(
         "gpt2", description="from scratch: a GPT-2, or a Llama, which learns more from little data"
     )
@@ -143,12 +146,13 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
             "model_path or tokenizer_path, or give turn_separator a text such as <EOU>"
         )
     else:
-        tokenizer = new_tokenizer(train, config.vocab_size, config.turn_separator, config.n_positions)
+        sizes = (config.vocab_size, config.turn_separator, config.n_positions)
+        tokenizer = new_tokenizer(train, *sizes, with_prompts=config.tokenizer_texts == "dialogues")
     if config.model_path:
         lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
     else:
-        sizes = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "dropout")}
-        lm = {"gpt2": new_gpt2, "llama": new_llama}[config.architecture](tokenizer, **sizes)
+        widths = {name: getattr(config, name) for name in ("n_layer", "n_head", "n_embd", "n_positions", "dropout")}
+        lm = {"gpt2": new_gpt2, "llama": new_llama}[config.architecture](tokenizer, **widths)
     rows: Any = lm.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise UserError(

@@ -1,0 +1,116 @@
+"""`evaluate_policy` for language models: whole dialogues with an environment, beside the handcrafted and the random policy."""
+
+import argparse
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.command_line import check_output
+from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
+from rlhf_dialog.evaluation.found_config import read_run_config
+from rlhf_dialog.evaluation.report import finite
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
+from rlhf_dialog.runs.sources import played, simulated, spoken
+from rlhf_dialog.terminal import Console, message
+
+logger = logging.getLogger(__name__)
+BASELINES = ("handcrafted", "random")
+SHOWN = {
+    **{"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "words": "{:.1f}"},
+    **{"distinct_2": "{:.3f}", "truncated": "{:.1%}"},
+}
+AT_ONCE = 64
+FILES = ("config.json", "rlhf_dialog.json")
+
+
+def is_language_model(folder: Path) -> bool:
+    """Whether the folder of an agent holds a language model, not a policy that chooses acts."""
+    return any((folder / name).is_file() for name in FILES)
+
+
+def add_options(add: Callable[..., Any]) -> None:
+    """The options that only language models have."""
+    add(
+        "--environment",
+        help="language models: a registered environment; default: that of the agent's run, else restaurant",
+    )
+    add(
+        "--baseline",
+        type=Path,
+        help="language models: a second agent for the same dialogues, such as the one PPO began with",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Evaluate the language model of the options; raises UserError for what cannot be used."""
+    output = options.output or options.agent.absolute().parent / "evaluation.json"
+    check_output("output", output, str(output))
+    environment = environment_of(options)
+    source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
+    agent = ChatAgent.load(options.agent)
+    found = {"agent": played(agent, source, numbers, AT_ONCE)}
+    if options.baseline:
+        own = read_settings(options.baseline, agent.settings)
+        found["baseline"] = played(ChatAgent.load(options.baseline, settings=own), source, numbers, AT_ONCE)
+    if isinstance(source.environments[0], GoalOriented):
+        found |= {name: spoken(name, source, numbers) for name in BASELINES}
+    for one in found["agent"][: options.transcripts]:
+        print("\n".join(message(line) for line in lines_of(one.dialogue)), end="\n\n")
+    result = _result(options, environment, agent.settings, found)
+    replace_json(output, finite(result))
+    Console().print(_table(result, f"{options.dialogues} dialogues, {environment.id}"))
+    logger.info("written: %s", output)
+
+
+def environment_of(options: argparse.Namespace) -> EnvironmentConfig:
+    """The environment of --environment, of the run that the agent comes from, or `restaurant`; --domain and --user change it."""
+    beside = options.agent.resolve().parent / "config.yaml"
+    run_config = read_run_config(None, beside, False) if beside.is_file() else None
+    found = run_config.config.environment if run_config and not options.environment else None
+    found = found or EnvironmentConfig(id=options.environment or "restaurant")
+    given = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
+    args = found.args | {key: value for key, value in given.items() if value is not None}
+    return found.model_copy(update={"args": args})
+
+
+def _result(
+    options: argparse.Namespace,
+    environment: EnvironmentConfig,
+    settings: AgentSettings,
+    found: Mapping[str, list[Played]],
+) -> dict[str, Any]:
+    asked = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
+    asked |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
+    sampling = ("max_new_tokens", "temperature", "top_k", "top_p", "context_size", "max_prompt_length")
+    others = [name for name in ("baseline", "handcrafted") if name in found]
+    return {
+        "settings": asked | settings.model_dump(include=set(sampling)),
+        "policies": {name: measured(own) for name, own in found.items()},
+        **{f"difference_from_{name}": compared(found[name], found["agent"]) for name in others},
+    }
+
+
+def _table(result: dict[str, Any], title: str) -> Table:
+    table = Table(title=f"{title}: mean [95 % interval]", title_justify="left")
+    for name in ("policy", *SHOWN):
+        table.add_column(name.replace("_", " "), justify="left" if name == "policy" else "right")
+    rows = dict(result["policies"])
+    for name, values in result.items():
+        if name.startswith("difference_from_"):
+            rows[f"agent - {name.removeprefix('difference_from_')}"] = values
+    for name, metrics in rows.items():
+        table.add_row(name, *(_cell(metrics.get(key), form) for key, form in SHOWN.items()))
+    return table
+
+
+def _cell(interval: Mapping[str, float] | None, form: str) -> str:
+    if interval is None:
+        return ""
+    mean, low, high = (form.format(interval[key]) for key in ("mean", "low", "high"))
+    return f"{mean}\n\\[{low}, {high}]"

@@ -1,0 +1,64 @@
+"""Write dialogues between the handcrafted policy and simulated guests of a restaurant guide, in words:
+
+python scripts/write_restaurant.py --output runs/restaurant_data
+
+Each row is one reply of the policy with all turns before it, the lines of the data base included: a JSON Lines file for each
+split. No network is needed, and the same seed gives the same dialogues.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.commands.command_line import check_seed, exit_code_of, home_path, new_folder
+from rlhf_dialog.environments.built_in import restaurant
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.policies.handcrafted import Handcrafted
+from rlhf_dialog.policies.in_words import Spoken
+
+FIRST_SEED = {"train": 0, "validation": 2**24}  # of the dialogues of a split, for seed 0
+SEEDS_APART = 2**25
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
+    add("--dialogues", type=int, default=300, help="training dialogues; a tenth of it for validation; default: 300")
+    add("--domain", default="restaurant", help="name or path of a domain; default: restaurant")
+    add(
+        "--varied", action="store_true", help="draw among several sentences for an act, in place of always the same one"
+    )
+    add("--seed", type=int, default=0, help="another number gives other dialogues; default: 0")
+    options = parser.parse_args(argv)
+    return exit_code_of(lambda: _main(options), debug=False)
+
+
+def _main(options: argparse.Namespace) -> None:
+    check_seed(options.seed)
+    if options.dialogues < 1:
+        raise UserError(f"--dialogues: found {options.dialogues}, wanted 1 or more")
+    counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}
+    with new_folder(options.output) as folder:
+        for split, count in counts.items():
+            first = FIRST_SEED[split] + options.seed * SEEDS_APART
+            rows = list(replies(options.domain, range(first, first + count), options.varied))
+            replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+            print(f"{options.output / split}.jsonl: {len(rows)} replies of {count} dialogues")
+
+
+def replies(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
+    """One row for each reply of the handcrafted policy in these dialogues."""
+    environment = restaurant(domain)
+    system = Spoken(environment, Handcrafted(environment.domain), varied)
+    for seed in seeds:
+        turns, ended = [system.begin(seed)], False
+        while not ended:
+            reply = system.reply()
+            yield {"prompt": list(turns), "reference": reply, "dialogue": seed}
+            heard, _, terminated, truncated, _ = environment.step(reply)
+            turns += [reply, heard]
+            ended = terminated or truncated

@@ -1,0 +1,77 @@
+"""What whole dialogues with an environment are worth: success, reward, turns, and the words of the policy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.data.dialogue import POLICY, Dialogue
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
+from rlhf_dialog.metrics.text import blocked_distinct_n
+
+BLOCK = 100  # replies of which distinct-n is counted
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished dialogue, and what its environment paid for it."""
+
+    dialogue: Dialogue
+    paid: float
+
+    @property
+    def replies(self) -> list[str]:
+        """What the policy said."""
+        return [turn.text for turn in self.dialogue.turns if turn.speaker == POLICY]
+
+    @property
+    def success(self) -> float:
+        """1 or 0 as the environment's last info says; NaN where it says nothing."""
+        found = self.dialogue.meta.get("info", {}).get("success")
+        return float("nan") if found is None else float(bool(found))
+
+
+def numbers_of(played: Sequence[Played]) -> dict[str, Array]:
+    """For each measure the numbers (N,) of N dialogues: success, reward, turns, words in a reply, and whether it was cut off."""
+    found = {
+        "success": [one.success for one in played],
+        "reward": [one.paid for one in played],
+        "turns": [float(len(one.replies)) for one in played],
+        "words": [float(np.mean([len(text.split()) for text in one.replies])) for one in played],
+        "truncated": [float(one.dialogue.truncated) for one in played],
+    }
+    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+
+
+def distinct(played: Sequence[Played]) -> dict[str, Array]:
+    """distinct-1 and -2 of blocks of 100 replies: `distinct_1` and `distinct_2` (blocks,)."""
+    replies = [text for one in played for text in one.replies]
+    return {f"distinct_{n}": np.array(blocked_distinct_n(replies, n, BLOCK)) for n in (1, 2)}
+
+
+def means(played: Sequence[Played]) -> dict[str, float]:
+    """The mean of each measure; NaN where no dialogue has it."""
+    known = numbers_of(played) | distinct(played)
+    return {name: mean_of(values).point for name, values in known.items()}
+
+
+def measured(played: Sequence[Played]) -> dict[str, Interval]:
+    """Mean, low and high of each measure."""
+    return {name: interval(mean_of(values)) for name, values in (numbers_of(played) | distinct(played)).items()}
+
+
+def compared(before: Sequence[Played], after: Sequence[Played]) -> dict[str, Interval]:
+    """The intervals of after - before on the same dialogues, which are resampled in pairs."""
+    old, new = numbers_of(before), numbers_of(after)
+    return {name: difference(mean_of(old[name]), mean_of(new[name])) for name in old}
+
+
+def lines_of(dialogue: Dialogue) -> list[str]:
+    """The dialogue as lines, each with its speaker; in the end what the environment's last info says of goal and success."""
+    count = len(dialogue.prompt_turns)
+    before = [("agent" if (count - i) % 2 == 0 else "user", text) for i, text in enumerate(dialogue.prompt_turns)]
+    after = [("agent" if turn.speaker == POLICY else "user", turn.text) for turn in dialogue.turns]
+    info: dict[str, Any] = dialogue.meta.get("info", {})
+    known = [f"{name}: {info[name]}" for name in ("goal", "success") if name in info]
+    return [f"{speaker}: {text}" for speaker, text in [*before, *after]] + [f"({', '.join(known)})"] * bool(known)

@@ -1,0 +1,44 @@
+"""What whole dialogues are worth, by hand."""
+
+import math
+
+import pytest
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, means, measured
+
+
+def dialogue(success, *replies, truncated=False):
+    """A dialogue with these replies of the policy; between them the user says `so ?`."""
+    found = Dialogue(["Hi ?"])
+    for reply in replies:
+        found = found.said(reply).heard("so ?")
+    found.truncated = truncated
+    found.meta = {} if success is None else {"info": {"success": success, "goal": {"tea": "green"}}}
+    return found
+
+
+SOME = [Played(dialogue(True, "a b", "c d e f"), 18.0), Played(dialogue(False, "a b c", truncated=True), -1.0)]
+
+
+def test_the_measures_by_hand():
+    assert means(SOME) == {
+        **{"success": 0.5, "reward": 8.5, "turns": 1.5, "words": 3.0, "truncated": 0.5},
+        **{"distinct_1": pytest.approx(6 / 9), "distinct_2": pytest.approx(5 / 6)},  # of a b, c d e f, a b c
+    }
+    assert measured(SOME)["reward"]["mean"] == 8.5
+
+
+def test_success_that_no_info_tells_is_not_a_number():
+    assert math.isnan(means([Played(dialogue(None, "a"), 0.0)])["success"])
+
+
+def test_differences_are_those_of_the_same_dialogues():
+    better = [Played(one.dialogue, one.paid + 2) for one in SOME]
+    assert compared(SOME, better)["reward"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_a_dialogue_as_lines():
+    whole = Dialogue(["Well .", "Hi ?"], meta={"info": {"success": True}}).said("Ho .").heard("Bye .")
+    assert lines_of(whole) == ["agent: Well .", "user: Hi ?", "agent: Ho .", "user: Bye .", "(success: True)"]
+    assert lines_of(Dialogue(["Hi ?"]).said("Ho .")) == ["user: Hi ?", "agent: Ho ."]

@@ -1,0 +1,171 @@
+"""What a run is trained on: prompts, or dialogues with an environment, whose faults end the run with one message."""
+
+import time
+
+import pytest
+import torch
+import yaml
+from ppo_runs import rows, same, settings, without_clocks
+from rollouts import world as models_of
+from text_environments import Letters
+from transformers import AutoModelForCausalLM
+
+from rlhf_dialog import EnvironmentFactory, main
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.dialogues import Played
+from rlhf_dialog.models.chat_agent import Speaker
+from rlhf_dialog.models.generation import Sampling, StopRule
+from rlhf_dialog.rewards import NoReward
+from rlhf_dialog.runs.sources import DialogueValidation, played, read_source, simulated
+
+
+class Odd(Letters):
+    """An environment with a fault of its user's."""
+
+    def __init__(self, fault="none", words="more ?"):
+        super().__init__(words)
+        if fault == "constructor":
+            raise FileNotFoundError("menu.txt")
+        self.fault = fault
+
+    def step(self, reply):
+        found = super().step(reply)
+        if self.fault == "raises":
+            return found[0], {}["price"], *found[2:]
+        if self.fault == "hangs":
+            time.sleep(30)
+        if self.fault == "endless":
+            return (*found[:2], False, False, {})
+        return found[:4] if self.fault == "short" else found
+
+
+class Mute:
+    def reset(self, seed=None):
+        return "Hi", {}
+
+
+@pytest.fixture
+def own(world, tmp_path, monkeypatch):
+    """`own("--key", "value")` runs dialogues with `Letters` or another environment of the user's."""
+    monkeypatch.chdir(tmp_path)
+    classes = {"Letters": Letters, "Odd": Odd, "Mute": Mute}
+    monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | classes)
+    keys = {key: value for key, value in settings(world).items() if key not in ("env", "reward_class")}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(keys | {"environment": {"id": "Letters"}}), encoding="utf-8")
+    return lambda *words: main(["--config", "own.yaml", *words])
+
+
+def test_a_run_with_an_environment_of_ones_own_and_its_resume(own, tmp_path, capsys):
+    """Four iterations are two, and two more after a resume, bit for bit."""
+    evaluated = ("--eval_interval", "2", "--eval_episodes", "5")
+    assert own(*evaluated, "--max_iterations", "4", "--experiment_name", "whole") == 0
+    shown = capsys.readouterr()
+    assert "environment Letters; " in shown.err
+    assert all(text in shown.out for text in ("user: more ?", "agent: ", "(success: "))
+    two = (*evaluated, "--save_interval", "2", "--experiment_name", "two")
+    assert own(*two, "--max_iterations", "2") == own(*two, "--max_iterations", "4", "--resume") == 0
+    whole, two_ = (tmp_path / "run_results" / name for name in ("whole", "two"))
+    assert without_clocks(whole) == without_clocks(two_)
+    assert same(weights(whole), weights(two_))
+    row = rows(whole)[1]
+    assert {"environment/reward", "environment/success", "eval/success", "eval/score", "eval/distinct_2"} <= {*row}
+    assert row["eval/score"] == row["eval/reward"]
+
+
+def weights(folder):
+    return AutoModelForCausalLM.from_pretrained(folder / "agent").state_dict()
+
+
+def test_adapters_learn_from_dialogues(own, tmp_path):
+    assert own("--use_lora", "true", "--lora_r", "3", "--use_share_model", "true", "--max_prompt_length", "20") == 0
+    start = AutoModelForCausalLM.from_pretrained(yaml.safe_load((tmp_path / "own.yaml").read_text())["model_path"])
+    assert not same(weights(tmp_path / "run_results" / "own"), start.state_dict())
+
+
+def test_a_smoke_test_passes_every_stage(own):
+    assert own("--smoke", "--eval_interval", "2") == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("short", "environment Odd: step returned ("),
+        ("raises", "environment Odd: step raised KeyError: 'price' at "),
+        ("hangs", r"environment Odd: step did not return within 0.2 seconds (step_timeout_s)"),
+        ("endless", "environment Odd: step has not ended the dialogue after 4 replies (max_turns)"),
+        ("constructor", "environment Odd: its constructor raised FileNotFoundError: menu.txt at "),
+    ],
+)
+def test_a_fault_of_an_environment_is_one_message(own, capsys, fault, message):
+    limits = "step_timeout_s: 0.2" if fault == "hangs" else "max_turns: 4"
+    assert own("--environment", f"{{id: Odd, args: {{fault: {fault}}}, {limits}}}") == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert (shown.count("error: "), "Traceback" in shown) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ("{id: Lettres}", "environment: unknown environment 'Lettres'; did you mean 'Letters'?"),
+        ("{id: Letters, args: {word: a}}", "environment: wrong arguments for Letters: "),
+        ("{id: Letters, max_turns: 0}", "environment.max_turns: found 0, wanted greater than or equal to 1"),
+        ("{id: Mute}", "environment Mute: it has no method step; define reset(seed) and step(reply)"),
+        ("{id: restaurant, args: {domain: nowhere.json}}", "nowhere.json"),
+    ],
+)
+def test_a_wrong_environment_is_refused_before_anything_is_loaded(own, capsys, monkeypatch, environment, message):
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    assert own("--environment", environment) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_another_environment_is_another_run(own, capsys):
+    assert own("--max_iterations", "1") == 0
+    assert own("--resume", "--environment.args", "{words: why}") == 2
+    assert "environment: " in capsys.readouterr().err
+    assert own("--resume", "--environment.max_turns", "50") == 0
+
+
+def config(**keys):
+    return Config(**{"model_path": "m", "environment": {"id": "restaurant"}, "eval_interval": 1, **keys})
+
+
+def test_training_and_validation_have_other_dialogues():
+    training, validation = read_source(config(), NoReward())
+    assert training.seed_of(0) != validation.source.seed_of(0)
+    assert validation.source.limits.max_turns == 1000
+
+
+def test_the_score_of_an_evaluation_is_all_that_is_paid():
+    _, validation = read_source(config(), NoReward())
+    some = [
+        Played(Dialogue(["Hi"]).said("a b a b", True), 2.0),
+        Played(Dialogue(["Ho"]).said("c d").heard("e").said("f"), 3.0),
+    ]
+    assert isinstance(validation, DialogueValidation)
+    found = validation.measure(some, 3)
+    assert (found["eval/score"], found["eval/turns"], found["eval/words"]) == (2.5, 1.5, pytest.approx(2.75))
+    assert (found["eval/truncated"], found["eval/distinct_2"]) == (0.5, 0.75)
+    assert "eval/success" not in found
+    assert validation.is_best(3)
+
+
+def test_the_line_of_the_handcrafted_policy_is_known_where_acts_are_understood(own, tmp_path):
+    _, validation = read_source(config(eval_episodes=3), NoReward())
+    validation.check()
+    assert validation.known["handcrafted_success"] == 1.0
+    _, validation = read_source(config(environment={"id": "Letters"}), NoReward())
+    validation.check()
+    assert validation.known == {}
+
+
+def test_dialogues_are_the_same_however_many_are_played_at_once(own):
+    models, encoder = models_of()
+    speaker = Speaker(models.policy, encoder, Sampling(5), StopRule(models.policy, models.tokenizer, "<EOU>"))
+    environment = Config(**{"model_path": "m", "environment": {"id": "Letters"}}).environment
+    torch.manual_seed(0)
+    together = played(speaker, simulated(environment, 4, "test"), range(5))
+    apart = played(speaker, simulated(environment, 4, "test"), range(5), at_once=2)
+    assert [one.dialogue for one in together] == [one.dialogue for one in apart]

@@ -1,0 +1,221 @@
+"""Dialogues of several turns: what a turn is worth, and that the gradient is that of the expected return.
+
+The toy: in each of at most 4 turns the policy stops with probability p, or goes on; a turn pays -1, a stop pays 2 in turn 1, 5 in
+turn 2 and 3 later, and at the turn limit nothing more is paid. A turn has two tokens: a fixed word, then `stop` or `go`.
+"""
+
+import pytest
+import torch
+from ranks import in_ranks
+from text_environments import Letters
+from trainers import make_trainer, numbers_of, parameters
+
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.rewards import NoReward
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.simulated import Simulated
+
+AT_THE_END = (2.0, 5.0, 3.0, 3.0)
+LIMIT = 4
+
+
+def slow_gae(earned, values, gamma, gae_lambda):
+    """The double sum of the paper, on lists of one number a turn."""
+    deltas = [r + gamma * later - v for r, v, later in zip(earned, values, [*values[1:], 0.0], strict=True)]
+    steps = range(len(deltas))
+    return [sum((gamma * gae_lambda) ** (j - i) * deltas[j] for j in steps[i:]) for i in steps]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_turn_gae_is_gae_of_a_sequence_with_one_token_a_turn(seed):
+    torch.manual_seed(seed)
+    mask, (gamma, gae_lambda) = torch.rand(4, 9) < 0.6, torch.rand(2).tolist()
+    rewards, values = torch.randn(2, 4, 9, dtype=torch.float64)
+    found = ppo.turn_gae(rewards, values, mask, gamma, gae_lambda)
+    for row, counts in enumerate(mask.tolist()):
+        begins = [t for t, now in enumerate(counts) if now and (t == 0 or not counts[t - 1])]
+        ends = [*begins[1:], len(counts)]
+        earned = [rewards[row, first:end].sum().item() for first, end in zip(begins, ends, strict=False)]
+        at_turns = [values[row, t].item() for t in begins]
+        expected = slow_gae(earned, at_turns, gamma, gae_lambda)
+        for t, now in enumerate(counts):
+            turn = sum(first <= t for first in begins) - 1
+            want = (expected[turn], expected[turn] + at_turns[turn]) if now else (0.0, 0.0)
+            assert (found[0][row, t].item(), found[1][row, t].item()) == pytest.approx(want, abs=1e-9)
+
+
+def test_turn_gae_by_hand():
+    """Two turns, of 2 and 1 tokens, with a hole of 2: the first earns 1 + 2, the second 4, with values 0.5 and 1."""
+    mask = torch.tensor([[True, True, False, False, True, False]])
+    rewards, values = torch.tensor([[0.0, 1, 2, 0, 4, 0]]), torch.tensor([[0.5, 9, 9, 9, 1, 9]])
+    advantages, returns = ppo.turn_gae(rewards, values, mask, gamma=0.5, gae_lambda=0.5)
+    second, first = 4 - 1.0, 3 + 0.5 * 1 - 0.5 + 0.25 * (4 - 1.0)
+    assert advantages.tolist() == [[first, first, 0, 0, second, 0]]
+    assert returns.tolist() == [[first + 0.5, first + 0.5, 0, 0, 4, 0]]
+
+
+def every_dialogue(theta):
+    """All dialogues of the toy as one batch: probabilities (N,), log-probs, rewards and mask (N, T), with holes of one token."""
+    p = torch.sigmoid(theta)
+    chances, logprobs, rewards, masks_ = [], [], [], []
+    for turns, stops in ((1, True), (2, True), (3, True), (4, True), (4, False)):
+        said = [p.log() if stops and turn == turns else (1 - p).log() for turn in range(1, turns + 1)]
+        chances.append(torch.stack(said).sum().exp())
+        row = [x for log in said for x in (torch.zeros(()), log, torch.zeros(()))]
+        earned = [x for turn in range(1, turns + 1) for x in (0.0, -1.0, 0.0)]
+        earned[3 * turns - 2] += AT_THE_END[turns - 1] if stops else 0.0
+        padding = 3 * (LIMIT - turns)
+        logprobs.append(torch.stack([*row, *[torch.zeros(())] * padding]))
+        rewards.append(torch.tensor(earned + [0.0] * padding))
+        masks_.append(torch.tensor([True, True, False] * turns + [False] * padding))
+    return torch.stack(chances), torch.stack(logprobs), torch.stack(rewards), torch.stack(masks_)
+
+
+def expected_gradient(theta, weight=lambda turns: 1.0, by_turn=False, values=None):
+    """E[gradient of the policy loss] over all dialogues, each as its own rollout, with one constant for all of them."""
+    chances, logprobs, rewards, mask = every_dialogue(theta)
+    credit = ppo.Credit(1.0, 1.0, by_turn=by_turn)
+    penalties, values = torch.zeros_like(rewards), torch.zeros_like(rewards) if values is None else values
+    advantages, _ = ppo.gae_advantages(rewards, penalties, values, mask, credit)
+    total = 0.0
+    for row, chance in enumerate(chances.detach()):
+        part = slice(row, row + 1)
+        old = logprobs[part].detach()
+        loss, _ = ppo.policy_loss(logprobs[part], old, advantages[part], mask[part], 0.2, num_tokens=1)
+        turns = int(mask[row].sum()) // 2
+        (gradient,) = torch.autograd.grad(loss, theta, retain_graph=True)
+        total += chance.item() * weight(turns) * -gradient.item()
+    return total
+
+
+@pytest.mark.parametrize("by_turn", [False, True])
+@pytest.mark.parametrize("start", [-1.3, 0.0, 0.8])
+def test_the_gradient_is_that_of_the_expected_return(start, by_turn):
+    theta = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    p = torch.sigmoid(theta)
+    stops = [(1 - p) ** turn * p for turn in range(LIMIT)]
+    worth = sum(chance * (AT_THE_END[i] - i - 1) for i, chance in enumerate(stops)) + (1 - p) ** LIMIT * -LIMIT
+    (expected,) = torch.autograd.grad(worth, theta)
+    assert expected_gradient(theta, by_turn=by_turn) == pytest.approx(expected.item(), abs=1e-6)
+    by_place = torch.arange(3.0 * LIMIT).sin().expand(5, -1)  # a critic of any kind, as long as it sees the past alone
+    assert expected_gradient(theta, by_turn=by_turn, values=by_place) == pytest.approx(expected.item(), abs=1e-6)
+    shorter_counts_more = expected_gradient(theta, weight=lambda turns: 1 / turns)
+    assert abs(shorter_counts_more - expected.item()) > 0.03  # what a mean over each dialogue's own tokens would do
+
+
+# -- the trainer
+
+
+def dialogues(**keys):
+    """A trainer on dialogues with `Letters`; `double` for exact numbers."""
+    source = Simulated(lambda: Letters("so ?"), 3, Limits())
+    return make_trainer(prompts=source, gamma=1.0, use_adv_normalize=False, **keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"credit": "turn"},
+        {"max_prompt_length": 12},
+        {"context_size": 1, "use_share_model": False, "top_k": 20, "per_device_microbatch_size": 1},
+        {"context_size": 1, "kl_in": "loss", "credit": "turn"},
+        {"max_prompt_length": 12, "advantage_estimator": "rloo", "num_responses_per_prompt": 2},
+    ],
+)
+def test_dialogues_train_and_pass_the_checks_of_every_run(keys):
+    """The KL of the start is 0, and the ratio of the first minibatch is 1 in each iteration: else the run stops."""
+    trainer = dialogues(**keys)
+    before = parameters(trainer.models.policy)
+    metrics = trainer.step()
+    rollout = trainer.rollout
+    turns = [1 + seed % 3 for seed in seeds_of(trainer, len(rollout))]
+    assert [len(d.turns) for d in rollout.dialogues] == [2 * count for count in turns]
+    assert (rollout.segments is not None) == (max(turns) > 1 and bool({"max_prompt_length", "context_size"} & {*keys}))
+    assert (metrics["environment/turns"], metrics["time_steps"]) == (sum(turns) / len(turns), rollout.num_tokens)
+    replies = [[turn.text for turn in d.turns[::2]] for d in rollout.dialogues]
+    paid = [sum(text.count("e") / max(len(text), 1) for text in some) for some in replies]
+    assert metrics["environment/reward"] == pytest.approx(sum(paid) / len(paid))
+    scores = [(i * 7) % 5 - 1.5 for i in range(len(paid))]
+    assert metrics["objective/score"] == pytest.approx((sum(paid) + sum(scores)) / len(paid), abs=1e-6)
+    assert metrics["environment/success"] == sum(any("e" in text for text in some) for some in replies) / len(replies)
+    assert [d.meta["index"] for d in rollout.dialogues] == [
+        i // trainer.config.num_responses_per_prompt for i in range(6)
+    ]
+    assert any(not torch.equal(p, before[name]) for name, p in parameters(trainer.models.policy).items())
+    trainer.step()
+
+
+def seeds_of(trainer, count):
+    copies = trainer.config.num_responses_per_prompt
+    source = Simulated(list, 3, Limits())
+    return source.deal([source[i // copies] for i in range(count)]).seeds
+
+
+def test_the_advantages_of_a_dialogue_do_not_depend_on_its_segments():
+    """GAE runs over all turns, also where each reply has a context of its own; so it is that of the tokens one after another."""
+    trainer = dialogues(context_size=1, use_valuenorm=False)
+    trainer.models.policy.value_head.weight.data.normal_()
+    trainer.step()
+    rollout = trainer.rollout
+    assert len(rollout.in_segments()) == rollout.num_replies > len(rollout)
+    for row, counts in enumerate(rollout.response_mask):
+        rewards, values = rollout.rewards[row][counts].tolist(), rollout.values[row][counts].tolist()
+        expected = slow_gae(rewards, values, 1.0, trainer.config.gae_lambda)
+        assert rollout.advantages[row][counts].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_dialogues_are_those_of_fewer_at_a_time():
+    """Each has its own random streams, so neither the batch nor a resume changes what is said."""
+    whole = dialogues()
+    whole.step()
+    small = dialogues(rollout_batch_size=2)
+    small.models.policy.load_state_dict(dialogues().models.policy.state_dict())
+    small.config.lr = 1e-12
+    said = []
+    for _ in range(3):
+        small.step()
+        said += [d.turns for d in small.rollout.dialogues]
+    assert said == [d.turns for d in whole.rollout.dialogues]
+
+
+def test_the_state_of_a_trainer_has_the_number_of_the_next_dialogue():
+    first, second = dialogues(), dialogues()
+    first.step()
+    second.load_state_dict(first.state_dict())
+    assert first.state_dict()["sampler"] == {"dialogues": 6}
+    assert [d.meta["index"] for d in second._next_prompts()] == [6, 7, 8, 9, 10, 11]
+
+
+def told(world):
+    trainer = dialogues(world=world, max_prompt_length=12)
+    metrics = trainer.step()
+    return [(d.meta["index"], d.turns) for d in trainer.rollout.dialogues], numbers_of(metrics)
+
+
+@pytest.mark.multiprocess
+def test_two_ranks_have_the_dialogues_of_one():
+    (alone, metrics), ranks = told(World()), in_ranks(2, told)
+    assert [one for rank, _ in ranks for one in rank] == alone
+    for name in ("environment/reward", "environment/turns", "environment/success", "response/length", "time_steps"):
+        assert [found[name] for _, found in ranks] == pytest.approx([metrics[name]] * 2), name
+
+
+@pytest.mark.parametrize("credit", ["token", "turn"])
+def test_it_learns_to_write_one_letter_in_every_turn(credit):
+    """Each reply sees the last turn alone, so that a dialogue has as many segments as replies."""
+    trainer = make_trainer(
+        NoReward(),
+        prompts=Simulated(Letters, 0, Limits()),
+        **{"rollout_batch_size": 64, "max_new_tokens": 5, "num_mini_batch": 4, "per_device_microbatch_size": 64},
+        **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25},
+        **{"credit": credit, "context_size": 1},
+    )
+    rewards = []
+    for metrics in trainer.train():
+        rewards.append(metrics["environment/reward"] / metrics["environment/turns"])
+        if rewards[-1] > 0.5:
+            break
+    assert rewards[0] < 0.05
+    assert rewards[-1] > 0.5, rewards
