@@ -10,5 +10,7 @@
 - **A batch is an exact number of turns.** Dialogues that are not over are cut, bootstrapped, and go on in the next one.
 - **Processes host dialogues and decide nothing** (`processes`): each is one environment of Gymnasium that never ends.
   Importing what they need loads no torch.
+- **An environment of the user's own is guarded** (`own_environments`): a seed for each dialogue, limits on calls and turns,
+  and one error with class and method for what it gets wrong. It gets a thread for a call only where there is a time limit.
 - **PPO is that of the language models** (`training/ppo.py`): an episode is a row, a turn is a token.
 """
