@@ -87,7 +87,10 @@ class Rollout:
         if self.segments is None:
             return self
         rows = self.segments.rows
-        named: dict[str, Any] = {"dialogues": [self.dialogues[row] for row in rows], "reward_scores": self.reward_scores.of(rows)}
+        named: dict[str, Any] = {
+            "dialogues": [self.dialogues[row] for row in rows],
+            "reward_scores": self.reward_scores.of(rows),
+        }
         return replace(self, **named, **self.segments.columns_of(self))
 
     def of(self, rows: list[int]) -> "Rollout":

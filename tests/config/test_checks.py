@@ -169,7 +169,10 @@ def test_what_cannot_be_the_name_of_a_repository(name, tmp_path):
             "whiten_rewards: grpo compares the sums of the rewards",
         ),
         ({"kl_estimator": "k3", "kl_in": "loss"}, "kl_estimator: kl_in: loss computes the exact KL"),
-        ({"credit": "turn", "advantage_estimator": "rloo"}, "credit: turn needs an advantage_estimator with a critic (gae)"),
+        (
+            {"credit": "turn", "advantage_estimator": "rloo"},
+            "credit: turn needs an advantage_estimator with a critic (gae)",
+        ),
         ({"kl_estimator": "k2"}, "kl_estimator: found 'k2', wanted 'k1' or 'k3'"),
         ({"value_clip_param": 0}, "value_clip_param: found 0, wanted greater than 0"),
         ({"stop_token_ids": [3, -1]}, "stop_token_ids.1: found -1, wanted greater than or equal to 0"),

@@ -27,5 +27,7 @@ def test_a_run_without_evaluations_is_drawn_too(tmp_path):
 
 
 def test_the_rows_of_a_language_model_have_other_names():
-    (found,) = of_dialogues([{"episodes": 64, "environment/success": 0.5, "environment/reward": 2.0, "eval/success": 0.6}])
+    (found,) = of_dialogues(
+        [{"episodes": 64, "environment/success": 0.5, "environment/reward": 2.0, "eval/success": 0.6}]
+    )
     assert (found["dialogues"], found["success"], found["reward"], found["eval/success"]) == (64, 0.5, 2.0, 0.6)

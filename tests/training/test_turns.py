@@ -209,7 +209,8 @@ def test_it_learns_to_write_one_letter_in_every_turn(credit):
         NoReward(),
         prompts=Simulated(Letters, 0, Limits()),
         **{"rollout_batch_size": 64, "max_new_tokens": 5, "num_mini_batch": 4, "per_device_microbatch_size": 64},
-        **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25, "credit": credit, "context_size": 1},
+        **{"lr": 1e-2, "gamma": 1.0, "kl_coef": 0.0, "entropy_coef": 0.0, "max_iterations": 25},
+        **{"credit": credit, "context_size": 1},
     )
     rewards = []
     for metrics in trainer.train():
