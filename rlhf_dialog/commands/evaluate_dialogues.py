@@ -25,7 +25,7 @@ SHOWN = {
     **{"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "words": "{:.1f}"},
     **{"distinct_2": "{:.3f}", "truncated": "{:.1%}"},
 }
-AT_ONCE = 64
+AT_ONCE = 250
 FILES = ("config.json", "rlhf_dialog.json")
 
 

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
-    add("--dialogues", type=int, default=300, help="training dialogues; a tenth of it for validation; default: 300")
+    add("--dialogues", type=int, default=500, help="training dialogues; a tenth of it for validation; default: 500")
     add("--domain", default="restaurant", help="name or path of a domain; default: restaurant")
     add(
         "--varied", action="store_true", help="draw among several sentences for an act, in place of always the same one"

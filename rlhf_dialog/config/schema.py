@@ -360,7 +360,7 @@ class DoubledKeys(Settings):
 class Config(RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys):
     """The configuration of train_ppo.py"""
 
-    env: EnvConfig = Field(description="source of the prompts")
+    env: EnvConfig = Field(description="source of the prompts; not needed with an environment")
     environment: EnvironmentConfig | None = Field(
         None,
         description="who talks with the policy, in place of prompts: {id, args, step_timeout_s, max_turns}, see "
