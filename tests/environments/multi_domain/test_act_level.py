@@ -178,7 +178,7 @@ def _lie(domain, act, rng):
 @pytest.mark.parametrize("arguments", VARIANTS)
 def test_success_is_what_the_transcript_says(policy, arguments):
     environment = MultiActLevel(WORLD, **arguments)
-    infos = [info for _, _, info in many(environment, policy(environment), 150, 2)]
+    infos = [info for _, _, info in many(environment, policy(environment), 80, 2)]
     assert [info["success"] for info in infos] == [judge(WORLD, info) for info in infos]
     if policy is not handcrafted:
         assert {info["success"] for info in infos} == {True, False}
@@ -230,13 +230,13 @@ FARMERS = {
 @cache
 def reward_of_the_task():
     environment = MultiActLevel(WORLD)
-    return np.mean([total for total, _, _ in many(environment, handcrafted(environment), 100)])
+    return np.mean([total for total, _, _ in many(environment, handcrafted(environment), 50)])
 
 
 @pytest.mark.parametrize("name", FARMERS)
 def test_nothing_is_earned_but_by_doing_the_task(name):
     environment = MultiActLevel(WORLD, masked=name in ("all in turn", "at random"))
-    found = [total for total, _, _ in many(environment, FARMERS[name](environment), 100)]
+    found = [total for total, _, _ in many(environment, FARMERS[name](environment), 50)]
     assert np.mean(found) < reward_of_the_task() - 5
 
 
