@@ -230,13 +230,13 @@ FARMERS = {
 @cache
 def reward_of_the_task():
     environment = MultiActLevel(WORLD)
-    return np.mean([total for total, _, _ in many(environment, handcrafted(environment), 50)])
+    return np.mean([total for total, _, _ in many(environment, handcrafted(environment), 100)])
 
 
 @pytest.mark.parametrize("name", FARMERS)
 def test_nothing_is_earned_but_by_doing_the_task(name):
     environment = MultiActLevel(WORLD, masked=name in ("all in turn", "at random"))
-    found = [total for total, _, _ in many(environment, FARMERS[name](environment), 50)]
+    found = [total for total, _, _ in many(environment, FARMERS[name](environment), 100)]
     assert np.mean(found) < reward_of_the_task() - 5
 
 
