@@ -139,7 +139,7 @@ def test_what_is_wrong_is_named_with_its_file(tmp_path, name):
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(
-        UserError, match=r"data_path '.*none': there is no such folder; give the one that holds MultiWOZ's db/"
+        UserError, match=r"data_path '.*none': there is no such folder; give the one that holds MultiWOZ's"
     ):
         open_domain("multiwoz", tmp_path / "none")
 

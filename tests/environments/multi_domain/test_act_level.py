@@ -178,7 +178,7 @@ def _lie(domain, act, rng):
 @pytest.mark.parametrize("arguments", VARIANTS)
 def test_success_is_what_the_transcript_says(policy, arguments):
     environment = MultiActLevel(WORLD, **arguments)
-    infos = [info for _, _, info in many(environment, policy(environment), 150, 2)]
+    infos = [info for _, _, info in many(environment, policy(environment), 80, 2)]
     assert [info["success"] for info in infos] == [judge(WORLD, info) for info in infos]
     if policy is not handcrafted:
         assert {info["success"] for info in infos} == {True, False}
