@@ -13,7 +13,7 @@ import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.config.loading import load_config, parse_arguments
-from rlhf_dialog.config.registry import RewardFactory, VecInfoFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory, VecInfoFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.composite import build_reward
 
@@ -67,8 +67,8 @@ def test_a_command_names_what_exists(command):
         config, _, _ = parse_arguments(words[2:], ())
         assert (ROOT / "configs" / config).is_file() or config in files()
     else:
-        name = Path(words[1]).stem  # a script of a few lines calls the command of its name, which may have parts
-        libraries = (ROOT / "rlhf_dialog" / "commands").glob(f"{name}*.py")
+        name = Path(words[1]).stem  # a script of a few lines calls the command of its name; its parts share the first word
+        libraries = (ROOT / "rlhf_dialog" / "commands").glob(f"{name.split('_')[0]}*.py")
         sources = (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", *libraries)
         source = "".join(path.read_text(encoding="utf-8") for path in sources if path.is_file())
         assert all(f'"{word}"' in source for word in words if word.startswith("--"))
@@ -101,6 +101,18 @@ def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
 
     rollout = TwoDialogues([Dialogue([], "Why ?"), Dialogue([], "No .")])
     assert VecInfoFactory.create(config.vec_info_class.id, {})(rollout) == {"response/questions": 0.5}
+
+
+def test_an_evaluator_of_ones_own_judges_the_dialogue():
+    exec(files()["my_guest.py"], {"__name__": "readme"})
+    environment = EnvironmentFactory.classes.pop("PhoneNumber")()
+    environment.reset(seed=7)
+    ended = False
+    for reply in ("How about the amber lemon ? Its phone is 01632 960700 .", *["Goodbye ."] * 25):
+        if not ended:
+            _, _, terminated, truncated, info = environment.step(reply)
+            ended = terminated or truncated
+    assert info["success"] is True
 
 
 @pytest.fixture
