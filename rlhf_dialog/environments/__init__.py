@@ -4,6 +4,7 @@
   return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Gymnasium itself is
   imported by `act_level`, `text_level` and `spaces` alone, so that only those who use it need it.
 - **What others have becomes an environment** (`adapters`), and any text environment a `gymnasium.Env` (`text_level`).
+- **A YAML names environments as it names rewards** (`built_in`, `EnvironmentFactory`); users register their own ones.
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.
 - **Everything that an environment gets wrong is an error that names its class** (`opened`, `answer`): a wrong tuple, a
   reward that is not finite, an exception (with the line of the user's code), a call or a dialogue without an end.

@@ -40,6 +40,12 @@
   its own rows.
 - **The first microbatch of several ranks changes nothing** (`PPOUpdate.warm_up_ddp`): DDP rebuilds its buckets after
   its first backward pass. With three ranks or more another layout rounds differently, and a resumed run would differ.
+- **A reply is trained in the context that it saw** (`segments`): where oldest turns had to leave, a dialogue becomes several
+  rows for what reads tokens (critic, reference, update), and stays one row for what is paid and for GAE.
+- **Dialogue n of a run has random streams of its own** (`simulated`), for its user and for the policy, so that neither the
+  number of dialogues side by side, nor that of ranks, nor a resume changes it.
+- **Nothing is divided by a dialogue's own length or turns**: the constant that divides the losses is that of the iteration, so
+  that ending early or late is paid by the rewards alone.
 - **`episodes` is here, `environments` below**: an environment speaks text, and this module turns its turns into
   tokens.
 """
