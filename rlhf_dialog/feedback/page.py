@@ -67,14 +67,14 @@ class Page:
         )
         words = {"auth_message": CONSENT, "footer_links": [], "max_file_size": 1}
         parent = gr.mount_gradio_app(FastAPI(openapi_url=None), self.demo, "/", auth=login, **words, **closed, **LOOKS)
+        self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         known = (lambda cookies: True) if login is None else self._logged_in
         self.app = Door(parent, store.bot, self.limits, hosts, known)
 
     def _logged_in(self, cookies: Mapping[str, str]) -> bool:
         """Whether the cookies of a request hold a token that Gradio gave for a password."""
-        app = self.demo.app
-        names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
-        return any(cookies.get(name) in app.tokens for name in names)
+        names = (f"access-token-{self._gradio.cookie_id}", f"access-token-unsecure-{self._gradio.cookie_id}")
+        return any(cookies.get(name) in self._gradio.tokens for name in names)
 
     def say(self, text: str, place: str, request: gr.Request) -> Iterator[View]:
         """Answer a message, as the answer grows; the first output is what the box of the message holds."""

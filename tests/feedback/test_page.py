@@ -246,3 +246,16 @@ def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
     assert (box, "The model &lt;b&gt;is gone&lt;/b&gt;." in view[NOTE]) == ("Hello", True)
     monkeypatch.undo()
     assert said(page, request_)[1][NOTE] == ""
+
+
+def test_behind_a_password_all_of_it_opens_with_the_right_one(bot, page):
+    from fastapi.testclient import TestClient
+
+    guarded = Page(page.store, page.answering, "bot", lambda user, password: (user, password) == ("ann", "open sesame"))
+    client = TestClient(guarded.app, base_url="http://127.0.0.1")
+    paths = ["/config", "/manifest.json", "/gradio_api/app_id", "/gradio_api/startup-events"]
+    assert [client.get(path).status_code for path in paths] == [401] * 4
+    assert client.post("/login", data={"username": "ann", "password": "wrong"}).status_code == 400
+    assert [client.get(path).status_code for path in paths] == [401] * 4
+    assert client.post("/login", data={"username": "ann", "password": "open sesame"}).status_code == 200
+    assert [client.get(path).status_code for path in paths] == [200] * 4
