@@ -3,7 +3,7 @@
 python scripts/write_restaurant.py --output runs/restaurant_data
 
 Each row is one reply of the policy with all turns before it, the lines of the data base included: a JSON Lines file for each
-split. With --lessons the training split also has replies of the random policy, as far as they give values: a model learns from
+split. The training split also has --lessons: replies of the random policy, as far as they give values: a model learns from
 them to say what the line of the data base holds, and not when. No network is needed, and the same seed gives the same dialogues.
 """
 
@@ -31,12 +31,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
-    add("--dialogues", type=int, default=500, help="training dialogues; a tenth of it for validation; default: 500")
+    add("--dialogues", type=int, default=300, help="training dialogues; a tenth of it for validation; default: 300")
     add(
         "--lessons",
         type=int,
-        default=0,
-        help="training dialogues of the random policy for replies that give values; default: 0",
+        default=3000,
+        help="dialogues of the random policy, for replies that give values; default: 3000",
     )
     add("--domain", default="restaurant", help="name or path of a domain; default: restaurant")
     add(

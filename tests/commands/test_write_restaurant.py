@@ -11,7 +11,7 @@ from rlhf_dialog.data.prompts import load_prompts
 
 def test_each_reply_is_a_row_and_a_seed_gives_the_same_dialogues(tmp_path, capsys):
     for name in ("a", "b"):
-        assert main(["--output", str(tmp_path / name), "--dialogues", "10"]) == 0
+        assert main(["--output", str(tmp_path / name), "--dialogues", "10", "--lessons", "0"]) == 0
     assert "a/train.jsonl: " in capsys.readouterr().out
     for split, count in (("train", 10), ("validation", 1)):
         text = (tmp_path / "a" / f"{split}.jsonl").read_text()
