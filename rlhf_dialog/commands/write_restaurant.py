@@ -16,6 +16,7 @@ from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.commands.command_line import check_seed, exit_code_of, home_path, new_folder
 from rlhf_dialog.environments.built_in import restaurant
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.replies import progress
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.in_words import Spoken
@@ -83,7 +84,7 @@ def lessons(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, objec
 
 
 def _rows(system: Spoken, seeds: range) -> Iterator[dict[str, object]]:
-    for seed in seeds:
+    for seed in progress(seeds, "talking"):
         turns, ended = [system.begin(seed)], False
         while not ended:
             reply = system.reply()

@@ -102,9 +102,8 @@ class Door:
         scope, new = self._with_person(scope)
         try:
             await self._app(scope, self._measured(receive), self._answered(send, is_login, new))
-        except (
-            RuntimeError
-        ) as error:  # a page of before a restart asks for its events: Gradio refuses after it began to answer
+        except RuntimeError as error:
+            # A page of before a restart asks for its events, and Gradio refuses after it began to answer.
             if getattr(error.__cause__, "status_code", None) != 404:
                 raise
 

@@ -17,18 +17,10 @@ SURE, LIKELY, POSSIBLE, CLOSE = 0.8, 0.6, 0.3, 0.2
 REQUESTED_ABOVE = 0.5
 
 
-class Handcrafted:
-    """Answers what the user wants now; else confirms what is unsure, offers a venue, or asks the next slot.
+class Rules:
+    """A policy of fixed rules: the first action that they wish and the mask allows. `index` numbers the actions by name."""
 
-    An action that the mask forbids gives way to the next rule.
-    """
-
-    def __init__(self, domain: Domain):
-        self.layout = Layout(domain)
-        self.index = {name: number for number, name in enumerate(action_names(domain))}
-        self.slots = [
-            (slot, part, accepted_above(len(domain.constraints[slot]))) for slot, part in self.layout.slots.items()
-        ]
+    index: dict[str, int]
 
     def act(
         self, observations: NDArray[np.float32], masks: NDArray[np.bool_], deterministic: bool = True
@@ -52,7 +44,25 @@ class Handcrafted:
 
     def _choose(self, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> int:
         row, allowed = observation.tolist(), mask.tolist()
-        return next(number for name in self._wishes(row) if allowed[number := self.index[name]])
+        numbers = (self.index[name] for name in self._wishes(row) if name in self.index)
+        return next(number for number in numbers if allowed[number])
+
+    def _wishes(self, row: list[float]) -> Iterator[str]:
+        raise NotImplementedError
+
+
+class Handcrafted(Rules):
+    """Answers what the user wants now; else confirms what is unsure, offers a venue, or asks the next slot.
+
+    An action that the mask forbids gives way to the next rule.
+    """
+
+    def __init__(self, domain: Domain):
+        self.layout = Layout(domain)
+        self.index = {name: number for number, name in enumerate(action_names(domain))}
+        self.slots = [
+            (slot, part, accepted_above(len(domain.constraints[slot]))) for slot, part in self.layout.slots.items()
+        ]
 
     def _wishes(self, row: list[float]) -> Iterator[str]:
         """The actions of the rules that apply, the first rule first; a request, which is always allowed, is the last."""

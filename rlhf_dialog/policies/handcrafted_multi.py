@@ -1,18 +1,14 @@
 """The handcrafted policy for several domains: fixed rules on the observation, the line that a learner has to pass."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.environments.multi_domain.actions import action_names
 from rlhf_dialog.environments.multi_domain.observations import MultiLayout
+from rlhf_dialog.policies.handcrafted import Rules
 
 
-class HandcraftedMulti:
+class HandcraftedMulti(Rules):
     """In the domain of which the user spoke last: books what is wanted, answers, says that nothing fits, asks for what is
     needed, offers, or asks for the booking; then answers what is open elsewhere.
 
@@ -22,31 +18,6 @@ class HandcraftedMulti:
     def __init__(self, domain: MultiDomain):
         self.layout = MultiLayout(domain)
         self.index = {name: number for number, name in enumerate(action_names(domain))}
-
-    def act(
-        self, observations: NDArray[np.float32], masks: NDArray[np.bool_], deterministic: bool = True
-    ) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """observations (N, D), masks (N, A) -> actions (N,), and nothing else; nothing is random."""
-        chosen = [self._choose(row, mask) for row, mask in zip(observations, masks, strict=True)]
-        return np.array(chosen, dtype=np.int64), {}
-
-    def observe(self, episode: Any) -> None:
-        """Nothing is learned."""
-
-    def update(self) -> dict[str, float]:
-        """No metrics."""
-        return {}
-
-    def save(self, folder: str | Path) -> None:
-        """Nothing is stored."""
-
-    def load(self, folder: str | Path) -> None:
-        """Nothing is stored."""
-
-    def _choose(self, observation: NDArray[np.float32], mask: NDArray[np.bool_]) -> int:
-        row, allowed = observation.tolist(), mask.tolist()
-        numbers = (self.index[name] for name in self._wishes(row) if name in self.index)
-        return next(number for number in numbers if allowed[number])
 
     def _wishes(self, row: list[float]) -> Iterator[str]:
         places = self.layout.places
