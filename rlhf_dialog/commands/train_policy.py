@@ -26,7 +26,8 @@ OWN_FLAGS = FLAGS | {
 }
 USAGE = """usage: {program} --config FILE [--key value]
        e.g. {program} --config restaurant.yaml --error_rate 0.15 --batchsz 1024 --epoch 200 --process_num 8
-  --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files"""
+  --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files
+  --policy NAME   another policy than the file's, such as gp_sarsa, with its default arguments"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,6 +48,8 @@ def _main(words: list[str], folders: list[Path]) -> None:
         raise UserError(f"--config is missing; for example: {program()} --config restaurant.yaml")
     if {"overwrite", "resume"} <= flags:
         raise UserError("--overwrite replaces the run, --resume goes on with it; give one of them")
+    if isinstance(overrides.get("policy"), str):
+        overrides = {"policy": {"id": overrides.pop("policy")}, **overrides}
     path = find_config(name)
     logger.info("config: %s", path)
     config = load_policy_config(path, overrides)
