@@ -126,7 +126,7 @@ class GPSarsa:
         if not deterministic and self.scale > 0:
             draws = [[stream.gauss(0.0, 1.0) for _ in row] for stream, row in zip(streams, masks, strict=True)]
             worth = mean + self.scale * np.sqrt(variance) * draws
-        actions = np.where(masks, worth, -np.inf).argmax(axis=1)
+        actions = np.where(masks, worth, -np.inf).argmax(axis=1).astype(np.int64)
         return actions, {"values": _taken(mean, actions).astype(np.float32)}
 
     def posterior(self, observations: Features) -> tuple[Matrix, Matrix]:

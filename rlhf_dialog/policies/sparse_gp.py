@@ -50,7 +50,7 @@ class Block:
         """Go on from these arrays, named as in `STATE`. Raises ValueError for points of another size."""
         if state["points"].shape[1] != self.points.shape[1]:
             raise ValueError(f"saved with {state['points'].shape[1]} features, but these are {self.points.shape[1]}")
-        self.__dict__ |= {name: x.copy() for name, x in state.items()}
+        self.__dict__.update({name: x.copy() for name, x in state.items()})
         self.refresh()
 
     def refresh(self) -> None:

@@ -15,6 +15,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.policies.base import Episode, Setting, stream
 from rlhf_dialog.policies.gp_sarsa import GPSarsa, earlier
 from rlhf_dialog.policies.kernels import BeliefKernel, parts_of, relations_of
+from rlhf_dialog.policies.random import RandomPolicy
 from rlhf_dialog.policies.sampling import Sampler, play
 
 DOMAIN = small_domain()
@@ -276,10 +277,10 @@ def test_it_learns_the_right_masked_policy_of_a_toy_without_a_domain():
     assert right.mean() > 0.95
 
 
-def serving(wrong=0.0):
-    """Success (%) on 100 users of the cafes after 150 dialogues of learning, with this share of final rewards wrong."""
-    policy, sampler, rng = GPSarsa(SETTING), Sampler(tea, 0, 2), Random(0)
-    while policy.num_dialogues < 150:
+def serving(dialogues, wrong=0.0, seed=0):
+    """Success (%) on 100 users of the cafes after that many dialogues, with this share of the final rewards wrong."""
+    policy, sampler, rng = GPSarsa(SETTING), Sampler(tea, seed, 2), Random(seed)
+    while policy.num_dialogues < dialogues:
         for one in sampler.sample(policy, 16):
             if one.ended and rng.random() < wrong:
                 one.rewards[-1] += -20 if one.success else 20
@@ -289,6 +290,7 @@ def serving(wrong=0.0):
 
 
 def test_it_learns_to_serve_the_user_of_a_small_domain_and_with_a_fifth_of_the_rewards_wrong():
-    found = serving(), serving(wrong=0.2)
-    print(found)
-    assert min(found) > 80
+    by_chance = 100 * np.mean([one.success for one in play(RandomPolicy(SETTING), tea, 9, range(100))])
+    assert by_chance < 60
+    assert serving(150) > 80
+    assert serving(300, wrong=0.2) > 70

@@ -70,7 +70,7 @@ def test_only_sorted_kernels_are_blind_to_which_value_is_believed(name):
         assert same == name.endswith("sort")
 
 
-def test_a_sorted_kernel_tells_none_from_a_value():
+def test_a_sorted_kernel_distinguishes_none_from_a_value():
     rows = np.zeros((2, LAYOUT.size), np.float32)
     for part in LAYOUT.slots.values():
         rows[0, part.start] = rows[1, part.stop - 1] = 1.0
