@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies import ppo, random
+from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, ppo, random, tracer
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 
-BUILT_IN = ("ppo", "random", "handcrafted")
-REGISTERED = ppo.PPO, random.RandomPolicy
+BUILT_IN = ("ppo", "dqn", "bbqn", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
+REGISTERED = ppo.PPO, dqn.DQN, bbqn.BBQN, acer.ACER, a2c.A2C, tracer.TRACER, enac.ENAC, random.RandomPolicy
 
 
 @PolicyFactory.register("handcrafted")
