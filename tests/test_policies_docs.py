@@ -1,5 +1,6 @@
 """docs/POLICIES.md: its programs run, its commands are there, and its table has the defaults."""
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.policies.base import PolicyFactory
+from rlhf_dialog.policies.built_in import BUILT_IN
 from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.runs.policy_settings import PolicyConfig
 
@@ -107,3 +109,13 @@ def test_the_arguments_of_ppo_are_all_named():
     text = PAGE[PAGE.index("`policy.args`") :].split("\n\n")[0]
     arguments = list(PPO.__init__.__annotations__)
     assert {name for name in arguments if name not in ("setting", "return")} == set(re.findall(r"`(\w+)`", text))
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| (\w+) \| [^|]+ \| ([^|]+) \| [\d., ]+ \|$", PAGE, re.MULTILINE))
+def test_the_arguments_of_the_learners_from_replay_are_theirs(row):
+    text = PAGE[PAGE.index("All take `hidden_sizes`") :].split("\n\n")[0]
+    common = set(re.findall(r"`(\w+)`", text)) - ({"lr", "capacity", "max_grad_norm"} if row[0] == "enac" else set())
+    others = {"tracer": re.search(r"^\| a2c \|.*$", PAGE, re.MULTILINE)[0]}
+    named = set(re.findall(r"`(\w+)`", row[1] + others.get(row[0], "")))
+    assert row[0] in BUILT_IN
+    assert set(inspect.signature(PolicyFactory.classes[row[0]]).parameters) == {"setting"} | common | named

@@ -67,7 +67,9 @@ def test_a_command_names_what_exists(command):
         config, _, _ = parse_arguments(words[2:], ())
         assert (ROOT / "configs" / config).is_file() or config in files()
     else:
-        name = Path(words[1]).stem  # a script of a few lines calls the command of its name; its parts share the first word
+        name = Path(
+            words[1]
+        ).stem  # a script of a few lines calls the command of its name; its parts share the first word
         libraries = (ROOT / "rlhf_dialog" / "commands").glob(f"{name.split('_')[0]}*.py")
         sources = (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", *libraries)
         source = "".join(path.read_text(encoding="utf-8") for path in sources if path.is_file())
