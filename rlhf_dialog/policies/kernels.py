@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_dialog.data.domains import Domain
 from rlhf_dialog.environments.observations import NUM_COUNTS, Layout
 from rlhf_dialog.environments.summary_actions import action_names
 from rlhf_dialog.environments.tracker import DISCOURSE_ACTS, METHODS
@@ -29,7 +30,7 @@ def parts_of(setting: Setting, blocks: Sequence[int] | None = None) -> list[Part
                 f"policy.args.blocks: found {blocks!r}, wanted sizes of parts, {setting.num_features} columns in all"
             )
         return [(size, size) for size in blocks]
-    layout = Layout(setting.domain) if setting.domain else None
+    layout = Layout(setting.domain) if isinstance(setting.domain, Domain) else None
     if layout is None or layout.size != setting.num_features:
         return [(setting.num_features, 0)]
     slots = [part.stop - part.start for part in layout.slots.values()]
@@ -92,9 +93,10 @@ def relations_of(name: str, setting: Setting, similarity: float) -> Matrix:
         raise UserError(f"policy.args.action_kernel: found {name!r}, wanted one of {', '.join(ACTION_KERNELS)}")
     if name == "delta":
         return np.eye(setting.num_actions)
-    names = action_names(setting.domain) if setting.domain else ()
-    if setting.domain is None or len(names) != setting.num_actions:
+    domain = setting.domain if isinstance(setting.domain, Domain) else None
+    names = action_names(domain) if domain else ()
+    if domain is None or len(names) != setting.num_actions:
         raise UserError("policy.args.action_kernel: handcrafted needs the actions of a domain; use delta")
     parted = [(name, *name.split("_", 1)) if "_" in name else (name, name, "") for name in names]
-    kinds = np.array([kind if slot in setting.domain.constraints else name for name, kind, slot in parted])
+    kinds = np.array([kind if slot in domain.constraints else name for name, kind, slot in parted])
     return similarity * (kinds[:, None] == kinds) + (1 - similarity) * np.eye(len(kinds))

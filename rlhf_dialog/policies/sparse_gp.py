@@ -24,7 +24,8 @@ class Block:
     """
 
     def __init__(self, belief: BeliefKernel, relations: Matrix, related: Sequence[int], variance: float):
-        self.belief, self.relations, self.related, self.prior_variance = belief, relations, list(related), variance
+        self.belief, self.relations, self.prior_variance = belief, relations, variance
+        self.related = np.array(related, dtype=np.int64)
         self.points, self.actions = np.zeros((0, belief.num_features)), np.zeros(0, dtype=np.int64)
         self.factor, self.precision, self.shift = np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)
         self.refresh()
@@ -55,7 +56,7 @@ class Block:
 
     def refresh(self) -> None:
         """Prepare the posterior of what was learned."""
-        root = np.linalg.cholesky(self.precision)
+        root: Matrix = np.linalg.cholesky(self.precision)
         self._known = _solved(self.factor, np.eye(len(root)))
         self._learned = _solved(root, self._known)
         self._coefficients = self._learned.T @ _solved(root, self.shift[:, None])[:, 0]
