@@ -228,9 +228,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 class WorkloadAgent(PPOAgent):
     """A run on the prompts of W, in which separators stay inside a turn."""
 
-    def _load_prompts(self, reward: BaseReward) -> list[Dialogue]:
+    def _read_source(self, reward: BaseReward) -> tuple[list[Dialogue], None]:
         sizes = (self.config.context_size, self.config.min_context_size)
-        return load_prompts(self.config.env.args.data_path, "train", *sizes, turn_separator=None)
+        return load_prompts(self.config.env.args.data_path, "train", *sizes, turn_separator=None), None
 
 
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:

@@ -356,10 +356,13 @@ class PPOAgent:
                 reward = build_reward(config.reward_class.id, config.reward_class.args)
             vec_info = VecInfoFactory.create(config.vec_info_class.id, config.vec_info_class.args)
             with self._timed("data"):
-                prompts, self.validation = read_source(config, reward)
+                prompts, self.validation = self._read_source(reward)
         if self.validation:
             self.world.on_main(self.validation.check)
         return reward, vec_info, prompts
+
+    def _read_source(self, reward: BaseReward) -> tuple[list[Dialogue] | Simulated, Validation | None]:
+        return read_source(self.config, reward)
 
     def _load(self, reward: BaseReward, vec_info: VecInfo, source: list[Dialogue] | Simulated) -> PPOTrainer:
         config, device = self.config, self.world.device

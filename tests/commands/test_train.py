@@ -11,7 +11,7 @@ from rlhf_dialog.distributed import launch
 
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
-    for name in ("load_models", "load_prompts", "build_reward"):
+    for name in ("load_models", "read_source", "build_reward"):
         monkeypatch.setattr(f"rlhf_dialog.runs.agent.{name}", lambda *_: pytest.fail("something was loaded"))
     assert run("--print_config", "--lr", "3e-5", "--env.args.tokenizer_path", "words") == 0
     printed = capsys.readouterr().out

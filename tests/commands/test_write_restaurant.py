@@ -25,7 +25,18 @@ def test_each_reply_is_a_row_and_a_seed_gives_the_same_dialogues(tmp_path, capsy
     assert len(load_prompts(str(tmp_path / "a"), "train", 60)) > 20
 
 
-@pytest.mark.parametrize("words", [["--dialogues", "0"], ["--domain", "nowhere"], ["--seed", "-1"]])
+def test_lessons_are_replies_that_give_values_of_the_line(tmp_path):
+    assert main(["--output", str(tmp_path / "a"), "--dialogues", "2", "--lessons", "3"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "a" / "train.jsonl").read_text().splitlines()]
+    taught = [row for row in rows if row["dialogue"] >= 2]
+    assert len({row["dialogue"] for row in taught}) == 3
+    assert all(row["reference"].startswith(("How about the", "I am sorry")) for row in taught)
+    assert {row["dialogue"] for row in rows} - {row["dialogue"] for row in taught} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "words", [["--dialogues", "0"], ["--lessons", "-1"], ["--domain", "nowhere"], ["--seed", "-1"]]
+)
 def test_what_cannot_be_written_is_refused(tmp_path, capsys, words):
     assert main(["--output", str(tmp_path / "a"), *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")

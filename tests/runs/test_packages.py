@@ -30,7 +30,7 @@ def test_a_tracker_that_is_switched_off_again(monkeypatch):
 def test_nothing_is_loaded_before(package, key, start, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    for name in ("load_models", "load_prompts", "build_reward"):
+    for name in ("load_models", "read_source", "build_reward"):
         monkeypatch.setattr(f"rlhf_dialog.runs.agent.{name}", lambda *_: pytest.fail("something was loaded"))
     agent = PPOAgent(settings(experiment_name="x", **{key: True}))
     with pytest.raises(UserError, match=f"pip install {package}"):
