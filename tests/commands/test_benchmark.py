@@ -57,7 +57,7 @@ def test_a_run_says_everything(measured):
     assert "whole iteration" in printed
 
 
-@pytest.mark.whole_run
+@pytest.mark.slow
 def test_other_architectures_and_a_separate_critic_beside_a_baseline(measured, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(machine, "calibrate", lambda device: dict(RATES))
     base = {**measured[0], "architecture": "llama", "critic": "separate"}

@@ -102,9 +102,7 @@ def test_as_a_module_from_any_folder(tmp_path):
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param(
-            ["torch.distributed.run", "--nproc_per_node", "2", "--master_port", "{port}"], marks=pytest.mark.ci
-        ),
+        ["torch.distributed.run", "--nproc_per_node", "2", "--master_port", "{port}"],
         ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "{port}"],
         ["deepspeed.launcher.launch", "--world_info=eyJsb2NhbGhvc3QiOiBbMCwgMV19", "--master_port={port}"],
     ],

@@ -102,7 +102,9 @@ def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_the_server_ends_cleanly_while_a_page_is_open(bot, number, code):  # noqa: F811
     pytest.importorskip("gradio", reason="the page needs gradio")
     command = [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder), "--port", "0"]

@@ -10,7 +10,7 @@ CUDA = pytest.param(
         pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"),
     ],
 )
-LONG_CPU = pytest.param("cpu", marks=pytest.mark.ci)
+LONG_CPU = pytest.param("cpu", marks=pytest.mark.slow)
 
 
 @pytest.fixture(params=["cpu", CUDA])

@@ -119,7 +119,7 @@ def test_a_run_that_is_killed_at_every_change_of_the_disk_goes_on_to_the_same_nu
     check_killed(killed(config, every=1, first=1))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(config):
     ((said, code, lines, saved, again, same),) = killed(config, every=0, first=3000)
     assert (code, again, same) == (2, 0, True)
@@ -128,10 +128,8 @@ def test_a_full_disk_ends_with_a_message_and_the_run_goes_on(config):
     assert saved >= lines - 1
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_finishes_the_iteration_and_ends_with_its_code(config, number, code):
     words = [
         "--config",

@@ -411,12 +411,21 @@ print(peak() - before)
 @pytest.mark.parametrize(
     ("shape", "keys", "of_weights"),
     [
-        ({"n_embd": 512, "n_layer": 8, "n_head": 8}, {"max_prompt_length": 20, "use_share_model": True}, 0.8),
-        ({"n_embd": 192, "n_layer": 6, "n_head": 6}, {"max_prompt_length": 230, "per_device_microbatch_size": 8}, 0.3),
+        pytest.param(
+            {"n_embd": 512, "n_layer": 8, "n_head": 8},
+            {"max_prompt_length": 20, "use_share_model": True},
+            0.8,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"n_embd": 192, "n_layer": 6, "n_head": 6},
+            {"max_prompt_length": 230, "per_device_microbatch_size": 8},
+            0.3,
+            marks=pytest.mark.ci,
+        ),
     ],
     ids=["weights", "activations"],
 )
-@pytest.mark.ci
 def test_forecast_against_the_memory_of_a_real_run(tmp_path, shape, keys, of_weights):
     """Within a quarter of the peak of a real trainer's step.
 
