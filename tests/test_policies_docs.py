@@ -1,5 +1,6 @@
 """docs/POLICIES.md: its programs run, its commands are there, and its table has the defaults."""
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.policies.base import PolicyFactory
+from rlhf_dialog.policies.built_in import BUILT_IN
 from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.runs.policy_settings import PolicyConfig
 
@@ -20,11 +22,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
+def program(word: str) -> str:
+    """The program of the page that contains the word."""
+    (found,) = (block for block in blocks("python") if word in block)
+    return found
+
+
 def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, monkeypatch, capsys):
     from rlhf_dialog.commands import evaluate_policy
 
     script = tmp_path / "train_own_policy.py"
-    script.write_text(blocks("python")[0], encoding="utf-8")
+    script.write_text(program("class Cautious"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "own"}
     try:
@@ -42,7 +50,7 @@ def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, m
 def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
     from rlhf_dialog.commands import evaluate_policy, train_policy
 
-    (tmp_path / "my_environment.py").write_text(blocks("python")[1], encoding="utf-8")
+    (tmp_path / "my_environment.py").write_text(program("# my_environment.py"), encoding="utf-8")
     (tmp_path / "guess.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(EnvironmentFactory, "classes", dict(EnvironmentFactory.classes))
@@ -56,9 +64,17 @@ def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeyp
 
 
 def test_the_loop_runs(capsys):
-    program = blocks("python")[2]
-    exec(compile(program.replace("512", "32").replace("range(50)", "range(4)"), "POLICIES.md", "exec"), {})
+    loop = program("policy = PPO")
+    exec(compile(loop.replace("512", "32").replace("range(50)", "range(4)"), "POLICIES.md", "exec"), {})
     assert 0 <= float(capsys.readouterr().out) <= 1
+
+
+def test_the_measurement_of_gp_sarsa_runs():
+    namespace: dict = {}
+    exec(compile(program("def learned"), "POLICIES.md", "exec"), namespace)
+    found = namespace["learned"](0, dialogues=3, error_rate=0.15, tests=4)
+    assert set(found) == {"success", "reward", "turns"}
+    assert 0 <= found["success"] <= 1
 
 
 def test_the_scripts_and_configurations_are_there():
@@ -93,3 +109,13 @@ def test_the_arguments_of_ppo_are_all_named():
     text = PAGE[PAGE.index("`policy.args`") :].split("\n\n")[0]
     arguments = list(PPO.__init__.__annotations__)
     assert {name for name in arguments if name not in ("setting", "return")} == set(re.findall(r"`(\w+)`", text))
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| (\w+) \| [^|]+ \| ([^|]+) \| [\d., ]+ \|$", PAGE, re.MULTILINE))
+def test_the_arguments_of_the_learners_from_replay_are_theirs(row):
+    text = PAGE[PAGE.index("All take `hidden_sizes`") :].split("\n\n")[0]
+    common = set(re.findall(r"`(\w+)`", text)) - ({"lr", "capacity", "max_grad_norm"} if row[0] == "enac" else set())
+    others = {"tracer": re.search(r"^\| a2c \|.*$", PAGE, re.MULTILINE)[0]}
+    named = set(re.findall(r"`(\w+)`", row[1] + others.get(row[0], "")))
+    assert row[0] in BUILT_IN
+    assert set(inspect.signature(PolicyFactory.classes[row[0]]).parameters) == {"setting"} | common | named

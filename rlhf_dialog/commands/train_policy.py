@@ -30,6 +30,7 @@ USAGE = """usage: {program} --config FILE [--key value]
   --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files
   --resume [auto] continue the run in the run folder from its newest checkpoint; auto: begin a run if there is none yet, for a
                   scheduler that starts the same command again and again
+  --policy NAME   another policy than the file's, such as gp_sarsa, with its default arguments
   --register FILE Python file that registers an environment or a policy of your own, run first; also for evaluate_policy.py
   --transcripts N print N dialogues of the trained policy at the end: goal, acts, beliefs, rewards, verdict"""
 
@@ -53,6 +54,8 @@ def _main(words: list[str], folders: list[Path]) -> None:
     resume, transcripts = _resume_of(overrides, flags), _transcripts_of(overrides)
     if path := overrides.pop("register", None):
         register(path)
+    if isinstance(overrides.get("policy"), str):
+        overrides = {"policy": {"id": overrides.pop("policy")}, **overrides}
     found = find_config(name)
     logger.info("config: %s", found)
     config = load_policy_config(found, overrides)

@@ -5,13 +5,16 @@ from typing import Any
 
 from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies import ppo, random
+from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, gp_sarsa, ppo, random, tracer
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 
-BUILT_IN = ("ppo", "random", "handcrafted")
-REGISTERED = ppo.PPO, random.RandomPolicy
+BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
+REGISTERED = (
+    *(ppo.PPO, gp_sarsa.GPSarsa, dqn.DQN, bbqn.BBQN, acer.ACER, a2c.A2C, tracer.TRACER, enac.ENAC),
+    random.RandomPolicy,
+)
 
 
 @PolicyFactory.register("handcrafted")

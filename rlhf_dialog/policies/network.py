@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,23 @@ def check_sizes(hidden_sizes: Any) -> list[int]:
     return sizes
 
 
-def mlp(sizes: Sequence[int], generator: torch.Generator, last_gain: float) -> nn.Sequential:
-    """Linear layers with tanh between them, orthogonal weights and no bias at the start."""
+def mlp(
+    sizes: Sequence[int], generator: torch.Generator, last_gain: float, between: Callable[[], nn.Module] = nn.Tanh
+) -> nn.Sequential:
+    """Linear layers with tanh or another function between them, orthogonal weights and no bias at the start."""
     layers: list[nn.Module] = []
     for number, (inputs, outputs) in enumerate(pairwise(sizes)):
         linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
         is_last = number == len(sizes) - 2
         nn.init.orthogonal_(linear.weight, last_gain if is_last else math.sqrt(2), generator=generator)
         nn.init.zeros_(linear.bias)
-        layers += [linear] if is_last else [linear, nn.Tanh()]
+        layers += [linear] if is_last else [linear, between()]
     return nn.Sequential(*layers)
+
+
+def masked_logprobs(scores: Tensor, masks: Tensor) -> Tensor:
+    """Log-probabilities (N, A) from scores (N, A); those that the mask forbids have the probability 0."""
+    return scores.masked_fill(~masks, -1e9).log_softmax(dim=1)
 
 
 def categorical(logprobs: Tensor, draws: Sequence[float]) -> Tensor:
@@ -52,12 +60,22 @@ def categorical(logprobs: Tensor, draws: Sequence[float]) -> Tensor:
 
 
 class Learner(nn.Module):
-    """Policy and critic with one optimizer (Adam, eps 1e-5)."""
+    """Policy and critic with one optimizer (Adam, eps 1e-5); `slow`: whether a slow copy of the policy follows it."""
 
-    def __init__(self, policy: nn.Module, critic: nn.Module, lr: float):
+    slow: nn.Module
+
+    def __init__(self, policy: nn.Module, critic: nn.Module, lr: float, slow: bool = False):
         super().__init__()
         self.policy, self.critic = policy, critic
         self.optimizer = torch.optim.Adam(self.parameters(), lr=lr, eps=1e-5)
+        if slow:
+            self.slow = deepcopy(policy).requires_grad_(False)
+
+    @torch.no_grad()
+    def follow(self, share: float) -> None:
+        """Move the slow copy by this share of the way to the policy."""
+        for own, leading in zip(self.slow.parameters(), self.policy.parameters(), strict=True):
+            own.lerp_(leading, share)
 
     def forget_moments(self) -> None:
         """Begin with a fresh optimizer."""
@@ -72,7 +90,8 @@ class Learner(nn.Module):
         """Make one step, and return the norm of the gradient before it was clipped (policy and critic each for itself)."""
         self.optimizer.zero_grad()
         loss.backward()
-        norms = [nn.utils.clip_grad_norm_(part.parameters(), max_grad_norm) for part in (self.policy, self.critic)]
+        parts = [list(part.parameters()) for part in (self.policy, self.critic)]
+        norms = [nn.utils.clip_grad_norm_(part, max_grad_norm) for part in parts if part]
         self.optimizer.step()
         return norms[0].item()
 

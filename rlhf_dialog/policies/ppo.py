@@ -24,7 +24,15 @@ from rlhf_dialog.policies.base import (
     Setting,
     check_args,
 )
-from rlhf_dialog.policies.network import Learner, categorical, check_sizes, load_learner, mlp, save_learner
+from rlhf_dialog.policies.network import (
+    Learner,
+    categorical,
+    check_sizes,
+    load_learner,
+    masked_logprobs,
+    mlp,
+    save_learner,
+)
 from rlhf_dialog.training import ppo
 
 MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
@@ -90,7 +98,7 @@ class PPO:
 
     def logprobs(self, observations: Tensor, masks: Tensor) -> Tensor:
         """Log-probabilities (N, A) of all actions; those that the mask forbids have the probability 0."""
-        return self.learner.policy(observations).masked_fill(~masks, -1e9).log_softmax(dim=1)
+        return masked_logprobs(self.learner.policy(observations), masks)
 
     def observe(self, episode: Episode) -> None:
         """Keep the episode for the next update."""

@@ -33,6 +33,13 @@ def test_a_run_from_the_command_line_and_its_plot(config, tmp_path, capsys):
     assert len((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
+def test_another_policy_takes_the_place_of_the_files_and_of_its_arguments(config, tmp_path):
+    words = ["--config", config, "--policy.args.scale", "2", "--policy", "gp_sarsa", "--epoch", "1"]
+    assert train_policy.main(words) == 0
+    agent = json.loads((tmp_path / "runs" / "run" / "agent" / "policy_agent.json").read_text(encoding="utf-8"))
+    assert agent["policy"] == {"id": "gp_sarsa", "args": {"scale": 2}}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -41,6 +48,7 @@ def test_a_run_from_the_command_line_and_its_plot(config, tmp_path, capsys):
         (["--config", "CONFIG", "--overwrite", "--resume"], "give one of them"),
         (["--config", "CONFIG", "--batchsize", "3"], "batchsize: unknown key; did you mean 'batchsz'"),
         (["--config", "CONFIG", "--domain", "nowhere"], "domain 'nowhere': there is no such file or folder"),
+        (["--config", "CONFIG", "--policy", "gp_sarse"], "unknown policy 'gp_sarse'; did you mean 'gp_sarsa'"),
         (["--config", "CONFIG", "--policy.id", "pppo"], "unknown policy 'pppo'; did you mean 'ppo'"),
         (["--config", "CONFIG", "--resume", "perhaps"], "--resume: found 'perhaps'; write --resume or --resume auto"),
         (["--config", "CONFIG", "--transcripts", "-1"], "--transcripts: found '-1', wanted a number of dialogues"),
