@@ -28,8 +28,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy, load_policy
-from rlhf_dialog.policies.measures import TEST_SEED, compared, measured
-from rlhf_dialog.policies.sampling import play
+from rlhf_dialog.policies.sampling.measures import TEST_SEED, compared, measured
+from rlhf_dialog.policies.sampling.sampler import play
 from rlhf_dialog.runs.policy_checkpoint import check_domain, read_policy_agent
 from rlhf_dialog.runs.policy_scene import scene_of
 from rlhf_dialog.terminal import Console

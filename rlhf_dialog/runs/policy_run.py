@@ -16,9 +16,9 @@ from rlhf_dialog.foreign_code import GRACE
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy, handcrafted
 from rlhf_dialog.policies.imitation import imitate
-from rlhf_dialog.policies.measures import VALIDATION_SEED, means
 from rlhf_dialog.policies.ppo import PPO
-from rlhf_dialog.policies.sampling import Sampler, hosts, play
+from rlhf_dialog.policies.sampling.measures import VALIDATION_SEED, means
+from rlhf_dialog.policies.sampling.sampler import Sampler, hosts, play
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.interrupts import Interrupts

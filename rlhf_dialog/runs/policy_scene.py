@@ -12,8 +12,8 @@ from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.environments.multi_domain.act_level import END_REWARD, MultiActLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode
-from rlhf_dialog.policies.own_environments import own_environment, sizes_of
-from rlhf_dialog.policies.transcripts import plain_transcript, transcript
+from rlhf_dialog.policies.sampling.own_environments import own_environment, sizes_of
+from rlhf_dialog.policies.sampling.transcripts import plain_transcript, transcript
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import play
+from rlhf_dialog.policies.sampling.sampler import play
 
 LEAST = {
     "twelve slots": 0.9

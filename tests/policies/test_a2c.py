@@ -7,7 +7,7 @@ from toy_environments import Colours, best
 
 from rlhf_dialog.policies.a2c import A2C, vtrace
 from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 
 def generator(seed=0):

@@ -9,7 +9,7 @@ from toy_environments import Colours, best
 
 from rlhf_dialog.policies.acer import ACER, corrected, retrace, score_gradient, trusted
 from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 
 def generator(seed=0):

@@ -10,7 +10,7 @@ from toy_environments import Colours, best
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.bbqn import BBQN, BayesianLayers, gaussian_kl
 from rlhf_dialog.policies.network import mlp
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 
 def layers(sigma=0.3):

@@ -9,7 +9,7 @@ from toy_environments import Colours, best
 
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.dqn import DQN
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 VALUES = torch.tensor(
     [[1.0, 5.0, 3.0], [4.0, 0.0, 2.0]]

@@ -7,7 +7,7 @@ from toy_environments import Colours, best
 
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.enac import ENAC, least_squares
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 WORTH = np.array([4.0, 1.0, -2.0])  # of the arms of a bandit
 

@@ -16,7 +16,7 @@ from rlhf_dialog.policies.base import Episode, Setting, stream
 from rlhf_dialog.policies.gp_sarsa import GPSarsa, earlier
 from rlhf_dialog.policies.kernels import BeliefKernel, parts_of, relations_of
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 DOMAIN = small_domain()
 SIZES = ActLevel(DOMAIN).layout.size, len(ActLevel(DOMAIN).names)

@@ -10,7 +10,7 @@ from rlhf_dialog.environments.summary import summarise
 from rlhf_dialog.environments.summary_actions import SummaryActions
 from rlhf_dialog.environments.tracker import Belief
 from rlhf_dialog.policies.handcrafted import Handcrafted
-from rlhf_dialog.policies.sampling import play
+from rlhf_dialog.policies.sampling.sampler import play
 
 DOMAIN = small_domain()
 POLICY, ACTIONS = Handcrafted(DOMAIN), SummaryActions(DOMAIN)

@@ -9,7 +9,7 @@ from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.imitation import imitate
 from rlhf_dialog.policies.ppo import PPO
-from rlhf_dialog.policies.sampling import play
+from rlhf_dialog.policies.sampling.sampler import play
 
 
 class Best:

@@ -11,7 +11,7 @@ from small_domain import small_domain
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.ppo import PPO
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 TURNS = 8192
 

@@ -10,7 +10,7 @@ from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.policies.base import Episode, Setting, stream
 from rlhf_dialog.policies.ppo import PPO
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 SMALL = {"hidden_sizes": (16,)}
 

@@ -13,7 +13,7 @@ from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.built_in import build_policy
 from rlhf_dialog.policies.random import RandomPolicy
 from rlhf_dialog.policies.replay import Replay
-from rlhf_dialog.policies.sampling import Sampler
+from rlhf_dialog.policies.sampling.sampler import Sampler
 
 LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
 RANDOM = RandomPolicy(Setting(2, 3))

@@ -13,8 +13,8 @@ from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import play
-from rlhf_dialog.policies.transcripts import transcript
+from rlhf_dialog.policies.sampling.sampler import play
+from rlhf_dialog.policies.sampling.transcripts import transcript
 
 GOAL = re.compile(r"goal: (.*?); wants to know (.*?)(?:; not (.*))?$", re.MULTILINE)
 ACT = re.compile(r"(\w+)\(([^()=]*)=?([^()]*)\)")

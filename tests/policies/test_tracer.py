@@ -9,7 +9,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.a2c import A2C
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.built_in import build_policy
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 from rlhf_dialog.policies.tracer import TRACER
 
 

@@ -15,7 +15,7 @@ from processes import ROOT
 
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.policies.sampling import Sampler
+from rlhf_dialog.policies.sampling.sampler import Sampler
 from rlhf_dialog.runs.tracking import Trackers
 
 

@@ -9,7 +9,7 @@ from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import play
+from rlhf_dialog.policies.sampling.sampler import play
 from rlhf_dialog.runs.policy_scene import environment_of, scene_of
 
 OWN = {"id": "Guess", "args": {}}

@@ -13,7 +13,7 @@ from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import Sampler, hosts
+from rlhf_dialog.policies.sampling.sampler import Sampler, hosts
 from rlhf_dialog.runs.policy_run import PolicyRun
 from rlhf_dialog.runs.policy_scene import environment_of
 from rlhf_dialog.runs.policy_settings import load_policy_config

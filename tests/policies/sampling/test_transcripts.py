@@ -5,8 +5,8 @@ from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import play
-from rlhf_dialog.policies.transcripts import beliefs, transcript
+from rlhf_dialog.policies.sampling.sampler import play
+from rlhf_dialog.policies.sampling.transcripts import beliefs, transcript
 
 DOMAIN = small_domain()
 

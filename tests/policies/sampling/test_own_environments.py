@@ -6,10 +6,10 @@ from toy_environments import Counted
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.own_environments import OwnEnvironment, own_environment, sizes_of
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import Sampler, play
-from rlhf_dialog.policies.side_by_side import EnvironmentFailed
+from rlhf_dialog.policies.sampling.own_environments import OwnEnvironment, own_environment, sizes_of
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.policies.sampling.side_by_side import EnvironmentFailed
 
 POLICY = RandomPolicy(Setting(2, 2))
 

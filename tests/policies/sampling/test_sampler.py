@@ -11,8 +11,8 @@ from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import Sampler, hosts, play
-from rlhf_dialog.policies.side_by_side import SideBySide
+from rlhf_dialog.policies.sampling.sampler import Sampler, hosts, play
+from rlhf_dialog.policies.sampling.side_by_side import SideBySide
 
 POLICY = RandomPolicy(Setting(2, 3))
 

@@ -4,9 +4,9 @@ import pytest
 from toy_environments import Counted
 
 from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.measures import compared, means, measured
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import Sampler, play
+from rlhf_dialog.policies.sampling.measures import compared, means, measured
+from rlhf_dialog.policies.sampling.sampler import Sampler, play
 
 POLICY = RandomPolicy(Setting(2, 3))
 

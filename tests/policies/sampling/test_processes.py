@@ -14,10 +14,10 @@ from toy_environments import Broken
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.processes import Hosted, Processes
 from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling import Sampler, hosts
-from rlhf_dialog.policies.side_by_side import NOTHING, EnvironmentFailed
+from rlhf_dialog.policies.sampling.processes import Hosted, Processes
+from rlhf_dialog.policies.sampling.sampler import Sampler, hosts
+from rlhf_dialog.policies.sampling.side_by_side import NOTHING, EnvironmentFailed
 
 MAKE = partial(ActLevel, small_domain(), 0.3)
 POLICY = RandomPolicy(Setting(MAKE().layout.size, len(MAKE().names)))
@@ -124,8 +124,6 @@ def test_a_process_is_one_environment_of_gymnasium_that_never_ends():
 
 
 def test_what_a_process_needs_loads_no_torch():
-    program = (
-        "import sys, rlhf_dialog.policies.processes, rlhf_dialog.environments.act_level; print('torch' in sys.modules)"
-    )
+    program = "import sys, rlhf_dialog.policies.sampling.processes, rlhf_dialog.environments.act_level; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

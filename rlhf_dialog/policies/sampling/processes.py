@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv
 from numpy.typing import NDArray
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.policies.side_by_side import NOTHING, EnvironmentFailed, Make, Order, SideBySide, Turn
+from rlhf_dialog.policies.sampling.side_by_side import NOTHING, EnvironmentFailed, Make, Order, SideBySide, Turn
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)  # the run decides when to end
 MOST = 2**62

@@ -7,7 +7,7 @@ from rlhf_dialog.data.domains import DONTCARE, AnyDomain, MultiDomain
 from rlhf_dialog.environments.acts import text_of
 from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.policies.base import Episode, Features
-from rlhf_dialog.policies.transcripts_multi import lines_of_several
+from rlhf_dialog.policies.sampling.transcripts_multi import lines_of_several
 
 SHOWN_ABOVE = 0.05
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode, Extras, Policy, choose, stream
-from rlhf_dialog.policies.side_by_side import NOTHING, Make, SideBySide, Turn
+from rlhf_dialog.policies.sampling.side_by_side import NOTHING, Make, SideBySide, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: flo
         )
         return SideBySide(make, seed, num_envs)
     try:
-        from rlhf_dialog.policies.processes import Processes
+        from rlhf_dialog.policies.sampling.processes import Processes
     except ImportError:
         raise UserError("process_num needs Gymnasium; install it (pip install gymnasium), or use 0") from None
     found = Processes(make, seed, num_envs, process_num, timeout_s)

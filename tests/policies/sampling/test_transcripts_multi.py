@@ -2,8 +2,8 @@ from small_world import small_world
 
 from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
-from rlhf_dialog.policies.sampling import play
-from rlhf_dialog.policies.transcripts import transcript
+from rlhf_dialog.policies.sampling.sampler import play
+from rlhf_dialog.policies.sampling.transcripts import transcript
 
 WORLD = small_world()
 GOAL = {
