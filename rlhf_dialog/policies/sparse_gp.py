@@ -56,7 +56,7 @@ class Block:
 
     def refresh(self) -> None:
         """Prepare the posterior of what was learned."""
-        root: Matrix = np.linalg.cholesky(self.precision)
+        root: Any = np.linalg.cholesky(self.precision)
         self._known = _solved(self.factor, np.eye(len(root)))
         self._learned = _solved(root, self._known)
         self._coefficients = self._learned.T @ _solved(root, self.shift[:, None])[:, 0]

@@ -124,6 +124,7 @@ def test_a_process_is_one_environment_of_gymnasium_that_never_ends():
 
 
 def test_what_a_process_needs_loads_no_torch():
-    program = "import sys, rlhf_dialog.policies.sampling.processes, rlhf_dialog.environments.act_level; print('torch' in sys.modules)"
+    needed = "rlhf_dialog.policies.sampling.processes, rlhf_dialog.environments.act_level"
+    program = f"import sys, {needed}; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
