@@ -19,8 +19,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import progress
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
-from rlhf_dialog.policies.in_words import Spoken
 from rlhf_dialog.policies.random import RandomPolicy
+from rlhf_dialog.policies.sampling.in_words import Spoken
 
 FIRST_SEED = {"train": 0, "validation": 2**24}  # of the dialogues of a split, for seed 0
 LESSONS_AFTER = 2**23

@@ -15,7 +15,7 @@ from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.built_in import build_policy
-from rlhf_dialog.policies.in_words import Spoken
+from rlhf_dialog.policies.sampling.in_words import Spoken
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.runs.validation import BATCH_SIZE, Validation, load_validation_prompts
