@@ -32,12 +32,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
-    add("--dialogues", type=int, default=300, help="training dialogues; a tenth of it for validation; default: 300")
+    add("--dialogues", type=int, default=100, help="training dialogues; a tenth of it for validation; default: 100")
     add(
         "--lessons",
         type=int,
-        default=3000,
-        help="dialogues of the random policy, for replies that give values; default: 3000",
+        default=4000,
+        help="dialogues of the random policy, for replies that give values; default: 4000",
     )
     add("--domain", default="restaurant", help="name or path of a domain; default: restaurant")
     add(
