@@ -12,6 +12,7 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
 from rlhf_dialog.evaluation.found_config import read_run_config
 from rlhf_dialog.evaluation.report import finite
@@ -45,6 +46,14 @@ def add_options(add: Callable[..., Any]) -> None:
         type=Path,
         help="language models: a second agent for the same dialogues, such as the one PPO began with",
     )
+    add("--temperature", type=float, help="language models: of agent and baseline; default: the agent's own sampling")
+
+
+def check_unused(options: argparse.Namespace) -> None:
+    """Raises UserError for an option that a policy of acts does not read."""
+    for name in ("environment", "baseline", "temperature"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name}: {options.agent} is a policy of acts, which does not read it; leave it out")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -53,10 +62,11 @@ def run(options: argparse.Namespace) -> None:
     check_output("output", output, str(output))
     environment = environment_of(options)
     source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
-    agent = ChatAgent.load(options.agent)
+    settings = _sampled_at(options.temperature, read_settings(options.agent))
+    agent = ChatAgent.load(options.agent, settings=settings)
     found = {"agent": played(agent, source, numbers, AT_ONCE)}
     if options.baseline:
-        own = read_settings(options.baseline, agent.settings)
+        own = _sampled_at(options.temperature, read_settings(options.baseline, settings))
         found["baseline"] = played(ChatAgent.load(options.baseline, settings=own), source, numbers, AT_ONCE)
     if isinstance(source.environments[0], GoalOriented):
         found |= {name: spoken(name, source, numbers) for name in BASELINES}
@@ -77,6 +87,16 @@ def environment_of(options: argparse.Namespace) -> EnvironmentConfig:
     given = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
     args = found.args | {key: value for key, value in given.items() if value is not None}
     return found.model_copy(update={"args": args})
+
+
+def _sampled_at(temperature: float | None, settings: AgentSettings) -> AgentSettings:
+    """The settings with this temperature, where there is one. Raises UserError for one that cannot be used."""
+    if temperature is None:
+        return settings
+    try:
+        return AgentSettings(**settings.model_dump() | {"temperature": temperature})
+    except ValueError as error:
+        raise UserError(f"--temperature: found {temperature:g}, wanted a number above 0, such as 0.7") from error
 
 
 def _result(
