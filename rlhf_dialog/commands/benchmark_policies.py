@@ -23,6 +23,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
 UNITS = {"s": 1, "m": 60, "h": 3600}
+KEPT = ("policies", "errors", "seeds", "first_seed", "marks", "test_dialogues", "user", "args", "register")
 WIDTH = 150  # of tables that go to a file
 Known = dict[str, Any]
 
@@ -106,18 +108,16 @@ def _main(options: argparse.Namespace) -> None:
     seconds = _checked(options)
     if options.register:
         register(options.register)
-    plan, wanted = _plan(options), _cells(options)
-    known = _known(options, plan, wanted)
-    folder = options.output.with_suffix(".cells")
-    found = {cell: read_cell(folder, cell, known[cell]) for cell in wanted}
-    with locked(folder):
+    table = _Table(options)
+    left = [cell for cell in table.cells if not table.read(cell)]
+    with locked(table.folder):
         try:
-            _train(options, plan, known, folder, [cell for cell in wanted if not found[cell]], seconds)
+            table.train(left, seconds)
         except (KeyboardInterrupt, SignalExit):
-            logger.info("finished trainings are in %s; the same command goes on from there", folder)
+            logger.info("finished trainings are in %s; the same command goes on from there", table.folder)
             raise
         finally:
-            _report(options, wanted, [cell for one in wanted if (cell := read_cell(folder, one, known[one]))])
+            table.report()
 
 
 def _checked(options: argparse.Namespace) -> float:
@@ -141,11 +141,6 @@ def _checked(options: argparse.Namespace) -> float:
     if not found:
         raise UserError(f"--budget: found '{options.budget}', wanted a time such as 90m, 1h or 300s")
     return float(found[1]) * UNITS[found[2]]
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    marks = tuple(sorted(set(options.marks)))
-    return Plan(options.domain, options.user, marks, options.test_dialogues, _args(options.args))
 
 
 def _args(given: str | None) -> dict[str, dict[str, Any]]:
@@ -178,26 +173,6 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
     return [*cells, language_model_cell(options.language_model, rates)]
 
 
-def _known(options: argparse.Namespace, plan: Plan, cells: list[Cell]) -> dict[Cell, Known]:
-    """What decides the numbers of each cell. Raises UserError for a name, an argument, a domain or a user that cannot be used."""
-    scenes = {error: plan.scene(error) for error in {cell.error_rate for cell in cells}}
-    found: dict[Cell, Known] = {}
-    for cell in cells:
-        scene = scenes[cell.error_rate]
-        if cell.policy == LANGUAGE_MODEL:
-            from rlhf_dialog.commands.benchmark_language_model import known_of
-
-            found[cell] = known_of(options.language_model, plan, scene.hash)
-            continue
-        plan.policy(cell.policy, Setting(scene.num_features, len(scene.names), cell.seed, scene.domain))
-        found[cell] = plan.known_of(cell, scene.hash)
-    if unused := sorted(set(plan.args) - {cell.policy for cell in cells}):
-        raise UserError(
-            f"--args: {', '.join(unused)} is not in the table; add it to --policies, or leave its arguments out"
-        )
-    return found
-
-
 def make_cell(
     cell: Cell, plan: Plan, known: Known, made_with: Known, folder: Path, options: argparse.Namespace
 ) -> None:
@@ -213,36 +188,100 @@ def make_cell(
     write_cell(folder, cell, known, made_with, points)
 
 
-def _train(
-    options: argparse.Namespace, plan: Plan, known: dict[Cell, Known], folder: Path, cells: list[Cell], seconds: float
-) -> None:
-    """Make the cells that are not there yet, as far as the budget goes. Raises CellsFailed, with what went wrong."""
-    from rlhf_dialog.commands.benchmark_machine import versions
+class _Table:
+    """The cells of the options, with what decides the numbers of each, and the folder where they are.
 
-    made_with, deadline = versions(), time.monotonic() + seconds
-    failed: dict[str, str] = {}
+    Raises UserError for a name, an argument, a domain or a user that cannot be used.
+    """
 
-    def jobs() -> Iterator[tuple[Cell, Callable[[], None]]]:
-        for cell in cells:
-            if time.monotonic() < deadline and cell.policy not in failed:
-                yield cell, partial(make_cell, cell, plan, known[cell], made_with, folder, options)
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.cells, self.folder = options, _cells(options), options.output.with_suffix(".cells")
+        marks = tuple(sorted(set(options.marks)))
+        self.plan = Plan(options.domain, options.user, marks, options.test_dialogues, _args(options.args))
+        self.scene = self.plan.scene(self.cells[0].error_rate)
+        names = {cell.policy for cell in self.cells}
+        for name in sorted(names - {LANGUAGE_MODEL}):
+            self.plan.policy(name, Setting(self.scene.num_features, len(self.scene.names), 0, self.scene.domain))
+        if unused := sorted(set(self.plan.args) - names):
+            raise UserError(
+                f"--args: {', '.join(unused)} is not in the table; add it to --policies, or leave its arguments out"
+            )
+        self.known = {cell: self._known(cell) for cell in self.cells}
 
-    logger.info("%d of %d trainings are there already; cells: %s", len(known) - len(cells), len(known), folder)
-    with _Bar(cells, options.processes) as bar:
-        for cell, failure in run_jobs(jobs(), min(options.processes, len(cells) or 1)):
-            if failure:
-                failed[cell.policy] = f"{cell}: {failure}"
-                logger.error("%s", failed[cell.policy])
-            else:
-                bar.done(cell, read_cell(folder, cell, known[cell]))
-    if failed:
-        raise CellsFailed(
-            f"{', '.join(failed)}: a training has failed, see above; the others are kept. Correct it, and give the same command"
+    def read(self, cell: Cell) -> Known | None:
+        """The finished cell, or None. Raises UserError when it has other settings."""
+        return read_cell(self.folder, cell, self.known[cell])
+
+    def train(self, cells: list[Cell], seconds: float) -> None:
+        """Make these cells, as far as the budget goes. Raises CellsFailed, with what went wrong."""
+        from rlhf_dialog.commands.benchmark_machine import versions
+
+        made_with, deadline = versions(), time.monotonic() + seconds
+        failed: dict[str, str] = {}
+
+        def jobs() -> Iterator[tuple[Cell, Callable[[], None]]]:
+            for cell in cells:
+                if time.monotonic() < deadline and cell.policy not in failed:
+                    yield (
+                        cell,
+                        partial(make_cell, cell, self.plan, self.known[cell], made_with, self.folder, self.options),
+                    )
+
+        there = len(self.cells) - len(cells)
+        logger.info("%d of %d trainings are there already; cells: %s", there, len(self.cells), self.folder)
+        with _Bar(cells, self.options.processes) as bar, closing(run_jobs(jobs(), self.options.processes)) as ended:
+            for cell, failure in ended:
+                if failure:
+                    failed[cell.policy] = f"{cell}: {failure}"
+                    logger.error("%s", failed[cell.policy])
+                elif found := self.read(cell):
+                    bar.done(cell, found)
+        if failed:
+            raise CellsFailed(
+                f"{', '.join(failed)}: a training has failed, see above; the others are kept. Correct it, and give the same "
+                "command"
+            )
+
+    def report(self) -> None:
+        """Write JSON, plot and Markdown of the cells that are there, show the tables, and name what is missing."""
+        from rlhf_dialog.evaluation.policy_curves import plot_curves
+        from rlhf_dialog.evaluation.report import finite
+
+        cells = [found for cell in self.cells if (found := self.read(cell))]
+        left_out = missing([(cell.policy, cell.error_rate, cell.seed) for cell in self.cells], cells)
+        for line in left_out:
+            logger.warning("missing: %s", line)
+        if not cells:
+            return
+        rows, output, dialogues = rows_of(cells), self.options.output, self.options.test_dialogues
+        commits = sorted({str(cell["made_with"]["commit"]) for cell in cells})
+        if len(commits) > 1:
+            logger.warning("the cells were made with several commits: %s", ", ".join(commits))
+        result = {"domain": self.scene.name, "settings": {name: getattr(self.options, name) for name in KEPT}}
+        result |= {"commits": commits, "missing": left_out, "summary": rows, "cells": without_dialogues(cells)}
+        replace_json(output, finite(result))
+        plot_curves(
+            rows, f"{self.scene.name}: mean of the seeds, band from the worst to the best", output.with_suffix(".png")
         )
+        console = Console()
+        console = console if console.is_terminal else Console(width=WIDTH)
+        for table in tables(rows, dialogues):
+            console.print(table)
+        if self.options.markdown:
+            replace_file(self.options.markdown, markdown(rows, dialogues))
+        written = output, output.with_suffix(".png"), self.options.markdown
+        logger.info("written: %s", ", ".join(str(path) for path in written if path))
+
+    def _known(self, cell: Cell) -> Known:
+        if cell.policy != LANGUAGE_MODEL:
+            return self.plan.known_of(cell, self.scene.hash)
+        from rlhf_dialog.commands.benchmark_language_model import known_of
+
+        return known_of(self.options.language_model, self.plan, self.scene.hash)
 
 
 class _Bar:
-    """Progress, and how long the rest will take: as long as the same policy has taken so far, else as the mean of all."""
+    """Progress, and how long the rest will take: as long as the same policy has taken so far, else as the mean of all cells."""
 
     def __init__(self, cells: list[Cell], processes: int):
         console = Console(stderr=True)
@@ -254,6 +293,7 @@ class _Bar:
         self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.task = self.progress.add_task("trainings", total=len(cells), left="")
         self.left, self.processes, self.taken = list(cells), processes, dict[str, list[float]]()
+        self.begin = time.monotonic()
 
     def __enter__(self) -> "_Bar":
         self.progress.start()
@@ -262,9 +302,9 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def done(self, cell: Cell, found: Known | None) -> None:
+    def done(self, cell: Cell, found: Known) -> None:
         """Show that a cell is there, and what its policy has reached."""
-        last = found["points"][-1] if found else {}
+        last = found["points"][-1]
         self.left.remove(cell)
         self.taken.setdefault(cell.policy, []).append(last["training"]["wall_seconds"] or 0.0)
         success, reward = (sum(last["test"][name]) / len(last["test"][name]) for name in ("success", "reward"))
@@ -277,44 +317,6 @@ class _Bar:
     def rest(self) -> str:
         """The time that is left, in words."""
         means = {name: sum(own) / len(own) for name, own in self.taken.items()}
-        usual = sum(means.values()) / len(means)
+        usual = (time.monotonic() - self.begin) * self.processes / sum(map(len, self.taken.values()))
         seconds = sum(means.get(cell.policy, usual) for cell in self.left) / self.processes
         return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
-
-
-def _report(options: argparse.Namespace, wanted: list[Cell], cells: list[Known]) -> None:
-    """Write JSON, plot and Markdown of the cells that are there, and show the tables."""
-    from rlhf_dialog.evaluation.policy_curves import plot_curves
-    from rlhf_dialog.evaluation.report import finite
-
-    rows = rows_of(cells)
-    left_out = missing([(cell.policy, cell.error_rate, cell.seed) for cell in wanted], cells)
-    for line in left_out:
-        logger.warning("missing: %s", line)
-    if not cells:
-        return
-    kept = ("domain", "user", "test_dialogues", "register", "first_seed", "seeds", "marks", "errors")
-    settings = {name: getattr(options, name) for name in kept}
-    commits = sorted({str(cell["made_with"]["commit"]) for cell in cells})
-    result = {
-        "settings": settings,
-        "commits": commits,
-        "missing": left_out,
-        "summary": rows,
-        "cells": without_dialogues(cells),
-    }
-    plot = options.output.with_suffix(".png")
-    replace_json(options.output, finite(result))
-    title = (
-        f"{Path(options.domain).name or options.domain}: mean of {options.seeds} seeds, from the worst to the best one"
-    )
-    plot_curves(rows, title, plot)
-    console = Console()
-    console = console if console.is_terminal else Console(width=WIDTH)
-    for table in tables(rows, options.test_dialogues):
-        console.print(table)
-    if options.markdown:
-        replace_file(options.markdown, markdown(rows, options.test_dialogues))
-    if len(commits) > 1:
-        logger.warning("the cells were made with several commits: %s", ", ".join(commits))
-    logger.info("written: %s", ", ".join(str(path) for path in (options.output, plot, options.markdown) if path))

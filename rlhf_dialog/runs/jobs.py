@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -24,7 +24,7 @@ MOST_TEXT = 10_000  # fits into a pipe that nobody reads before the process has 
 Ended = tuple[Any, str | None]
 
 
-def run_jobs(jobs: Iterable[tuple[Any, Callable[[], None]]], num_processes: int) -> Iterator[Ended]:
+def run_jobs(jobs: Iterable[tuple[Any, Callable[[], None]]], num_processes: int) -> Generator[Ended, None, None]:
     """Run each (name, job) in a process of its own, `num_processes` at a time; yields (name, None) or (name, what went wrong).
 
     Processes are spawned, so a job must be picklable. It has one thread of torch and of linear algebra. The next job is taken
@@ -51,7 +51,7 @@ def run_jobs(jobs: Iterable[tuple[Any, Callable[[], None]]], num_processes: int)
 
 def _started(context: Any, job: Callable[[], None]) -> tuple[Any, Connection]:
     reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(job, writer))
+    process = context.Process(target=_work, args=(job, writer), daemon=True)
     with _blocked_signals(), _one_thread():
         process.start()
     writer.close()

@@ -21,8 +21,8 @@ def cell(policy: str, seed: int, *points: dict[str, Any], error_rate: float = 0.
 def few_cells() -> list[dict[str, Any]]:
     """Two dialogues: the handcrafted policy earns 10 and 6, random -5 and -5, `good` 11 and 9 on average, `bad` -8 and -8."""
     return [
-        cell("random", 0, point(0, [-5.0, -5.0])),
-        cell("handcrafted", 0, point(0, [10.0, 6.0])),
+        cell("random", 0, point(0, [-5.0, -5.0], parameters=0)),
+        cell("handcrafted", 0, point(0, [10.0, 6.0], parameters=0)),
         cell("good", 0, point(10, [1.0, -1.0]), point(20, [12.0, 8.0])),
         cell("bad", 0, point(10, [-9.0, -9.0]), point(20, [-8.0, -8.0])),
         cell("good", 1, point(10, [3.0, -3.0]), point(20, [10.0, 10.0], cpu_seconds=6.0)),
