@@ -79,13 +79,14 @@ def test_the_measurement_of_gp_sarsa_runs():
 
 def test_the_scripts_and_configurations_are_there():
     scripts = re.findall(r"python (scripts/\w+\.py)", PAGE)
-    assert {"scripts/train_policy.py", "scripts/evaluate_policy.py", "scripts/plot_run.py"} == set(scripts)
+    known = {f"scripts/{name}.py" for name in ("train_policy", "evaluate_policy", "plot_run", "benchmark_policies")}
+    assert known == set(scripts)
     assert all((ROOT / script).is_file() for script in scripts)
     own = re.findall(r"^# (\w+\.yaml)", PAGE, re.MULTILINE)
     assert all(
         (ROOT / "configs" / name).is_file() for name in re.findall(r"--config (\w+\.yaml)", PAGE) if name not in own
     )
-    assert {"train-policy", "evaluate-policy"} <= set(COMMANDS)
+    assert {"train-policy", "evaluate-policy", "benchmark-policies"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", PAGE, re.MULTILINE))

@@ -12,6 +12,7 @@ from processes import ROOT
 SHIMS = [
     "scripts/benchmark.py",
     "scripts/benchmark_gpu.py",
+    "scripts/benchmark_policies.py",
     "scripts/compare_users.py",
     "scripts/evaluate.py",
     "scripts/evaluate_policy.py",

@@ -42,6 +42,10 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.evaluate_policy",
         "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
     ),
+    "benchmark-policies": (
+        "rlhf_dialog.commands.benchmark_policies",
+        "compare dialogue policies: each policy, error rate and seed in one table",
+    ),
     "compare-users": (
         "rlhf_dialog.commands.compare_users",
         "compare simulated users with real ones, and say where they differ",

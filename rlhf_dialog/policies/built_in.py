@@ -5,14 +5,14 @@ from typing import Any
 
 from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, gp_sarsa, ppo, random, tracer
+from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, feudal, gp_sarsa, ppo, random, tracer
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 
-BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
+BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
 REGISTERED = (
-    *(ppo.PPO, gp_sarsa.GPSarsa, dqn.DQN, bbqn.BBQN, acer.ACER, a2c.A2C, tracer.TRACER, enac.ENAC),
+    *(ppo.PPO, gp_sarsa.GPSarsa, dqn.DQN, bbqn.BBQN, feudal.Feudal, acer.ACER, a2c.A2C, tracer.TRACER, enac.ENAC),
     random.RandomPolicy,
 )
 

@@ -57,7 +57,7 @@ class DQN(ReplayLearner):
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,): the allowed ones of the highest value, or random ones."""
         values = self.learner.policy(torch.from_numpy(observations))
-        actions = best(values, torch.from_numpy(masks)).numpy()
+        actions = self._best(values, torch.from_numpy(masks)).numpy()
         for row, stream in enumerate([] if deterministic else streams):
             if stream.random() < self.epsilon:
                 actions[row] = stream.choice(np.flatnonzero(masks[row]).tolist())
@@ -67,9 +67,12 @@ class DQN(ReplayLearner):
     def targets(self, turns: dict[str, Tensor]) -> Tensor:
         """(N,): reward, and after a turn that is not the last, the target network's value of the action that this one takes."""
         after = turns["next_observations"]
-        chosen = best(self.learner.policy(after), turns["next_masks"])
+        chosen = self._best(self.learner.policy(after), turns["next_masks"])
         values = self.learner.slow(after).gather(1, chosen[:, None])[:, 0]
         return turns["rewards"] + self.gamma * values.masked_fill(turns["ended"], 0.0)
+
+    def _best(self, values: Tensor, masks: Tensor) -> Tensor:
+        return best(values, masks)
 
     def _network(self, sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
         return mlp(sizes, generator, 0.1, nn.ReLU)

@@ -38,7 +38,7 @@ class PolicyConfig(Settings):
     max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
-        description="ppo, gp_sarsa, dqn, bbqn, acer, a2c, tracer, enac, random, handcrafted, or a registered class",
+        description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted, or a registered class",
     )
     environment: ClassConfig | None = Field(
         None,

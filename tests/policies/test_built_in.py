@@ -2,13 +2,16 @@ import pytest
 from small_domain import small_domain
 from small_world import small_world
 
+from rlhf_dialog.environments.observations import Layout
+from rlhf_dialog.environments.summary_actions import action_names
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import PolicyFactory, Setting
 from rlhf_dialog.policies.built_in import BUILT_IN, build_policy, load_policy
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 
-SETTING = Setting(5, 3, domain=small_domain())
+DOMAIN = small_domain()
+SETTING = Setting(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
