@@ -12,6 +12,8 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.policies.base import PolicyFactory
 from rlhf_dialog.policies.built_in import BUILT_IN
 from rlhf_dialog.policies.ppo import PPO
+from rlhf_dialog.policies.several.knowledge import Knowledge
+from rlhf_dialog.policies.several.mediawiki import MediaWiki
 from rlhf_dialog.runs.policy_settings import PolicyConfig
 
 ROOT = Path(__file__).parents[1]
@@ -22,10 +24,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
+def block_of(language: str, word: str) -> str:
+    """The block of the page that contains the word."""
+    (found,) = (block for block in blocks(language) if word in block)
+    return found
+
+
 def program(word: str) -> str:
     """The program of the page that contains the word."""
-    (found,) = (block for block in blocks("python") if word in block)
-    return found
+    return block_of("python", word)
 
 
 def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, monkeypatch, capsys):
@@ -51,7 +58,7 @@ def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeyp
     from rlhf_dialog.commands import evaluate_policy, train_policy
 
     (tmp_path / "my_environment.py").write_text(program("# my_environment.py"), encoding="utf-8")
-    (tmp_path / "guess.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    (tmp_path / "guess.yaml").write_text(block_of("yaml", "GuessTheNumber"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(EnvironmentFactory, "classes", dict(EnvironmentFactory.classes))
     register = ["--register", "my_environment.py"]
@@ -75,6 +82,19 @@ def test_the_measurement_of_gp_sarsa_runs():
     found = namespace["learned"](0, dialogues=3, error_rate=0.15, tests=4)
     assert set(found) == {"success", "reward", "turns"}
     assert 0 <= found["success"] <= 1
+
+
+def test_the_lookup_behind_a_policy_runs(tmp_path, capsys):
+    exec(compile(program("import Knowledge"), "POLICIES.md", "exec"), {})
+    said = capsys.readouterr().out.splitlines()[1::2]
+    assert "Do you mean Mercury (planet), Mercury (element) or Mercury (god)?" in said[0]
+    assert said[2] == "system: Mercury (planet), Orbit: A year of Mercury has 88 days of the Earth."
+    assert (said[3], said[5]) == (
+        "system: I found nothing on bycicle. Do you mean Bicycle?",
+        "system: Which area would you like ?",
+    )
+    (tmp_path / "knowledge.yaml").write_text(block_of("yaml", "network: true"), encoding="utf-8")
+    assert isinstance(Knowledge.from_yaml(tmp_path / "knowledge.yaml", str).fetcher, MediaWiki)
 
 
 def test_the_scripts_and_configurations_are_there():

@@ -18,13 +18,14 @@ class Server:
     """Remembers the requests; `answer(number of the request, body)` gives status and bytes, or does as it likes."""
 
     def __init__(self, answer):
-        self.requests, self.headers, self.closing = [], [], threading.Event()
+        self.requests, self.paths, self.headers, self.closing = [], [], [], threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 server.requests.append(body)
+                server.paths.append(self.path)
                 server.headers.append(dict(self.headers))
                 try:
                     found = answer(len(server.requests), body, self)
