@@ -9,11 +9,14 @@ from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, feudal, gp_sarsa, p
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
+from rlhf_dialog.policies.several.committee import Committee
+from rlhf_dialog.policies.several.manager import Manager
 
 BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
+SEVERAL = ("manager", "committee")  # of several domains only
 REGISTERED = (
     *(ppo.PPO, gp_sarsa.GPSarsa, dqn.DQN, bbqn.BBQN, feudal.Feudal, acer.ACER, a2c.A2C, tracer.TRACER, enac.ENAC),
-    random.RandomPolicy,
+    *(random.RandomPolicy, Manager, Committee),
 )
 
 

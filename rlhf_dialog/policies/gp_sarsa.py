@@ -26,12 +26,13 @@ from rlhf_dialog.policies.base import Actions, Episode, Extras, Features, Masks,
 from rlhf_dialog.policies.kernels import BeliefKernel, Matrix, parts_of, relations_of
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
-COLUMNS = ("observations", "actions", "rewards")
+COLUMNS = ("observations", "actions", "rewards", "weights")
 
 
 @dataclass
 class Turns:
-    """What is kept of a dialogue until it is learned: observations (T, D), actions and rewards (T,), from turn `start` on."""
+    """What is kept of a dialogue until it is learned: observations (T, D), actions, rewards and weights (T,), from turn `start`
+    on. A turn of the weight 1/2 counts like half a turn, one of the weight 0 only through its reward."""
 
     dialogue: int
     start: int
@@ -39,6 +40,7 @@ class Turns:
     observations: Features
     actions: Actions
     rewards: NDArray[np.float32]
+    weights: NDArray[np.float32]
 
     def followed_by(self, later: "Turns") -> "Turns":
         """With the next piece of the dialogue behind it."""
@@ -144,9 +146,13 @@ class GPSarsa:
         return mean, variance
 
     def observe(self, episode: Episode) -> None:
-        """Keep the turns until the dialogue has ended. A piece whose beginning was not seen is learned for itself."""
-        columns = (getattr(episode, name) for name in COLUMNS)
-        turns = Turns(episode.dialogue, episode.start, episode.ended, *columns)
+        """Keep the turns until the dialogue has ended. A piece whose beginning was not seen is learned for itself.
+
+        `weights` (T,) among the extras is how much each turn counts, from 0 to 1; without it, 1.
+        """
+        weights = episode.extras.get("weights", np.ones(len(episode), dtype=np.float32))
+        columns = (getattr(episode, name) for name in COLUMNS[:-1])
+        turns = Turns(episode.dialogue, episode.start, episode.ended, *columns, weights)
         before = self._open.pop(episode.dialogue, None)
         if before is not None and before.start + len(before.actions) == turns.start:
             turns = before.followed_by(turns)
@@ -191,10 +197,11 @@ class GPSarsa:
     def _learn(self, turns: Turns) -> None:
         features = self.belief.features(turns.observations)
         values = turns.returns(self.gamma) - _taken(self._prior_of(turns.observations), turns.actions)
-        for row, action, value in zip(features, turns.actions.tolist(), values.tolist(), strict=True):
+        rows = zip(features, turns.actions.tolist(), values.tolist(), turns.weights.tolist(), strict=True)
+        for row, action, value, weight in (turn for turn in rows if turn[-1] > 0):
             novelty = self.novelty if self.num_points < self.max_points else np.inf
             block = next(block for block in self.blocks if action in block.related)
-            block.learn(row[None], action, value, self.noise, novelty)
+            block.learn(row[None], action, value, self.noise / weight, novelty)
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         prior = {} if self.prior is None else self.prior._tensors()
@@ -216,6 +223,8 @@ class GPSarsa:
         for number, block in enumerate(self.blocks):
             block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
         self.num_dialogues = state["num_dialogues"]
+        for number in range(len(state["turns"])):  # agents of earlier versions have no weights
+            tensors.setdefault(f"turns.{number}.weights", np.ones_like(tensors[f"turns.{number}.rewards"]))
         columns = [[tensors[f"turns.{n}.{name}"] for name in COLUMNS] for n in range(len(state["turns"]))]
         turns = [Turns(*known, *column) for known, column in zip(state["turns"], columns, strict=True)]
         self._ended, self._open = [x for x in turns if x.ended], {x.dialogue: x for x in turns if not x.ended}

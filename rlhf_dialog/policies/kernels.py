@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.data.domains import Domain
+from rlhf_dialog.data.domains import Domain, MultiDomain
+from rlhf_dialog.environments.multi_domain.observations import MultiLayout
 from rlhf_dialog.environments.observations import NUM_COUNTS, Layout
 from rlhf_dialog.environments.summary_actions import action_names
 from rlhf_dialog.environments.tracker import DISCOURSE_ACTS, METHODS
@@ -23,13 +24,17 @@ BELIEF_KERNELS, ACTION_KERNELS = ("polysort", "gausssort", "poly", "gauss"), ("d
 
 def parts_of(setting: Setting, blocks: Sequence[int] | None = None) -> list[Part]:
     """The parts of an observation, in its order: blocks of these sizes, all of whose columns are interchangeable, or those of
-    the domain, or a single one without such columns. Raises UserError for blocks that do not fill the observation."""
+    the domain, or a single one without such columns. With several domains each of the zeros and ones is a part, and the last
+    action is one. Raises UserError for blocks that do not fill the observation."""
     if blocks is not None:
         if not all(type(size) is int and size > 0 for size in blocks) or sum(blocks) != setting.num_features:
             raise UserError(
                 f"policy.args.blocks: found {blocks!r}, wanted sizes of parts, {setting.num_features} columns in all"
             )
         return [(size, size) for size in blocks]
+    several = MultiLayout(setting.domain) if isinstance(setting.domain, MultiDomain) else None
+    if several is not None and several.size == setting.num_features:
+        return [*[(1, 0)] * several.last_action.start, (len(several.names), 0), (1, 0)]
     layout = Layout(setting.domain) if isinstance(setting.domain, Domain) else None
     if layout is None or layout.size != setting.num_features:
         return [(setting.num_features, 0)]

@@ -32,7 +32,7 @@ def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], 
     target, latest = folder / f"iter_{state['iteration']:06d}", folder / "latest"
     with written_whole(target) as staged:
         policy.save(staged)
-        write_json(staged / STATE, sealed(staged, {"format_version": FORMAT_VERSION, **state}))
+        write_json(staged / STATE, sealed(staged, {"format_version": FORMAT_VERSION, **state}, "**/*"))
         (staged / UNANNOUNCED).write_bytes(latest.read_bytes() if latest.is_file() else b"")
     try:
         replace_text(latest, target.name)
@@ -80,7 +80,7 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
         return (
             {key: found[key] for key in keys}
             | later
-            | {key: found[key] for key in ("data_path", "end_reward") if key in found}
+            | {key: found[key] for key in ("data_path", "domains", "end_reward") if key in found}
         )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error

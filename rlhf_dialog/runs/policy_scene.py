@@ -37,14 +37,14 @@ class Scene:
 
 
 def scene_of(settings: dict[str, Any]) -> Scene:
-    """The scene of the settings' domain, error_rate, max_turns and user, or of their `environment`.
+    """The scene of the settings' domain, domains, error_rate, max_turns and user, or of their `environment`.
 
     Raises UserError for a domain or an environment that cannot be used.
     """
     own = settings.get("environment")
     if own:
         return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
-    domain = open_domain(settings["domain"], settings.get("data_path"))
+    domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
     make = environment_of(settings, domain)
     environment = make()
     return Scene(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)

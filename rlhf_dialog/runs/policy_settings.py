@@ -28,6 +28,9 @@ class PolicyConfig(Settings):
         description="restaurant, multiwoz, or the path of a domain of your own: our JSON, PyDial, CamRest676",
     )
     data_path: str | None = Field(None, description="the folder of multiwoz: db/, ontology and goal model; else null")
+    domains: list[str] | None = Field(
+        None, description="those of multiwoz that users want, such as [restaurant, hotel]; null: all of them"
+    )
     end_reward: tuple[float, float] | None = Field(
         None, description="of multiwoz: success and failure at the end, such as [20, 0]; null: 80 and -40, as ConvLab"
     )
@@ -38,7 +41,8 @@ class PolicyConfig(Settings):
     max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
-        description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted, or a registered class",
+        description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted; of several domains also manager, "
+        "committee; or a registered class",
     )
     environment: ClassConfig | None = Field(
         None,
@@ -103,7 +107,7 @@ class PolicyConfig(Settings):
                 "step_timeout_s: limits an environment of your own, or processes; set environment or process_num, or leave it out"
             )
         if self.environment:
-            self._leaves_out("domain", "data_path", "error_rate", "user", "end_reward")
+            self._leaves_out("domain", "data_path", "domains", "error_rate", "user", "end_reward")
         if self.batchsz < self.num_envs:
             raise ValueError(
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"

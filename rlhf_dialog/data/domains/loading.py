@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,16 @@ MULTIWOZ = "multiwoz"
 AnyDomain = Domain | MultiDomain
 
 
-def open_domain(path_or_name: str | Path, data_path: str | Path | None = None) -> AnyDomain:
-    """`multiwoz` from the folder `data_path`, or the single domain that `load_domain` finds.
+def open_domain(
+    path_or_name: str | Path, data_path: str | Path | None = None, names: Collection[str] | None = None
+) -> AnyDomain:
+    """`multiwoz` from the folder `data_path`, of it the domains of these `names`, or the single domain that `load_domain` finds.
 
-    Raises UserError as `load_domain` does, and when `data_path` is missing, or is given for another domain.
+    Raises UserError as `load_domain` does, and when `data_path` is missing, or it or names are given for another domain.
     """
     if str(path_or_name) != MULTIWOZ:
+        if names is not None:
+            raise UserError(f"domains: only {MULTIWOZ} has several, found domain '{path_or_name}'; leave it out")
         if data_path is not None:
             raise UserError(
                 f"data_path: only the domain {MULTIWOZ} has one, found domain '{path_or_name}'; leave it out"
@@ -34,7 +39,8 @@ def open_domain(path_or_name: str | Path, data_path: str | Path | None = None) -
         raise UserError(
             f"domain {MULTIWOZ}: data_path is missing; give the folder with its db/, ontology and goal model"
         )
-    return read_multiwoz(Path(data_path).expanduser(), _json)
+    found = read_multiwoz(Path(data_path).expanduser(), _json)
+    return found if names is None else found.only(names)
 
 
 def load_domain(path_or_name: str | Path) -> Domain:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from rlhf_dialog.data.domains.domain import DONTCARE, NAME, UNKNOWN, Entity
+from rlhf_dialog.errors import UserError, nearest
 
 AT_MOST, AT_LEAST = "arriveBy", "leaveAt"  # slots of times; a constraint is a limit, of the others a value
 TIMES = (AT_MOST, AT_LEAST)
@@ -120,6 +121,22 @@ class MultiDomain:
 
     def __init__(self, name: str, services: Mapping[str, Service], orders: Chances):
         self.name, self.services, self.orders = name, dict(services), orders
+
+    def only(self, names: Collection[str]) -> "MultiDomain":
+        """These services alone; the orders are those of all without the others. Raises UserError for an unknown name, or none."""
+        for name in names:
+            if name not in self.services:
+                hint = nearest(str(name), self.services) or "."
+                raise UserError(f"domain {self.name}: it has no domain '{name}'{hint} Use {', '.join(self.services)}")
+        shares: dict[tuple[str, ...], float] = {}
+        for order, share in self.orders.shares.items():
+            kept = tuple(name for name in order if name in names)
+            shares[kept] = shares.get(kept, 0.0) + share
+        shares.pop((), None)
+        if not shares:
+            raise UserError(f"domain {self.name}: no user wants any of {', '.join(names) or 'no domains'}; name others")
+        services = {name: service for name, service in self.services.items() if name in names}
+        return MultiDomain(self.name, services, Chances(shares))
 
     @cached_property
     def hash(self) -> str:

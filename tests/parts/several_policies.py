@@ -1,0 +1,92 @@
+"""Dialogues about several made-up domains, and policies that go on after they were saved."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from small_world import small_world
+
+from rlhf_dialog.environments.acts import acts_of
+from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
+from rlhf_dialog.environments.multi_domain.actions import MultiActions
+from rlhf_dialog.environments.multi_domain.observations import MultiLayout
+from rlhf_dialog.environments.multi_domain.state import DialogueState
+from rlhf_dialog.policies.base import Episode, Setting
+from rlhf_dialog.policies.built_in import build_policy
+from rlhf_dialog.policies.sampling.sampler import Sampler
+
+THREE = small_world().only(["restaurant", "hotel", "attraction"])
+TWO = small_world().only(["restaurant", "hotel"])
+
+
+def setting_of(domain, seed=0):
+    layout = MultiLayout(domain)
+    return Setting(layout.size, len(layout.names), seed, domain)
+
+
+def seen(domain, *turns, action=None, turn=0.0):
+    """Observation and mask after these turns of system and user."""
+    state = DialogueState(domain)
+    for system, user in turns:
+        state.update(acts_of(system), acts_of(user))
+    return MultiLayout(domain).encode(state, action, turn), MultiActions(domain).mask(state)
+
+
+def dialogue(domain, users, actions, rewards, number=0, extras=None):
+    """A whole dialogue: what the user has said before each turn, the actions by name, and the rewards."""
+    names, rows = MultiLayout(domain).names, [seen(domain, ("", said)) for said in users]
+    zeros = np.zeros(len(actions), np.float32)
+    return Episode(
+        *(np.stack(column) for column in zip(*rows, strict=True)),
+        np.array([names.index(name) for name in actions]),
+        *(zeros, np.array(rewards, np.float32), zeros, True, False),
+        *(rows[-1][0], number, rewards[-1] > 0),
+        extras=extras or {},
+    )
+
+
+def piece(one, first, last):
+    """The turns `first` to `last` of a whole dialogue, as the sampler cuts them."""
+    names = ("observations", "masks", "actions", "logprobs", "rewards", "values")
+    rows = {name: getattr(one, name)[first:last] for name in names}
+    ended = last == len(one)
+    following = one.last_observation if ended else one.observations[last]
+    extras = {name: column[first:last] for name, column in one.extras.items()}
+    end = {"terminated": ended, "truncated": False, "last_observation": following}
+    return Episode(**rows, **end, dialogue=one.dialogue, start=first, extras=extras)
+
+
+def make(domain):
+    return lambda: MultiActLevel(domain, end_reward=(20, 0))
+
+
+def trained(policy, sampler, iterations, turns=16):
+    for _ in range(iterations):
+        for episode in sampler.sample(policy, turns):
+            policy.observe(episode)
+        policy.update()
+
+
+def hashes(folder):
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def straight_and_resumed(folder, name, args, domain=THREE, iterations=4):
+    """The hashes of what is saved after 2 N iterations, and after N, a new policy from the files, and N more."""
+    found = []
+    for stops in (False, True):
+        setting, sampler = setting_of(domain), Sampler(make(domain), 3, 3)
+        policy = build_policy(name, args, setting)
+        for part in range(2):
+            trained(policy, sampler, iterations)
+            target = folder / f"{stops}{part}"
+            target.mkdir()
+            policy.save(target)
+            if stops:
+                state, sampler = sampler.state_dict(), Sampler(make(domain), 3, 3)
+                sampler.load_state_dict(state)
+                policy = build_policy(name, args, setting)
+                policy.load(target)
+        found.append(hashes(target))
+    return found
