@@ -15,11 +15,12 @@ from rlhf_dialog.commands.command_line import (
     show_help,
 )
 from rlhf_dialog.commands.registering import register
+from rlhf_dialog.commands.train_with_person import train_with_person
 from rlhf_dialog.config.loading import dump_yaml, find_config, parse_arguments
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.policy_run import PolicyRun
-from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
+from rlhf_dialog.runs.policy_settings import PERSON, PolicyConfig, load_policy_config
 
 logger = logging.getLogger(__name__)
 OWN_FLAGS = FLAGS | {
@@ -30,6 +31,7 @@ USAGE = """usage: {program} --config FILE [--key value]
   --config FILE   YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files
   --resume [auto] continue the run in the run folder from its newest checkpoint; auto: begin a run if there is none yet, for a
                   scheduler that starts the same command again and again
+                  with user: person, a run always goes on where it is (auto)
   --policy NAME   another policy than the file's, such as gp_sarsa, with its default arguments
   --register FILE Python file that registers an environment or a policy of your own, run first; also for evaluate_policy.py
   --transcripts N print N dialogues of the trained policy at the end: goal, acts, beliefs, rewards, verdict"""
@@ -61,6 +63,12 @@ def _main(words: list[str], folders: list[Path]) -> None:
     config = load_policy_config(found, overrides)
     if "print_config" in flags:
         sys.stdout.write(dump_yaml(config))
+        return
+    if config.user == PERSON:
+        folders.append(config.run_folder)
+        if "overwrite" in flags:
+            run_folder.confirm_overwrite(config.run_folder)
+        train_with_person(config, "overwrite" in flags)
         return
     run = PolicyRun(config, "overwrite" in flags, resume)
     folders.append(run.folder)

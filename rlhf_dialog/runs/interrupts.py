@@ -5,8 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -119,6 +119,33 @@ class Interrupts:
         if self._backstop:
             self._backstop.cancel()
             self._backstop = None
+
+
+class WhileWaiting(Interrupts):
+    """`Interrupts` of a run that waits for a person: a signal ends the waiting at once; learning and saving are finished first.
+
+    A second signal ends the process without cleanup.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(grace_seconds=0)
+        self._waits = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the block runs, a signal raises at the current instruction; one that came before it does so at its start."""
+        if self.signum is not None:
+            leave(self.signum)
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
+    def _first(self, now: float) -> None:
+        if self._waits and self.signum is not None:
+            leave(self.signum)
+        self._say("ending as soon as the dialogue is saved; send it again to end at once")
 
 
 def leave(signum: int) -> NoReturn:

@@ -203,12 +203,7 @@ class PolicyRun:
             logger.info("saved after iteration %d; go on with --resume", self.iteration)
 
     def _save_agent(self) -> None:
-        keys = (
-            *("domain", "data_path", "domains", "error_rate", "user", "max_turns", "end_reward"),
-            *("environment", "policy"),
-        )
-        settings = {key: value for key, value in self.config.model_dump().items() if key in keys}
-        save_policy_agent(self.folder / "agent", self.policy, settings, self.scene)
+        save_policy_agent(self.folder / "agent", self.policy, self.config.of_agent(), self.scene)
         logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
 
     def _finish(self) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from rlhf_dialog.data.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.environments.multi_domain.act_level import END_REWARD, MultiActLevel
+from rlhf_dialog.environments.taught import Taught
+from rlhf_dialog.environments.users.teacher import Teacher
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode
 from rlhf_dialog.policies.sampling.own_environments import own_environment, sizes_of
@@ -50,12 +52,28 @@ def scene_of(settings: dict[str, Any]) -> Scene:
     return Scene(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
 
+def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
+    """The scene of the settings' domain where a teacher, such as a person, talks and gives the rewards.
+
+    Raises UserError for a domain that cannot be used.
+    """
+    domain = open_domain(settings["domain"], settings.get("data_path"))
+    if isinstance(domain, MultiDomain):
+        raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
+    environment = Taught(domain, teacher, settings["max_turns"], settings["show_goal"])
+    return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+
+
 def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
     """Builds environments from error_rate, max_turns, user and end_reward of the settings; can be sent to another process.
 
     Raises UserError for settings that the domain has no use for.
     """
     user: Any = settings["user"]
+    if user == "person":
+        raise UserError(
+            "user: a person is asked by train_policy.py alone; measure with a simulated user, --user friendly"
+        )
     if isinstance(domain, MultiDomain):
         if settings["error_rate"]:
             raise UserError(

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,11 +13,14 @@ from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
 NUMBER = re.compile(r"\d+(\.\d*)?[eE][-+]?\d+")
+PERSON = "person"
 MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
     *("process_num", "step_timeout_s", "epoch", "eval_interval", "eval_dialogues", "run_dir", "experiment_name"),
     *("save_interval", "keep_checkpoints", "log_interval", "sample_interval", "grace_seconds", "domain", "data_path"),
+    *("show_goal", "rewards", "reward_after"),
     *("use_wandb", "wandb_entity", "wandb_project", "disable_wandb", "use_tensorboard", "use_rich_handler"),
 )
+OF_AGENT = ("domain", "data_path", "domains", "error_rate", "user", "max_turns", "end_reward", "environment", "policy")
 
 
 class PolicyConfig(Settings):
@@ -36,13 +39,23 @@ class PolicyConfig(Settings):
     )
     error_rate: float = Field(0.0, ge=0, le=1, description="how often the user is misunderstood; 0.15 is usual")
     user: str | dict[str, Any] = Field(
-        "friendly", description="friendly, unfriendly, fixed, or the agenda user's parameters"
+        "friendly",
+        description="friendly, unfriendly, fixed, or the agenda user's parameters; person: you talk, and you give the rewards",
+    )
+    show_goal: bool = Field(
+        True, description="of user person: you are asked to pursue a goal; false: you have wishes of your own"
+    )
+    rewards: tuple[float, float] | None = Field(
+        None, description="of user person: the lowest and the highest reward that can be typed; null: -20 and 20"
+    )
+    reward_after: Literal["dialogue", "turn"] | None = Field(
+        None, description="of user person: when a reward is asked for, dialogue or turn; null: dialogue"
     )
     max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
-        description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted; of several domains also manager, "
-        "committee; or a registered class",
+        description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted; "
+        "of several domains also manager, committee; or a registered class",
     )
     environment: ClassConfig | None = Field(
         None,
@@ -108,6 +121,8 @@ class PolicyConfig(Settings):
             )
         if self.environment:
             self._leaves_out("domain", "data_path", "domains", "error_rate", "user", "end_reward")
+        if self.user == PERSON:
+            self._suits_a_person()
         if self.batchsz < self.num_envs:
             raise ValueError(
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"
@@ -120,6 +135,15 @@ class PolicyConfig(Settings):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: an environment of your own does not read it; give it with environment.args")
 
+    def _suits_a_person(self) -> None:
+        """Raises ValueError for what a run with a person cannot do."""
+        if self.error_rate or self.imitation_dialogues:
+            raise ValueError(
+                "user: with a person nobody is misunderstood or imitated; leave error_rate and imitation_dialogues out"
+            )
+        if self.rewards and not self.rewards[0] < self.rewards[1]:
+            raise ValueError(f"rewards: the first number is the lowest reward, found {list(self.rewards)}")
+
     @property
     def run_folder(self) -> Path:
         """Where everything of the run is."""
@@ -128,6 +152,10 @@ class PolicyConfig(Settings):
     def identity(self, domain_hash: str) -> dict[str, Any]:
         """What must not change when a run goes on."""
         return {**self.model_dump(exclude=set(MAY_CHANGE)), "domain_hash": domain_hash}
+
+    def of_agent(self) -> dict[str, Any]:
+        """What is kept beside a trained policy, so that it can be built again."""
+        return self.model_dump(include=set(OF_AGENT))
 
 
 def load_policy_config(path: Path | None, overrides: dict[str, Any] | None = None) -> PolicyConfig:

@@ -21,6 +21,7 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word
     "preference": PreferenceConfig,
     "relevance": RelevanceConfig,
     "restaurant": PolicyConfig,
+    "restaurant_human": PolicyConfig,
     "restaurant_dialogue": Config,
     "cambridge": PolicyConfig,
     "multiwoz": PolicyConfig,

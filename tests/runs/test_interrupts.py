@@ -9,7 +9,7 @@ import pytest
 from handlers import ENDS, LIKE_SIGTERM
 
 from rlhf_dialog.runs import interrupts
-from rlhf_dialog.runs.interrupts import Interrupts
+from rlhf_dialog.runs.interrupts import Interrupts, WhileWaiting
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="signals of POSIX"), pytest.mark.usefixtures("handlers")]
 
@@ -181,6 +181,19 @@ def test_outside_the_main_thread_nothing_is_installed():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize("signum", list(ENDS))
+def test_a_person_is_waited_for_until_a_signal_and_what_is_saved_is_finished(signum, capfd):
+    with WhileWaiting() as watch:
+        with pytest.raises(ENDS[signum]), watch.waiting():
+            signal.raise_signal(signum)
+        assert watch.asked
+    with WhileWaiting() as watch:
+        signal.raise_signal(signum)
+        assert "ending as soon as the dialogue is saved" in capfd.readouterr().err
+        with pytest.raises(ENDS[signum]), watch.waiting():
+            raise AssertionError("nobody is waited for after a signal")
 
 
 # whole runs

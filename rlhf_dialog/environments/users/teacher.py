@@ -1,0 +1,175 @@
+"""A person who talks with a policy and rewards it: what is asked, what is shown, and the words that begin with a slash."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlhf_dialog.errors import SignalExit, nearest
+
+Range = tuple[float, float]
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
+WORDS = {  # word: its arguments, what it does
+    "reward": ("NUMBER", "reward the last answer"),
+    "undo": ("", "correct the last reward; of a dialogue that has ended, before the first words of the next one"),
+    "end": ("", "end this dialogue"),
+    "quit": ("", "end the day; a dialogue that has not ended counts if you have rewarded something in it"),
+    "help": ("", "show these words"),
+}
+
+
+@dataclass
+class Said:
+    """What a person says next, and what the last answer was worth to them; None: nothing was said of it.
+
+    ends: the person ends the dialogue without further words
+    """
+
+    text: str = ""
+    reward: float | None = None
+    ends: bool = False
+
+
+class Teacher(Protocol):
+    """Who talks in words, and rewards what it hears.
+
+    each_answer: it rewards each answer, else the whole dialogue at its end, and an answer if it likes to
+    left: it has gone, and says nothing more
+    """
+
+    each_answer: bool
+    left: bool
+
+    def begin(self, about: str, greeting: str) -> Said:
+        """The first words of a dialogue. about: what the teacher is asked to do; greeting: of the system, or an empty text."""
+
+    def answer(self, sentence: str, last: bool = False) -> Said:
+        """Hear an answer; what follows. last: the system has ended the dialogue, so nothing is said any more."""
+
+    def judge(self, verdict: str) -> float | None:
+        """The reward of the whole dialogue when it has ended, if it is asked. verdict: what is known of it, or an empty text."""
+
+    def correct(self) -> float | None:
+        """The last reward, once more."""
+
+
+class TypedTeacher:
+    """A person who types.
+
+    ask: shows a prompt and returns a line; EOFError, or a signal that ends it, is the end of the day
+    show: shows a line
+    rewards: the lowest and the highest reward
+    each_answer: each answer is rewarded, else the whole dialogue at its end
+    undo: called for /undo before the first words of a dialogue
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str], str],
+        show: Callable[[str], None],
+        rewards: Range,
+        each_answer: bool = False,
+        undo: Callable[[], None] = lambda: None,
+    ):
+        self.ask, self.show, self.rewards, self.each_answer, self.undo = ask, show, rewards, each_answer, undo
+        self.left = False
+
+    def begin(self, about: str, greeting: str) -> Said:
+        """Show what is to be done, and ask for the first words."""
+        if about:
+            self.show(about)
+        if greeting:
+            self.show(f"> System: {greeting}")
+        self._reward: float | None = None
+        return self._said(is_first=True)
+
+    def answer(self, sentence: str, last: bool = False) -> Said:
+        """Show the answer, ask for its reward where each one is rewarded, and for the next words."""
+        self.show(f"> System: {sentence}")
+        self._reward = self.correct() if self.each_answer else None
+        if last or self.left:
+            return Said(reward=self._reward, ends=last)
+        return self._said()
+
+    def judge(self, verdict: str) -> float | None:
+        """Show the verdict, and ask for a reward."""
+        if verdict:
+            self.show(f"({verdict})")
+        return self.correct()
+
+    def correct(self) -> float | None:
+        """Ask for a reward until it is one, or none."""
+        low, high = self.rewards
+        while True:
+            line = self._line(f"> Reward, {low:g} to {high:g} (Enter: none): ")
+            if not line:  # none, or the end of the day
+                return None
+            if line.startswith("/"):
+                self._word(line, "a reward is asked for: a number, or Enter for none")
+            elif (reward := self._number(line)) is not None:
+                return reward
+
+    def _said(self, is_first: bool = False) -> Said:
+        """The next words to the system; words for the program are done on the way."""
+        while True:
+            line = self._line("> You: ")
+            if line is None:
+                return Said(reward=self._reward)
+            word, rest = _word_of(line)
+            if word == "end" and not is_first:
+                return Said(reward=self._reward, ends=True)
+            if word == "undo":
+                self._undo(is_first)
+            elif word == "reward" and not is_first:
+                reward = self._number(rest)
+                self._reward = self._reward if reward is None else reward
+            elif word:
+                self._word(line, "the system has not answered yet")
+            elif line:
+                return Said(line.removeprefix("/"), self._reward)
+            if self.left:
+                return Said(reward=self._reward)
+
+    def _undo(self, is_first: bool) -> None:
+        if is_first:
+            self.undo()
+        elif self._reward is None:
+            self.show("(the last answer has no reward; /reward NUMBER gives it one)")
+        else:
+            self._reward = self.correct()
+
+    def _word(self, line: str, otherwise: str) -> None:
+        word = _word_of(line)[0]
+        if word == "help":
+            rows = (f"  {f'/{name} {argument}':<16}{meaning}" for name, (argument, meaning) in WORDS.items())
+            self.show("\n".join(rows))
+        elif word in WORDS:
+            self.show(f"({otherwise})")
+        else:
+            advice = nearest(f"/{word}", [f"/{one}" for one in WORDS])
+            self.show(f"(there is no word /{word}{advice or ';'} /help lists them, and // begins words with a slash)")
+
+    def _number(self, text: str) -> float | None:
+        low, high = self.rewards
+        if NUMBER.fullmatch(text) and low <= float(text) <= high:
+            return float(text)
+        self.show(f"({text!r} is not a reward; give a number from {low:g} to {high:g})")
+        return None
+
+    def _line(self, prompt: str) -> str | None:
+        """What was typed; None at the end of the day."""
+        try:
+            line = "/quit" if self.left else self.ask(prompt).strip()
+        except (EOFError, KeyboardInterrupt, SignalExit):
+            self.show("")
+            line = "/quit"
+        self.left = _word_of(line)[0] in ("quit", "exit")
+        return None if self.left else line
+
+
+def _word_of(line: str) -> tuple[str, str]:
+    """The word of `/word arguments`, in lower case, and its arguments; two empty texts for other lines."""
+    if not line.startswith("/") or line.startswith("//"):
+        return "", ""
+    word, rest = [*line[1:].split(maxsplit=1), "", ""][:2]
+    return word.lower() or "?", rest

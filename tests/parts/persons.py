@@ -1,0 +1,55 @@
+"""People who type, for runs that learn from a person. `from persons import typing, person_run`."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from policy_runs import policy_config
+
+from rlhf_dialog.environments.users.teacher import TypedTeacher
+from rlhf_dialog.runs.interrupts import WhileWaiting
+from rlhf_dialog.runs.person_run import PersonRun
+from rlhf_dialog.runs.policy_scene import taught_scene
+
+GOOD = ["inform(tea=green) inform(area=north)", "what is the phone number ?", "bye", "20"]
+BAD = ["hi", "black tea", "bye", "-5"]
+
+
+def typing(lines: Iterable[str], **options: Any) -> tuple[TypedTeacher, list[str]]:
+    """A person who types these lines, and then closes the terminal; and what is shown, prompts included."""
+    typed, shown = iter(lines), list[str]()
+
+    def ask(prompt: str) -> str:
+        shown.append(prompt)
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    return TypedTeacher(ask, shown.append, **{"rewards": (-20.0, 20.0)} | options), shown
+
+
+def person_run(
+    folder: Path, lines: Iterable[str], today: str = "2026-11-22", overwrite: bool = False, **changes: Any
+) -> tuple[PersonRun, list[str]]:
+    """A day in `folder`/run with a person who types these lines, which has not begun; and what is shown."""
+    settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {"sigma": 10}}}
+    config = policy_config(folder, **settings | changes)
+    teacher, shown = typing(lines, each_answer=config.reward_after == "turn")
+    scene = taught_scene(config.model_dump(), teacher)
+    run = PersonRun(config, scene, teacher, shown.append, WhileWaiting(), overwrite, lambda: today)
+    teacher.undo = run.undo
+    return run, shown
+
+
+def talked(folder: Path, lines: Iterable[str], **options: Any) -> list[str]:
+    """What is shown on a day that ends when the lines are used up."""
+    run, shown = person_run(folder, lines, **options)
+    run.talk()
+    return shown
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file in a folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
