@@ -76,17 +76,17 @@ def test_the_weights_fit_a_domain_with_other_slots():
 
 def test_the_features_are_those_of_the_definition():
     row = torch.zeros(LAYOUT.size)
-    row[LAYOUT.slots["tea"]] = torch.tensor([0.1, 0.6, 0.0, 0.1, 0.2])  # green, black, white, dontcare, none
-    row[LAYOUT.slots["area"]] = torch.tensor([0.0, 0.3, 0.0, 0.7])
+    row[LAYOUT.slots["tea"]] = torch.tensor([0.1, 0.4, 0.0, 0.0, 0.5])  # green, black, white, dontcare, none
+    row[LAYOUT.slots["area"]] = torch.tensor([0.0, 0.6, 0.1, 0.3])
     row[LAYOUT.requested] = torch.tensor([0.5, 0.0, 0.0, 0.9])  # name, phone, hours, area
     row[LAYOUT.method], row[LAYOUT.discourse_act] = torch.arange(6) / 10, torch.arange(6) / 20
     row[LAYOUT.offer_happened], row[LAYOUT.nothing_found] = 1.0, 0.25
     row[LAYOUT.counts] = torch.arange(10) / 10
-    entropy_of_tea = -sum(p * math.log(p) for p in (0.1, 0.6, 0.1, 0.2)) / math.log(5)
-    entropy_of_area = -sum(p * math.log(p) for p in (0.3, 0.7)) / math.log(4)
+    entropy_of_tea = -sum(p * math.log(p) for p in (0.1, 0.4, 0.5)) / math.log(5)
+    entropy_of_area = -sum(p * math.log(p) for p in (0.6, 0.1, 0.3)) / math.log(4)
     expected = [
-        [0.6, 0.1, 0.1, 0.2, 0.1, entropy_of_tea, 1, 0, math.log(5) / 5],
-        [0.3, 0.0, 0.0, 0.7, 0.0, entropy_of_area, 0, 0.9, math.log(4) / 5],
+        [0.4, 0.1, 0.0, 0.5, 0.0, entropy_of_tea, 0, 0, math.log(5) / 5],
+        [0.6, 0.1, 0.0, 0.3, 0.1, entropy_of_area, 1, 0.9, math.log(4) / 5],
     ]
     pairs = list(zip(*expected, strict=True))
     dialogue = [n / 10 for n in range(6)] + [n / 20 for n in range(6)] + [1.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.4, 0.9]
@@ -94,6 +94,9 @@ def test_the_features_are_those_of_the_definition():
     slots, of_dialogue = SlotFeatures(DOMAIN)(row[None])
     torch.testing.assert_close(slots[0], torch.tensor(expected))
     torch.testing.assert_close(of_dialogue[0], torch.tensor(dialogue))
+    row[LAYOUT.slots["tea"]] = torch.tensor([0.1, 0.4, 0.0, 0.2, 0.3])  # accepted above 1 / 2.9, and from `none` on
+    row[LAYOUT.slots["area"]] = torch.tensor([0.5, 0.1, 0.1, 0.3])  # accepted above 1 / 1.9
+    assert SlotFeatures(DOMAIN)(row[None])[0][0, :, 6].tolist() == [1.0, 0.0]
 
 
 class Table(torch.nn.Module):
