@@ -17,8 +17,9 @@ class Topics:
     domain: its domains are the topics; words: topic -> further words that mean it, such as {"restaurant": ["dinner"]}
     topic: the domain whose policy speaks now, "" while that is open; is_over: whether the dialogue has ended
 
+    >>> topics = Topics(open_domain("multiwoz", folder, ["hotel", "train"]))
     >>> topics.begin()
-    'Hello! I can help you with hotel, restaurant or train. What are you looking for?'
+    'Hello! I can help you with hotel or train. What are you looking for?'
     >>> topics.hear("I need a room in a hotel"), topics.topic
     ('', 'hotel')
     """

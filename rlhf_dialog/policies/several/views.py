@@ -38,7 +38,10 @@ class View:
         """The turns of the domain from number `first` on, as its policy saw them; its extras have its name before them."""
         numbers = np.zeros(part.masks.shape[1], dtype=np.int64)
         numbers[self.actions] = np.arange(len(self.actions))
-        own = {"observations": part.observations.take(self.columns, axis=1), "masks": part.masks.take(self.actions, axis=1)}
+        own = {
+            "observations": part.observations.take(self.columns, axis=1),
+            "masks": part.masks.take(self.actions, axis=1),
+        }
         own |= {"actions": numbers[part.actions], "rewards": part.rewards}
         own |= {name: getattr(part, name) for name in OF_EPISODE}
         prefix, last = f"{self.name}/", part.last_observation[self.columns]
