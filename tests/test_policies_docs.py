@@ -97,6 +97,22 @@ def test_the_lookup_behind_a_policy_runs(tmp_path, capsys):
     assert isinstance(Knowledge.from_yaml(tmp_path / "knowledge.yaml", str).fetcher, MediaWiki)
 
 
+def test_the_programs_for_several_domains_run(tmp_path, monkeypatch, capsys):
+    from small_world import write_world
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "DIR").mkdir()
+    write_world(tmp_path / "DIR")
+    exec(compile(program("abstraction_of(domain)"), "POLICIES.md", "exec"), {})
+    found = json.loads((tmp_path / "slots.json").read_text(encoding="utf-8"))
+    assert set(found) == {"restaurant", "hotel"}
+    turns = iter(["hi", "some dinner", "and a hotel", "bye"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(turns))
+    exec(compile(program("topics.hear"), "POLICIES.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == ["[the policy of restaurant answers]", "[the policy of hotel answers]", "Goodbye!"]
+
+
 def test_the_scripts_and_configurations_are_there():
     scripts = re.findall(r"python (scripts/\w+\.py)", PAGE)
     known = {f"scripts/{name}.py" for name in ("train_policy", "evaluate_policy", "plot_run", "benchmark_policies")}

@@ -147,12 +147,10 @@ class GPSarsa:
 
     def observe(self, episode: Episode) -> None:
         """Keep the turns until the dialogue has ended. A piece whose beginning was not seen is learned for itself.
-
-        `weights` (T,) among the extras is how much each turn counts, from 0 to 1; without it, 1.
-        """
+        `weights` (T,) among the extras is how much each turn counts, from 0 to 1; without it, 1."""
         weights = episode.extras.get("weights", np.ones(len(episode), dtype=np.float32))
-        columns = (getattr(episode, name) for name in COLUMNS[:-1])
-        turns = Turns(episode.dialogue, episode.start, episode.ended, *columns, weights)
+        columns = [*(getattr(episode, name) for name in COLUMNS[:-1]), weights]
+        turns = Turns(episode.dialogue, episode.start, episode.ended, *columns)
         before = self._open.pop(episode.dialogue, None)
         if before is not None and before.start + len(before.actions) == turns.start:
             turns = before.followed_by(turns)
@@ -223,8 +221,8 @@ class GPSarsa:
         for number, block in enumerate(self.blocks):
             block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
         self.num_dialogues = state["num_dialogues"]
-        for number in range(len(state["turns"])):  # agents of earlier versions have no weights
-            tensors.setdefault(f"turns.{number}.weights", np.ones_like(tensors[f"turns.{number}.rewards"]))
+        for n in range(len(state["turns"])):  # agents of earlier versions have no weights
+            tensors.setdefault(f"turns.{n}.weights", np.ones_like(tensors[f"turns.{n}.rewards"]))
         columns = [[tensors[f"turns.{n}.{name}"] for name in COLUMNS] for n in range(len(state["turns"]))]
         turns = [Turns(*known, *column) for known, column in zip(state["turns"], columns, strict=True)]
         self._ended, self._open = [x for x in turns if x.ended], {x.dialogue: x for x in turns if not x.ended}

@@ -151,7 +151,7 @@ class PolicyConfig(Settings):
 
     def identity(self, domain_hash: str) -> dict[str, Any]:
         """What must not change when a run goes on."""
-        return {**self.model_dump(exclude=set(MAY_CHANGE)), "domain_hash": domain_hash}
+        return {**self.model_dump(mode="json", exclude=set(MAY_CHANGE)), "domain_hash": domain_hash}
 
     def of_agent(self) -> dict[str, Any]:
         """What is kept beside a trained policy, so that it can be built again."""

@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from small_domain import small_domain
 from toy_environments import Colours, best
 
@@ -294,3 +295,34 @@ def test_it_learns_to_serve_the_user_of_a_small_domain_and_with_a_fifth_of_the_r
     assert by_chance < 60
     assert serving(150) > 80
     assert serving(300, wrong=0.2) > 70
+
+
+def test_a_turn_counts_as_much_as_its_weight(tmp_path):
+    """In the closed form: for one belief and action, the return 6 with the weights w has the precision w / sigma^2 each."""
+    one = random_dialogues(1)[0]
+    one.observations, one.rewards = one.observations[:1].repeat(3, axis=0), np.array([2.0, 0.0, 4.0], np.float32)
+    one.actions, one.masks = np.array([1, 1, 2]), one.masks[:1].repeat(3, axis=0)
+    one.extras = {"weights": np.array([0.5, 0.25, 0.0], np.float32)}
+    policy = GPSarsa(SETTING, sigma=2.0, prior_deviation=3.0)
+    policy.observe(one)
+    policy.save(tmp_path)
+    again = GPSarsa(SETTING, sigma=2.0, prior_deviation=3.0)
+    again.load(tmp_path)
+    for each in (policy, again):
+        each.update()
+        mean, variance = each.posterior(one.observations[:1])
+        precision = 1 / 9 + 0.75 / 4  # the weights 0.5 and 0.25 over sigma^2
+        assert variance[0, 1] == pytest.approx(1 / precision)
+        assert mean[0, 1] == pytest.approx((0.5 / 4 * 6 + 0.25 / 4 * 4) / precision)
+        assert (mean[0, 2], variance[0, 2]) == pytest.approx((0, 9))
+
+
+def test_an_agent_of_an_earlier_version_has_no_weights(tmp_path):
+    policy = GPSarsa(SETTING)
+    policy.observe(random_dialogues(1)[0])
+    policy.save(tmp_path)
+    path = tmp_path / "policy.safetensors"
+    save_file({name: x for name, x in load_file(path).items() if "weights" not in name}, path)
+    again = GPSarsa(SETTING)
+    again.load(tmp_path)
+    assert again.update() == policy.update()

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from small_domain import small_domain
+from small_world import small_world
 
+from rlhf_dialog.environments.multi_domain.observations import MultiLayout
 from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.environments.summary_actions import action_names
 from rlhf_dialog.errors import UserError
@@ -45,6 +47,10 @@ def test_the_parts_fill_the_observation_and_a_value_may_stand_for_each_other_one
     sizes = [part.stop - part.start for part in LAYOUT.slots.values()]
     assert parts[: len(sizes)] == [(size, size - 1) for size in sizes]
     assert parts_of(Setting(7, 2)) == [(7, 0)]
+    layout = MultiLayout(small_world())
+    assert parts_of(Setting(7, 2, domain=small_world())) == [(7, 0)]
+    several = parts_of(Setting(layout.size, len(layout.names), domain=small_world()))
+    assert several == [*[(1, 0)] * (layout.size - 1 - len(layout.names)), (len(layout.names), 0), (1, 0)]
     assert parts_of(Setting(7, 2), [4, 3]) == [(4, 4), (3, 3)]
 
 

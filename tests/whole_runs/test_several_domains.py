@@ -6,6 +6,7 @@ import re
 
 import pytest
 from policy_runs import PPO_ARGS, numbers
+from several_policies import hashes
 from small_world import goal_model, small_world, tables, write_world
 
 from rlhf_dialog.commands import evaluate_policy, train_policy
@@ -169,3 +170,32 @@ def test_samples_are_whole_dialogues(tmp_path, world, caplog):
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
         run(tmp_path, world, epoch=1, batchsz=200, sample_interval=1, eval_interval=0)
     assert "sample of iteration 1\ndialogue " in caplog.text
+
+
+@pytest.mark.parametrize("name", ["multiwoz_manager", "multiwoz_committee"])
+def test_policies_of_several_domains_are_trained_go_on_and_are_measured(tmp_path, world, name, capsys):
+    def train(folder, epoch, *words):
+        sizes = ["--batchsz", "48", "--num_envs", "4", "--eval_interval", "0", "--epoch", str(epoch)]
+        given = ["--config", f"{name}.yaml", "--data_path", str(world), "--run_dir", str(tmp_path / folder)]
+        assert train_policy.main([*given, *sizes, *words]) == 0
+        return tmp_path / folder / name
+
+    whole = train("whole", 4)
+    train("halves", 2)
+    resumed = train("halves", 4, "--resume")
+    assert numbers(resumed) == numbers(whole)
+    assert hashes(resumed / "agent" / "hotel") == hashes(whole / "agent" / "hotel") != {}
+    newest = resumed / "checkpoints" / "iter_000004"
+    assert "hotel/policy.json" in json.loads((newest / "trainer.json").read_text(encoding="utf-8"))["files"]
+    (newest / "hotel" / "policy.json").write_text("{}", encoding="utf-8")
+    words = ["--config", f"{name}.yaml", "--data_path", str(world), "--run_dir", str(tmp_path / "halves"), "--resume"]
+    assert (
+        train_policy.main([*words, "--batchsz", "48", "--num_envs", "4", "--eval_interval", "0", "--epoch", "5"]) == 2
+    )
+    assert evaluate_policy.main(["--agent", str(whole / "agent"), "--dialogues", "4"]) == 0
+    assert "handcrafted" in capsys.readouterr().out
+
+
+def test_domains_that_are_unknown_are_refused(tmp_path, world):
+    with pytest.raises(UserError, match=r"domain multiwoz: it has no domain 'hotels'; did you mean 'hotel'"):
+        run(tmp_path, world, domains=["hotels"])

@@ -111,7 +111,7 @@ class Bridge:
 
     def observations(self, whole: Features) -> Features:
         """The member's observations (N, D') of whole ones (N, D)."""
-        return np.pad(whole, ((0, 0), (0, 1)))[:, self.columns]
+        return np.pad(whole, ((0, 0), (0, 1))).take(self.columns, axis=1)
 
 
 def _intent(action: str, view: View) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting, takes_also
 from rlhf_dialog.policies.gp_sarsa import GPSarsa
 from rlhf_dialog.policies.kernels import Matrix
@@ -63,10 +63,7 @@ class Committee:
             raise UserError(f"policy.args.learning: found {learning!r}, wanted one of {', '.join(LEARNING)}")
         self.views, self.learning, self.scale = Views(setting, "committee"), learning, scale
         names = list(self.views.of if members is None else members)
-        for name in names:
-            if name not in self.views.of:
-                hint = nearest(str(name), self.views.of) or "."
-                raise UserError(f"policy.args.members: '{name}' is unknown{hint} Use {', '.join(self.views.of)}")
+        self.views.check(names, "policy.args.members")
         if not names or len(set(names)) < len(names):
             raise UserError(f"policy.args.members: found {members!r}, wanted at least one domain, each one once")
         self.members = {name: GPSarsa(self.views.of[name].setting, scale=scale, **args) for name in names}
@@ -168,6 +165,6 @@ class Committee:
         numbers: Rows = np.zeros(self.views.num_actions, dtype=np.int64)
         numbers[bridge.actions[:, 0]] = bridge.actions[:, 1]
         shared, counts = (weights, weights > 0) if self.learning == "reward" else (np.ones_like(weights), weights)
-        own = {"observations": bridge.observations(part.observations), "actions": numbers[part.actions]}
+        own: dict[str, Any] = {"observations": bridge.observations(part.observations), "actions": numbers[part.actions]}
         extras = {"weights": counts.astype(np.float32)}
         return replace(part, **own, rewards=part.rewards * shared, extras=extras, start=0)

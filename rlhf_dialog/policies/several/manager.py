@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies import base
 from rlhf_dialog.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting, choose
 from rlhf_dialog.policies.ppo import PPO
@@ -28,10 +28,7 @@ class Manager:
 
     def __init__(self, setting: Setting, policies: Mapping[str, Any] | None = None, others: Any = "handcrafted"):
         self.views, given = Views(setting, "manager"), dict(policies or {})
-        for name in given:
-            if name not in self.views.of:
-                hint = nearest(str(name), self.views.of) or "."
-                raise UserError(f"policy.args.policies: '{name}' is unknown{hint} Use {', '.join(self.views.of)}")
+        self.views.check(given, "policy.args.policies")
         self.policies = {name: _built(name, given.get(name, others), view) for name, view in self.views.of.items()}
         self._blank = {key: row for view in self.views.of.values() for key, row in self._extras_of(view).items()}
         self._pieces, self._taught, self.num_updates = Pieces(), set[str](), 0
@@ -102,9 +99,10 @@ def _built(name: str, given: Any, view: View) -> base.Policy:
     if not isinstance(wanted, Mapping) or "id" not in wanted or not {*wanted} <= {"id", "args"}:
         raise UserError(f"{where}: found {given!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
     try:
-        return PolicyFactory.create(wanted["id"], {"setting": view.setting, **(wanted.get("args") or {})})  # type: ignore[no-any-return]
+        built: base.Policy = PolicyFactory.create(wanted["id"], dict(wanted.get("args") or {}, setting=view.setting))
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+    return built
 
 
 def _key(name: str, extra: str) -> str:

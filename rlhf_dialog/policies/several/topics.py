@@ -17,8 +17,9 @@ class Topics:
     domain: its domains are the topics; words: topic -> further words that mean it, such as {"restaurant": ["dinner"]}
     topic: the domain whose policy speaks now, "" while that is open; is_over: whether the dialogue has ended
 
+    >>> topics = Topics(open_domain("multiwoz", folder, ["hotel", "train"]))
     >>> topics.begin()
-    'Hello! I can help you with hotel, restaurant or train. What are you looking for?'
+    'Hello! I can help you with hotel or train. What are you looking for?'
     >>> topics.hear("I need a room in a hotel"), topics.topic
     ('', 'hotel')
     """
@@ -89,10 +90,8 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 def _own_values(domain: MultiDomain) -> dict[str, list[str]]:
     """For each domain the values of its slots that no other domain has; none with digits, which are numbers of people too."""
-    known = {
-        name: {value for own in service.constraints.values() for value in own.shares}
-        for name, service in domain.services.items()
-    }
+    slots = {name: service.constraints.values() for name, service in domain.services.items()}
+    known = {name: {value for own in of for value in own.shares} for name, of in slots.items()}
     counts = Counter(value for values in known.values() for value in values)
     own = {
         name: sorted(v for v in values if counts[v] == 1 and len(v) >= SHORTEST and not re.search(r"\d", v))

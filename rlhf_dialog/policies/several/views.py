@@ -1,6 +1,6 @@
 """What a policy of one domain sees of a dialogue about several. N observations, T turns, D features, A actions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.environments.multi_domain.actions import GLOBAL
 from rlhf_dialog.environments.multi_domain.observations import MultiLayout
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.policies.base import Episode, Features, Policy, Setting
 from rlhf_dialog.policies.replay import Replay
 
@@ -38,7 +38,10 @@ class View:
         """The turns of the domain from number `first` on, as its policy saw them; its extras have its name before them."""
         numbers = np.zeros(part.masks.shape[1], dtype=np.int64)
         numbers[self.actions] = np.arange(len(self.actions))
-        own = {"observations": part.observations[:, self.columns], "masks": part.masks[:, self.actions]}
+        own = {
+            "observations": part.observations.take(self.columns, axis=1),
+            "masks": part.masks.take(self.actions, axis=1),
+        }
         own |= {"actions": numbers[part.actions], "rewards": part.rewards}
         own |= {name: getattr(part, name) for name in OF_EPISODE}
         prefix, last = f"{self.name}/", part.last_observation[self.columns]
@@ -60,6 +63,13 @@ class Views:
         self._current = [places["current"] for places in layout.places.values()]
         self.num_actions, self.num_global = setting.num_actions, len(GLOBAL)
 
+    def check(self, names: Iterable[Any], where: str) -> None:
+        """Raises UserError, with the place where it was named, for a domain that is unknown."""
+        for name in names:
+            if name not in self.of:
+                hint = nearest(str(name), self.of) or "."
+                raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.of)}")
+
     def active(self, observations: Features) -> Rows:
         """The numbers (N,) of the domains of which the user spoke last; 0 where it has spoken of none."""
         return observations[:, self._current].argmax(axis=1)
@@ -78,7 +88,7 @@ class Views:
             rewards = whole.rewards[rows]
             if rows[-1] != len(whole) - 1:
                 rewards[-1] += whole.rewards[-1]
-            taken = {
+            taken: dict[str, Any] = {
                 name: getattr(whole, name)[rows] for name in ("observations", "masks", "actions", "logprobs", "values")
             }
             extras = {name: column[rows] for name, column in whole.extras.items()}

@@ -63,3 +63,6 @@ def test_several_domains_have_a_folder_of_data(tmp_path):
         open_domain("multiwoz")
     with pytest.raises(UserError, match="data_path: only the domain multiwoz has one, found domain 'restaurant'"):
         open_domain("restaurant", tmp_path)
+    assert list(open_domain("multiwoz", tmp_path, ["hotel", "train"]).services) == ["hotel", "train"]
+    with pytest.raises(UserError, match="domains: only multiwoz has several, found domain 'restaurant'"):
+        open_domain("restaurant", names=["hotel"])

@@ -10,6 +10,7 @@ from small_world import goal_model, small_world, tables, write_world
 
 from rlhf_dialog.data.domains import open_domain
 from rlhf_dialog.data.domains.services import Chances, meets
+from rlhf_dialog.errors import UserError
 
 SERVICES = small_world().services
 
@@ -102,3 +103,28 @@ def test_the_hash_does_not_depend_on_the_order_of_sets(tmp_path):
         for seed in ("1", "2")
     ]
     assert runs == [f"{small_world().hash}\n"] * 2
+
+
+def test_some_of_the_services_with_the_orders_that_are_left():
+    domain = small_world().only(["hotel", "restaurant"])
+    assert list(domain.services) == ["hotel", "restaurant"]
+    # restaurant .2, attraction+restaurant .1; hotel+train .2, attraction+hotel+taxi .1; restaurant+hotel+taxi .2
+    shares = domain.orders.shares
+    assert set(shares) == {("restaurant",), ("hotel",), ("restaurant", "hotel")}
+    assert shares["restaurant",] == pytest.approx(0.3)
+    assert shares["hotel",] == pytest.approx(0.3)
+    assert shares["restaurant", "hotel"] == pytest.approx(0.2)
+    assert domain.hash != small_world().hash
+    assert small_world().only(list(SERVICES)).hash == small_world().hash
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["hotels"], "it has no domain 'hotels'; did you mean 'hotel'"),
+        ([], "no user wants any of no domains; name others"),
+    ],
+)
+def test_services_that_are_not_there(names, said):
+    with pytest.raises(UserError, match=said):
+        small_world().only(names)
