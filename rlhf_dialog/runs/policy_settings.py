@@ -66,6 +66,12 @@ class PolicyConfig(Settings):
         None, description="of user person: when a reward is asked for; null: dialogue, of a list of actions turn"
     )
     max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
+    wrong_rewards: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the dialogues whose final reward is given wrongly, as people do; evaluations are right; null: 0",
+    )
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
         description="ppo, gp_sarsa, dqn, bbqn, acer, a2c, tracer, enac, random, handcrafted, or a registered class",
@@ -134,6 +140,8 @@ class PolicyConfig(Settings):
             )
         if self.environment:
             self._leaves_out("domain", "data_path", "error_rate", "user", "end_reward")
+        if self.wrong_rewards and (self.user == PERSON or self.environment or self.domain == "multiwoz"):
+            raise ValueError("wrong_rewards: is for simulated users of a single domain; leave it out")
         if self.user == PERSON:
             self._suits_a_person()
         elif isinstance(self.domain, ActionsConfig):

@@ -36,7 +36,7 @@ def person_run(
     folder: Path, lines: Iterable[str], today: str = "2026-11-22", overwrite: bool = False, **changes: Any
 ) -> tuple[PersonRun, list[str]]:
     """A day in `folder`/run with a person who types these lines, which has not begun; and what is shown."""
-    settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {"sigma": 10}}}
+    settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {}}}
     config = policy_config(folder, **settings | changes)
     teacher, shown = typing(lines, rewards=config.reward_range, each_answer=config.rewards_each_answer)
     scene = taught_scene(config.model_dump(), teacher)
