@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the YAMLs and DeepSpeed JSONs of the root go into the installed package."""
+"""What pyproject.toml cannot say: the YAMLs and JSONs of the root go into the installed package."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-SHIPPED = ("configs/*.yaml", "ds_configs/*.json")
+SHIPPED = ("configs/*.yaml", "configs/*.json", "ds_configs/*.json")
 
 
 class BuildWithConfigs(build_py):

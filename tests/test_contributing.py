@@ -56,8 +56,8 @@ def run_in(house, *words):
     return done.stdout
 
 
-def test_there_are_five_recipes_with_a_test_and_a_command_each():
-    assert list(RECIPES) == ["reward", "metric", "estimator", "format", "command"]
+def test_there_are_six_recipes_with_a_test_and_a_command_each():
+    assert list(RECIPES) == ["reward", "metric", "estimator", "policy", "format", "command"]
     for recipe in RECIPES.values():
         assert "\npython -m pytest tests/" in recipe
         assert len(re.findall(r"^python ", recipe, re.MULTILINE)) >= 2
@@ -98,6 +98,7 @@ def test_the_tests_of_the_recipes_pass(house):
         ("reward", "id: Politeness"),
         ("metric", "id: QuestionShare"),
         ("estimator", "advantage_estimator: dr_grpo"),
+        ("policy", "dialogue 0, goal: "),
         ("format", "turns=['Is it far ?', 'Two streets .', 'Then I will walk .'], acts=[2, 1, 4]"),
         ("command", "my_dialogues.jsonl: 1 dialogues, 2 turns\n" * 2),
     ],

@@ -8,11 +8,11 @@ from rlhf_dialog.feedback.terminal_state import line_editing
 from rlhf_dialog.runs.interrupts import WhileWaiting
 from rlhf_dialog.runs.person_run import PersonRun
 from rlhf_dialog.runs.policy_scene import taught_scene
-from rlhf_dialog.runs.policy_settings import PolicyConfig
+from rlhf_dialog.runs.policy_settings import ActionsConfig, PolicyConfig
 from rlhf_dialog.terminal import visible
 
 WELCOME = """\
-Talk with the system in words, or in acts such as inform(food=thai); {end}.
+Talk with the system in words{acts}; /end{goodbye} ends a dialogue.
 {rewards} from {low:g} (bad) to {high:g} (good) is what it learns from; Enter gives none. Each dialogue is saved at its end.
 /help shows the words that begin with a slash; /quit, Ctrl-D or Ctrl-C ends the day."""
 
@@ -28,14 +28,14 @@ def train_with_person(config: PolicyConfig, overwrite: bool = False) -> None:
             write(line)
         return line
 
-    low, high = config.rewards or (-20.0, 20.0)
-    each_answer = config.reward_after == "turn"
+    (low, high), each_answer = config.reward_range, config.rewards_each_answer
     teacher = TypedTeacher(ask, write, (low, high), each_answer)
     run = PersonRun(config, taught_scene(config.model_dump(), teacher), teacher, write, interrupts, overwrite)
     teacher.undo = run.undo
     rewards = "Your reward for each answer," if each_answer else "Your reward at its end,"
-    end = "say goodbye, or /end, to end a dialogue"
-    write(WELCOME.format(rewards=rewards, end=end, low=low, high=high))
+    has_acts = not isinstance(config.domain, ActionsConfig)
+    acts, goodbye = (", or in acts such as inform(food=thai)", " or a goodbye") if has_acts else ("", "")
+    write(WELCOME.format(rewards=rewards, acts=acts, goodbye=goodbye, low=low, high=high))
     with line_editing():
         run.talk()
 

@@ -8,7 +8,7 @@ from rlhf_dialog.environments.act_level import MAX_TURNS, TURN_REWARD, ActLevel,
 from rlhf_dialog.environments.acts import USER_INTENTS, Act, acts_of, text_of
 from rlhf_dialog.environments.goals import Goal
 from rlhf_dialog.environments.users.human import in_words, why_failed
-from rlhf_dialog.environments.users.teacher import Said, Teacher
+from rlhf_dialog.environments.users.teacher import Said, Teacher, given
 from rlhf_dialog.environments.words import system_words, user_words
 
 
@@ -17,7 +17,7 @@ class Taught:
 
     A step is worth -1, and the reward that the teacher gave the answer, or at the end the dialogue. Where the teacher leaves, the
     dialogue is cut off. At the end `info` has `left`, whether it was cut off, and `rewards`, those of the answers (None: none was
-    given), and behind them that of the dialogue, where the teacher rewards dialogues; and what `ActLevel` says.
+    given), and behind them that of the dialogue, where the teacher rewards dialogues; `cost`, the -1; and what `ActLevel` says.
 
     show_goal: the teacher is asked to pursue a goal, and success is whether it was reached; else the teacher has wishes of their
         own, and success is a reward of the dialogue above 0
@@ -42,7 +42,7 @@ class Taught:
         if terminated or truncated or self.teacher.left:
             info = self._info({} if self.teacher.left else info)
             truncated = truncated or not terminated
-        reward = TURN_REWARD + sum(one or 0.0 for one in self.user.rewards[len(self.level.system_acts) - 1 :])
+        reward = TURN_REWARD + given(self.user.rewards[len(self.level.system_acts) - 1 :])
         return observation, reward, terminated, truncated, info
 
     def _info(self, ended: dict[str, Any]) -> dict[str, Any]:
@@ -50,8 +50,12 @@ class Taught:
         rewards = self.user.rewards
         if ended and not self.teacher.each_answer:
             rewards.append(self.teacher.judge(self._verdict(ended)))
-        success = ended.get("success", False) if self.show_goal else sum(one or 0.0 for one in rewards) > 0
-        return {"action_mask": self.level.mask} | ended | {"rewards": rewards, "left": not ended, "success": success}
+        success = ended.get("success", False) if self.show_goal else given(rewards) > 0
+        return (
+            {"action_mask": self.level.mask}
+            | ended
+            | {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
+        )
 
     def _verdict(self, info: dict[str, Any]) -> str:
         if not self.show_goal:

@@ -7,12 +7,11 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import torch
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
-from rlhf_dialog.environments.users.teacher import Teacher
+from rlhf_dialog.environments.users.teacher import Teacher, given
 from rlhf_dialog.policies.base import Episode, Setting
 from rlhf_dialog.policies.built_in import build_policy
 from rlhf_dialog.policies.sampling.sampler import play
@@ -79,14 +78,15 @@ class PersonRun:
         if episode is None:
             self.show("(there is no dialogue of today to correct)")
             return
-        rewards = episode.info["rewards"]
-        before, after = rewards[-1], self.teacher.correct()
-        if self.teacher.left or after == before:
+        rewards, cost = episode.info["rewards"], episode.info["cost"]
+        after = self.teacher.correct()
+        if self.teacher.left or after == rewards[-1]:
             return
-        difference = (after or 0.0) - (before or 0.0)
-        episode.rewards[-1] += np.float32(difference)
-        episode.paid += difference
+        episode.paid += (after or 0.0) - (rewards[-1] or 0.0)
         rewards[-1] = after
+        episode.rewards[-1] = cost + given(rewards[len(episode) - 1 :])
+        if not (self.scene.domain and self.config.show_goal):
+            episode.success = given(rewards) > 0
         self.policy.load(self._before)
         self.num_dialogues -= 1
         self.num_rewarded -= self._was_rewarded

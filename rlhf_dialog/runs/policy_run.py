@@ -19,6 +19,7 @@ from rlhf_dialog.policies.imitation import imitate
 from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.policies.sampling.measures import VALIDATION_SEED, means
 from rlhf_dialog.policies.sampling.sampler import Sampler, hosts, play
+from rlhf_dialog.policies.sampling.wrong_rewards import misjudged
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.interrupts import Interrupts
@@ -144,7 +145,7 @@ class PolicyRun:
             raise
         sampled = time.perf_counter()
         for episode in episodes:
-            self.policy.observe(episode)
+            self.policy.observe(misjudged(episode, config.wrong_rewards or 0.0, config.seed))
         learned = self.policy.update()
         seconds = {"time/sample": sampled - start, "time/update": time.perf_counter() - sampled}
         ended = [episode for episode in episodes if episode.ended]

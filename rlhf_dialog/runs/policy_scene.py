@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.environments.action_list import read_actions
 from rlhf_dialog.environments.multi_domain.act_level import END_REWARD, MultiActLevel
+from rlhf_dialog.environments.spoken_actions import SpokenActions
+from rlhf_dialog.environments.states import State
 from rlhf_dialog.environments.taught import Taught
 from rlhf_dialog.environments.users.teacher import Teacher
 from rlhf_dialog.errors import UserError
@@ -46,6 +50,10 @@ def scene_of(settings: dict[str, Any]) -> Scene:
     own = settings.get("environment")
     if own:
         return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
+    if isinstance(settings["domain"], dict):
+        raise UserError(
+            "domain: only people talk about a list of actions, in train_policy.py; there are no simulated users"
+        )
     domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
     make = environment_of(settings, domain)
     environment = make()
@@ -57,11 +65,23 @@ def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
 
     Raises UserError for a domain that cannot be used.
     """
+    if isinstance(settings["domain"], dict):
+        return _scene_of_actions(settings["domain"], settings["max_turns"], teacher)
     domain = open_domain(settings["domain"], settings.get("data_path"))
     if isinstance(domain, MultiDomain):
         raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
     environment = Taught(domain, teacher, settings["max_turns"], settings["show_goal"])
     return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+
+
+def _scene_of_actions(given: dict[str, Any], max_turns: int, teacher: Teacher) -> Scene:
+    """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
+    path, state = find_config(given["actions"]), State(given["state"]["id"], given["state"]["args"])
+    actions = read_actions(path)
+    environment = SpokenActions(actions, teacher, state, max_turns)
+    known = json.dumps([actions.hash, given["state"], state.size])
+    found = hashlib.sha256(known.encode()).hexdigest()
+    return Scene(lambda: environment, actions.names, state.size, path.stem, found, None)
 
 
 def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:

@@ -23,12 +23,28 @@ MAY_CHANGE = (  # at --resume; everything else decides what is drawn or learned
 OF_AGENT = ("domain", "data_path", "domains", "error_rate", "user", "max_turns", "end_reward", "environment", "policy")
 
 
+class ActionsConfig(Settings):
+    """A list of actions as the domain"""
+
+    actions: str = Field(description="JSON file with a list of actions: name, sentence, and when it is allowed")
+    state: ClassConfig = Field(
+        default_factory=lambda: ClassConfig(id="last_turns"),
+        description="what the policy sees of the turns so far: last_turns, or a function of your own that a file registers",
+    )
+
+    @field_validator("state", mode="before")
+    @classmethod
+    def _only_a_name(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+
 class PolicyConfig(Settings):
     """Dialogue policy"""
 
-    domain: str = Field(
+    domain: str | ActionsConfig = Field(
         "restaurant",
-        description="restaurant, multiwoz, or the path of a domain of your own: our JSON, PyDial, CamRest676",
+        description="restaurant, multiwoz, or the path of a domain of your own: our JSON, PyDial, CamRest676; with a person also "
+        "{actions: FILE}, a list of what the system can say",
     )
     data_path: str | None = Field(None, description="the folder of multiwoz: db/, ontology and goal model; else null")
     domains: list[str] | None = Field(
@@ -46,12 +62,19 @@ class PolicyConfig(Settings):
         True, description="of user person: you are asked to pursue a goal; false: you have wishes of your own"
     )
     rewards: tuple[float, float] | None = Field(
-        None, description="of user person: the lowest and the highest reward that can be typed; null: -20 and 20"
+        None,
+        description="of user person: the lowest and the highest reward; null: -20 and 20, of a list of actions -1 and 1",
     )
     reward_after: Literal["dialogue", "turn"] | None = Field(
-        None, description="of user person: when a reward is asked for, dialogue or turn; null: dialogue"
+        None, description="of user person: when a reward is asked for; null: dialogue, of a list of actions turn"
     )
     max_turns: int = Field(25, ge=1, description="turns after which a dialogue is cut off, and has failed")
+    wrong_rewards: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the dialogues whose final reward is given wrongly, as people do; evaluations are right; null: 0",
+    )
     policy: ClassConfig = Field(
         default_factory=lambda: ClassConfig(id="ppo"),
         description="ppo, gp_sarsa, dqn, bbqn, feudal, acer, a2c, tracer, enac, random, handcrafted; "
@@ -121,8 +144,12 @@ class PolicyConfig(Settings):
             )
         if self.environment:
             self._leaves_out("domain", "data_path", "domains", "error_rate", "user", "end_reward")
+        if self.wrong_rewards and (self.user == PERSON or self.environment or self.domain == "multiwoz"):
+            raise ValueError("wrong_rewards: is for simulated users of a single domain; leave it out")
         if self.user == PERSON:
             self._suits_a_person()
+        elif isinstance(self.domain, ActionsConfig):
+            raise ValueError("domain: only people talk about a list of actions; add user: person")
         if self.batchsz < self.num_envs:
             raise ValueError(
                 f"batchsz: {self.batchsz} turns are fewer than num_envs: {self.num_envs} dialogues; lower num_envs"
@@ -148,6 +175,16 @@ class PolicyConfig(Settings):
     def run_folder(self) -> Path:
         """Where everything of the run is."""
         return Path(self.run_dir).expanduser() / str(self.experiment_name or "policy")
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The lowest and the highest reward of a person."""
+        return self.rewards or ((-1.0, 1.0) if isinstance(self.domain, ActionsConfig) else (-20.0, 20.0))
+
+    @property
+    def rewards_each_answer(self) -> bool:
+        """Whether a person is asked for a reward after each answer, else after each dialogue."""
+        return (self.reward_after or ("turn" if isinstance(self.domain, ActionsConfig) else "dialogue")) == "turn"
 
     def identity(self, domain_hash: str) -> dict[str, Any]:
         """What must not change when a run goes on."""

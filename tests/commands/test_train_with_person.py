@@ -5,10 +5,11 @@ import signal
 
 import pytest
 import yaml
-from persons import GOOD
+from persons import ASKED, GOOD
 from policy_runs import domain_file
 
 from rlhf_dialog.commands import evaluate_policy, train_policy
+from rlhf_dialog.environments.states import StateFactory
 
 
 @pytest.fixture
@@ -57,12 +58,34 @@ def test_ctrl_c_at_a_prompt_is_the_end_of_the_day(config, monkeypatch, capsys):
     assert "1 dialogue kept in " in capsys.readouterr().out
 
 
+def test_a_list_of_actions_and_a_state_of_the_users_own(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own.py").write_text(
+        "from rlhf_dialog.environments.states import StateFactory\n"
+        "StateFactory.register('longer', lambda turns, than=1: [float(len(turns) > than), 1.0])\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(StateFactory, "classes", dict(StateFactory.classes))
+    words = ["--config", "actions.yaml", "--run_dir", str(tmp_path), "--register", str(tmp_path / "own.py")]
+    words += ["--domain.state.id", "longer", "--domain.state.args.than", "2"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*ASKED, ""])))
+    assert train_policy.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "Your reward for each answer, from -1 (bad) to 1 (good)" in shown
+    assert "gp_sarsa learns in " in shown
+    assert "2 dialogues kept in " in shown
+    assert train_policy.main([*words[:-1], "3"]) == 2
+    assert "was trained on an earlier state of it" in capsys.readouterr().err
+    assert evaluate_policy.main(["--agent", str(tmp_path / "actions" / "agent")]) == 2
+    assert "only people talk about a list of actions" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--error_rate", "0.1"], "leave error_rate and imitation_dialogues out"),
         (["--rewards", "[3, 1]"], "rewards: the first number is the lowest reward, found [3.0, 1.0]"),
         (["--reward_after", "week"], "reward_after: found 'week', wanted 'dialogue' or 'turn'"),
+        (["--domain", "{actions: nowhere.json}"], "config file 'nowhere.json' not found"),
         (["--policy", "gp_sarse"], "unknown policy 'gp_sarse'"),
     ],
 )

@@ -14,6 +14,8 @@ from rlhf_dialog.runs.policy_scene import taught_scene
 
 GOOD = ["inform(tea=green) inform(area=north)", "what is the phone number ?", "bye", "20"]
 BAD = ["hi", "black tea", "bye", "-5"]
+SHOP = {"domain": {"actions": "actions.json"}}
+ASKED = ["hello", "1", "when do you open ?", "-1", "/end", "do you sell vouchers ?", "", "when ?", "0.5", "/end"]
 
 
 def typing(lines: Iterable[str], **options: Any) -> tuple[TypedTeacher, list[str]]:
@@ -34,9 +36,9 @@ def person_run(
     folder: Path, lines: Iterable[str], today: str = "2026-11-22", overwrite: bool = False, **changes: Any
 ) -> tuple[PersonRun, list[str]]:
     """A day in `folder`/run with a person who types these lines, which has not begun; and what is shown."""
-    settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {"sigma": 10}}}
+    settings = {"user": "person", "error_rate": 0.0, "policy": {"id": "gp_sarsa", "args": {}}}
     config = policy_config(folder, **settings | changes)
-    teacher, shown = typing(lines, each_answer=config.reward_after == "turn")
+    teacher, shown = typing(lines, rewards=config.reward_range, each_answer=config.rewards_each_answer)
     scene = taught_scene(config.model_dump(), teacher)
     run = PersonRun(config, scene, teacher, shown.append, WhileWaiting(), overwrite, lambda: today)
     teacher.undo = run.undo

@@ -23,6 +23,7 @@ SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word
     "restaurant": PolicyConfig,
     "restaurant_human": PolicyConfig,
     "restaurant_dialogue": Config,
+    "actions": PolicyConfig,
     "cambridge": PolicyConfig,
     "multiwoz": PolicyConfig,
     "month": MonthKeys,

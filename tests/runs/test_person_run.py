@@ -6,7 +6,7 @@ import signal
 import sys
 
 import pytest
-from persons import BAD, GOOD, hashes, person_run, talked
+from persons import ASKED, BAD, GOOD, SHOP, hashes, person_run, talked
 from policy_runs import domain_file
 from processes import ROOT, environment, run_command
 
@@ -21,16 +21,22 @@ def rows(folder):
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("policy", ["gp_sarsa", "dqn"])
-def test_two_days_are_one_longer_day(tmp_path, policy):
-    args = {"gp_sarsa": {}, "dqn": {"hidden_sizes": [8], "steps_per_dialogue": 5}}[policy]
-    settings = {"policy": {"id": policy, "args": args}}
+@pytest.mark.parametrize(
+    ("policy", "args", "lines"),
+    [
+        ("gp_sarsa", {}, (TWO, MORE)),
+        ("gp_sarsa", {}, (ASKED, ASKED[5:] + ASKED[:5] * 2)),
+        ("dqn", {"hidden_sizes": [8], "steps_per_dialogue": 5}, (ASKED, ASKED[5:] + ASKED[:5] * 2)),
+    ],
+)
+def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
+    settings = {"policy": {"id": policy, "args": args}} | ({} if lines[0] == TWO else SHOP)
     (tmp_path / "days").mkdir()
     (tmp_path / "day").mkdir()
-    talked(tmp_path / "days", TWO, today="2026-11-22", **settings)
-    shown = talked(tmp_path / "days", MORE, today="2026-11-24", **settings)
+    talked(tmp_path / "days", lines[0], today="2026-11-22", **settings)
+    shown = talked(tmp_path / "days", lines[1], today="2026-11-24", **settings)
     assert shown[0].startswith("day 2: 2 dialogues so far, 2 of them rewarded; ")
-    talked(tmp_path / "day", TWO + MORE, **settings)
+    talked(tmp_path / "day", lines[0] + lines[1], **settings)
     names = {"gp_sarsa": "policy.safetensors", "dqn": "replay.safetensors"}
     assert names[policy] in hashes(tmp_path / "day" / "run" / "agent")
     own = ("policy_agent.json",)  # names the file of the domain
@@ -48,6 +54,12 @@ def test_a_mistyped_reward_that_is_taken_back_was_never_learned(tmp_path):
     for file in ("policy.json", "policy.safetensors"):
         assert hashes(right / "agent")[file] == hashes(undone / "agent")[file]
     assert rows(tmp_path / "right") == rows(tmp_path / "undone")
+
+
+def test_the_reward_of_the_last_answer_is_taken_back_before_the_next_dialogue(tmp_path):
+    shown = talked(tmp_path, [*ASKED[:5], "/undo", "0.5"], **SHOP)
+    assert shown[0].startswith("day 1: no dialogue yet; gp_sarsa learns in ")
+    assert [(row["reward"], row["success"]) for row in rows(tmp_path)] == [(1.5, 1.0)]
 
 
 def test_undo_without_a_dialogue_of_today(tmp_path):

@@ -187,6 +187,14 @@ def test_what_an_environment_of_the_users_own_cannot_do_is_refused_before_anythi
     assert not (tmp_path / "run").exists()
 
 
+def test_wrong_rewards_are_learned_from_and_not_reported(tmp_path):
+    keys = {"epoch": 1, "eval_interval": 0, "policy": {"id": "gp_sarsa", "args": {}}}
+    policy_run(tmp_path, experiment_name="right", **keys).train()
+    policy_run(tmp_path, experiment_name="wrong", wrong_rewards=1.0, **keys).train()
+    (right,), (wrong,) = (numbers(tmp_path / name) for name in ("right", "wrong"))
+    assert {name for name in right if right[name] != wrong[name]} == {"gp/error"}  # not success, not reward
+
+
 def test_resume_auto_begins_a_run_and_goes_on_with_one(tmp_path, whole):
     policy_run(tmp_path, resume="auto", epoch=3, imitation_dialogues=4).train()
     policy_run(tmp_path, resume="auto", imitation_dialogues=4).train()

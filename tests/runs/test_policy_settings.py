@@ -18,6 +18,10 @@ from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
             {"step_timeout_s": 5},
             "step_timeout_s: limits an environment of your own, or processes; set environment or process_num",
         ),
+        ({"wrong_rewards": 1.5}, "wrong_rewards: found 1.5, wanted less than or equal to 1"),
+        ({"wrong_rewards": 0.2, "domain": "multiwoz"}, "wrong_rewards: is for simulated users of a single domain"),
+        ({"domain": {"actions": "actions.json"}}, "only people talk about a list of actions; add user: person"),
+        ({"domain": {"action": "actions.json"}, "user": "person"}, "domain"),
         ({"experiment_name": "a/b"}, "experiment_name: found 'a/b'"),
     ],
 )
@@ -41,6 +45,22 @@ def test_what_draws_or_learns_is_the_runs_identity_and_who_hosts_it_is_not():
     for fixed in ({"seed": 1}, {"num_envs": 4}, {"batchsz": 100}, {"error_rate": 0.1}, {"policy": {"id": "random"}}):
         assert PolicyConfig(**fixed).identity("abc") != one
     assert PolicyConfig().identity("abd") != one
+    for free in ({"show_goal": False}, {"rewards": [0, 1]}, {"reward_after": "turn"}):
+        assert PolicyConfig(user="person", **free).identity("abc") == PolicyConfig(user="person").identity("abc")
+
+
+def test_a_run_of_before_these_keys_goes_on():
+    then = PolicyConfig().identity("abc")
+    assert {key for key, value in then.items() if value is None} >= {
+        "wrong_rewards"
+    }  # as in a checkpoint without the key
+
+
+def test_what_a_person_rewards_follows_from_the_domain():
+    one, other = PolicyConfig(user="person"), PolicyConfig(user="person", domain={"actions": "a.json", "state": "mine"})
+    assert (one.reward_range, one.rewards_each_answer) == ((-20, 20), False)
+    assert (other.reward_range, other.rewards_each_answer) == ((-1, 1), True)
+    assert other.model_dump()["domain"] == {"actions": "a.json", "state": {"id": "mine", "args": {}}}
 
 
 def test_numbers_of_the_policys_arguments_may_be_written_with_an_exponent():

@@ -1,7 +1,7 @@
 """A person who talks with a policy and rewards it: what is asked, what is shown, and the words that begin with a slash."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,11 @@ class Said:
     text: str = ""
     reward: float | None = None
     ends: bool = False
+
+
+def given(rewards: Iterable[float | None]) -> float:
+    """The sum of the rewards; None counts 0."""
+    return sum(one or 0.0 for one in rewards)
 
 
 class Teacher(Protocol):

@@ -1,0 +1,108 @@
+"""A list of actions that somebody wrote: what the system can say, and when. JSON, checked when it is read."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rlhf_dialog.errors import UserError, nearest
+
+
+class Action(BaseModel):
+    """One thing that the system can say; it is allowed where all its conditions hold.
+
+    >>> Action(name="find", sentence="Who wrote it?", after=["hello"], words=["book", "looking for"])
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str = Field(min_length=1, description="of the action, once in the list")
+    sentence: str = Field(min_length=1, description="what the system says")
+    first: bool | None = Field(
+        None, description="true: only as the first answer of a dialogue; false: not as the first"
+    )
+    after: list[str] = Field([], description="one of these actions was taken earlier in the dialogue")
+    not_after: list[str] = Field([], description="none of these actions was taken earlier in the dialogue")
+    words: list[str] = Field([], description="the user's last turn has one of these words, or sequences of words")
+    ends: bool = Field(False, description="the dialogue ends with this action")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is allowed everywhere."""
+        return self.first is None and not (self.after or self.not_after or self.words)
+
+    def is_allowed(self, taken: Sequence[str], heard: str) -> bool:
+        """Whether the conditions hold after the actions `taken` in the dialogue, when `heard` is the user's last turn."""
+        said = f" {' '.join(words_of(heard))} "
+        return (
+            (self.first is None or self.first == (not taken))
+            and (not self.after or any(name in taken for name in self.after))
+            and not any(name in taken for name in self.not_after)
+            and (not self.words or any(f" {' '.join(words_of(one))} " in said for one in self.words))
+        )
+
+
+class ActionList:
+    """The actions in their order. Raises UserError, with `where`, for a list that cannot be used."""
+
+    def __init__(self, raw: Any, where: str):
+        if not isinstance(raw, list) or not raw:
+            raise UserError(f'{where}: is not a list of actions; write [{{"name": ..., "sentence": ...}}, ...]')
+        self.actions = [_action(one, f"{where}, action {number}") for number, one in enumerate(raw, 1)]
+        self.names = [action.name for action in self.actions]
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise UserError(f"{where}: two actions have the name {name!r}; give each a name of its own")
+        for action in self.actions:
+            for name in (*action.after, *action.not_after):
+                if name not in self.names:
+                    advice = nearest(name, self.names) or "; name one of the list"
+                    raise UserError(f"{where}, action {action.name!r}: there is no action {name!r}{advice}")
+        if not any(action.is_free for action in self.actions):
+            raise UserError(
+                f"{where}: every action has a condition (first, after, not_after, words); add one without, such as a sentence "
+                "that asks again, so that there is always something to say"
+            )
+
+    @property
+    def hash(self) -> str:
+        """Of the names in their order: sentences and conditions may be changed while a policy learns."""
+        return hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+
+    def mask(self, taken: Sequence[str], heard: str) -> list[bool]:
+        """Which actions are allowed, see `Action.is_allowed`."""
+        return [action.is_allowed(taken, heard) for action in self.actions]
+
+
+def read_actions(path: Path) -> ActionList:
+    """The list in a JSON file. Raises UserError when it cannot be read or used."""
+    try:
+        return ActionList(json.loads(path.read_text(encoding="utf-8-sig")), str(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
+
+
+def words_of(text: str) -> list[str]:
+    """Lower case, without punctuation.
+
+    >>> words_of("What's new, then?")
+    ["what's", 'new', 'then']
+    """
+    return re.findall(r"\w+(?:['’]\w+)*", text.lower())
+
+
+def _action(raw: Any, where: str) -> Action:
+    try:
+        return Action.model_validate(raw)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        key = ".".join(map(str, first["loc"])) or "it"
+        if first["type"] == "extra_forbidden":
+            known = list(Action.model_fields)
+            raise UserError(
+                f"{where}: unknown key {key!r}{nearest(key, known) or '; known: ' + ', '.join(known)}"
+            ) from None
+        raise UserError(f"{where}: {key}: {first['msg']}") from None
