@@ -20,6 +20,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode
 from rlhf_dialog.policies.sampling.own_environments import own_environment, sizes_of
 from rlhf_dialog.policies.sampling.transcripts import plain_transcript, transcript
+from rlhf_dialog.terminal import visible
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,10 @@ class Scene:
     domain: AnyDomain | None
 
     def transcript(self, episode: Episode) -> str:
-        """The lines of a whole dialogue."""
+        """The lines of a whole dialogue; what a domain or an environment holds cannot steer the terminal."""
         shows_acts = self.domain is not None and "system_acts" in episode.info
-        return transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
+        lines = transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
+        return visible(lines)
 
 
 def scene_of(settings: dict[str, Any]) -> Scene:
@@ -113,6 +115,8 @@ def _own_scene(own: dict[str, Any], step_timeout_s: float | None, max_turns: int
     if isinstance(environment.environment, ActLevel):
         domain: AnyDomain = environment.domain
         return Scene(make, environment.names, num_features, domain.name, domain.hash, domain)
-    names = getattr(environment.environment, "names", [f"action {number}" for number in range(num_actions)])
+    names = getattr(environment.environment, "names", None)
+    if not isinstance(names, list | tuple) or len(names) != num_actions or not all(isinstance(x, str) for x in names):
+        names = [f"action {number}" for number in range(num_actions)]
     known = json.dumps([own["id"], num_features, num_actions])
     return Scene(make, names, num_features, own["id"], hashlib.sha256(known.encode()).hexdigest(), None)

@@ -54,6 +54,23 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
     assert "goal: " in scene.transcript(episode)
 
 
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["left\x1b[2J", "right"], ["left\x1b[2J", "right"]),
+        (["ada", "ben", "cleo"], ["action 0", "action 1"]),  # who takes part, and not what can be done
+        ({"ada": 1, "ben": 2}, ["action 0", "action 1"]),
+        ([1, 2], ["action 0", "action 1"]),
+    ],
+)
+def test_the_names_of_actions_are_those_of_the_class_where_there_is_one_for_each(monkeypatch, names, found):
+    monkeypatch.setattr(own_environments.Guess, "names", names, raising=False)
+    scene = scene_of(settings(environment=OWN))
+    assert list(scene.names) == found
+    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [4])
+    assert "\x1b" not in scene.transcript(episode)
+
+
 def test_what_cannot_be_trained_in():
     assert own_environments.Words
     with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):

@@ -107,4 +107,8 @@ def sizes_of(environment: Any) -> tuple[int, int]:
             f"action_space; found {getattr(environment, 'observation_space', None)} and "
             f"{getattr(environment, 'action_space', None)}"
         )
+    if first := getattr(environment.action_space, "start", 0):
+        raise UserError(
+            f"{called}: its action_space begins with {first}; a policy counts actions from 0: leave out `start`"
+        )
     return int(shape[0]), int(number)

@@ -149,7 +149,10 @@ def _seen(environment: Any, method: str, observation: Any, info: Any) -> Turn:
         mask = _called(environment, "action_masks") if callable(own) else own
     if mask is None and size is None:
         raise _wrong(environment, method, info, "info['action_mask'], or give the class an action_space (Discrete)")
-    mask = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask, dtype=np.bool_)  # type: ignore[arg-type]
+    try:
+        mask = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask, dtype=np.bool_)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise _wrong(environment, method, mask, "a mask that is a vector of True and False") from None
     if mask.ndim != 1 or not mask.any() or size not in (None, len(mask)):
         wanted = "" if size is None else f", and has the {size} actions of its action_space"
         raise _wrong(environment, method, mask, f"a mask that allows one action or more{wanted}")

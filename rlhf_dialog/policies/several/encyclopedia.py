@@ -94,7 +94,7 @@ def _pages(data: Any, where: str) -> tuple[dict[str, Page | list[str]], dict[str
 
 def _page(entry: Any, where: str) -> Page:
     keys = ("title", "summary", "sections")
-    sections = entry.get("sections", {}) if isinstance(entry, dict) else None
+    sections: Any = entry.get("sections", {}) if isinstance(entry, dict) else None
     is_right = (
         isinstance(sections, dict)
         and not set(entry) - set(keys)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -104,7 +105,7 @@ class Knowledge:
         shown = said(title, LONGEST_TITLE)
         try:
             found = self.fetcher.fetch(title)
-            near = getattr(self.fetcher, "near", lambda title: [])(title) if found is None else []
+            near: Any = getattr(self.fetcher, "near", lambda title: [])(title) if found is None else []
         except (LookupFailed, OSError) as error:
             logger.warning("knowledge: %r was not looked up: %s", title, error)
             return f"I am sorry, I cannot look up {shown} now: {said(str(error), LONGEST_TEXT)}."

@@ -1,5 +1,6 @@
 """A class of the user's own: seeds for its dialogues, limits on its calls, and one error for each thing that it gets wrong."""
 
+import gymnasium
 import own_environments
 import pytest
 from toy_environments import Counted
@@ -68,6 +69,14 @@ def test_a_name_that_nobody_registered_and_arguments_that_do_not_fit():
         own_environment("Gues", {}, None, None)
     with pytest.raises(UserError, match=r"environment: wrong arguments for Guess: .*number"):
         own_environment("Guess", {"number": 3}, None, None)
+
+
+def test_actions_that_do_not_begin_with_0_are_refused():
+    """A policy's action 0 would be none of this class's."""
+    environment = own_environments.Guess()
+    environment.action_space = gymnasium.spaces.Discrete(2, start=1)
+    with pytest.raises(UserError, match="Guess: its action_space begins with 1; a policy counts actions from 0"):
+        sizes_of(environment)
 
 
 def test_an_environment_of_words_is_refused():

@@ -58,6 +58,10 @@ MASK = {"action_mask": np.ones(3, dtype=bool)}
             returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.ones(4)})),
             "and has the 3 actions of its action_space",
         ),
+        (
+            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": [[1], [1, 1]]})),
+            r"returned \[\[1\], \[1, 1\]\]; return a mask that is a vector",
+        ),
         (returning("step", (np.zeros(2), 0.0, np.zeros(2), False, MASK)), "return True or False as terminated"),
         (returning("step", (np.zeros(2), 0.0, True, 0.5, MASK)), "return True or False as truncated"),
         (
