@@ -257,7 +257,10 @@ class _Table:
         commits = sorted({str(cell["made_with"]["commit"]) for cell in cells})
         if len(commits) > 1:
             logger.warning("the cells were made with several commits: %s", ", ".join(commits))
-        result = {"domain": self.scene.name, "settings": {name: getattr(self.options, name) for name in KEPT}}
+        result: dict[str, Any] = {
+            "domain": self.scene.name,
+            "settings": {name: getattr(self.options, name) for name in KEPT},
+        }
         result |= {"commits": commits, "missing": left_out, "summary": rows, "cells": without_dialogues(cells)}
         replace_json(output, finite(result))
         plot_curves(

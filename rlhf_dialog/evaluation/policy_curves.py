@@ -11,7 +11,7 @@ from rlhf_dialog.evaluation.policy_rows import Row
 
 LINES = {"handcrafted": "--", "random": ":"}  # they do not learn
 MARKERS = "osv^<>DPX*"
-COLORS = [*matplotlib.colormaps["tab20"].colors[::2], *matplotlib.colormaps["tab20"].colors[1::2]]
+COLORS = [matplotlib.colormaps["tab20"](number) for number in (*range(0, 20, 2), *range(1, 20, 2))]
 
 
 def plot_curves(rows: Sequence[Row], title: str, output: Path) -> None:

@@ -29,8 +29,8 @@ from rlhf_dialog.policies.sampling.sampler import Sampler, play
 from rlhf_dialog.runs.policy_scene import Scene, scene_of
 
 BASELINES, LANGUAGE_MODEL = ("random", "handcrafted"), "language_model"
-BATCHSZ, OTHER_BATCHSZ = 64, {"ppo": 1024}  # turns between two updates
-NUM_ENVS, TEST_ENVS, MAX_TURNS = 8, 64, 25
+PACE, OTHER_PACES = (64, 8), {"ppo": (1024, 8), "gp_sarsa": (8, 2)}  # turns between two updates, dialogues side by side
+TEST_ENVS, MAX_TURNS = 64, 25
 LENGTH_DIALOGUES = 200  # of the handcrafted policy, from which the number of updates is estimated
 FORMAT = 1
 
@@ -75,13 +75,14 @@ class Plan:
 
     def known_of(self, cell: Cell, domain_hash: str) -> dict[str, Any]:
         """All that decides the numbers of a cell, as JSON."""
-        trained = {} if cell.policy in BASELINES else {"marks": list(self.marks), "num_envs": NUM_ENVS}
-        trained |= {"batchsz": OTHER_BATCHSZ.get(cell.policy, BATCHSZ)} if trained else {}
+        batchsz, num_envs = OTHER_PACES.get(cell.policy, PACE)
+        trained = {"marks": list(self.marks), "batchsz": batchsz, "num_envs": num_envs}
         args = defaults_of(cell.policy) | self.args.get(cell.policy, {})
         found = {
             **{"policy": cell.policy, "error_rate": cell.error_rate, "seed": cell.seed},
             **{"args": args, "user": self.user, "max_turns": MAX_TURNS},
-            **{"domain_hash": domain_hash, "test_dialogues": self.test_dialogues, **trained},
+            **{"domain_hash": domain_hash, "test_dialogues": self.test_dialogues},
+            **({} if cell.policy in BASELINES else trained),
         }
         return dict(json.loads(json.dumps(found, default=str)))
 
@@ -135,14 +136,14 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     Each entry has `mark`, `training` (what it has cost so far) and `test` (for each measure the numbers of all test dialogues).
     """
     scene = plan.scene(cell.error_rate)
-    batchsz = OTHER_BATCHSZ.get(cell.policy, BATCHSZ)
+    batchsz, num_envs = OTHER_PACES.get(cell.policy, PACE)
     sizes = scene.num_features, len(scene.names), cell.seed, scene.domain
     if cell.policy in BASELINES:
         policy, training = plan.policy(cell.policy, Setting(*sizes)), _Training()
         return [{"mark": 0, "training": training.costs(policy), "test": _tested(policy, scene, plan)}]
     policy = plan.policy(cell.policy, Setting(*sizes, expected_updates(scene, plan.marks[-1], batchsz)))
     points, training = [], _Training()
-    with closing(Sampler(scene.make, cell.seed, NUM_ENVS)) as sampler:
+    with closing(Sampler(scene.make, cell.seed, num_envs)) as sampler:
         for mark in plan.marks:
             while training.dialogues < mark:
                 training.iterate(sampler, policy, batchsz)

@@ -1,5 +1,7 @@
 """The table for readers."""
 
+import io
+
 from policy_cells import few_cells
 from rich.console import Console
 
@@ -25,7 +27,7 @@ def test_markdown_has_a_line_for_each_policy_the_best_first():
 
 
 def test_the_terminal_shows_the_same():
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=io.StringIO())
     for table in tables(rows_of(few_cells()), 2):
         console.print(table)
     text = console.export_text()

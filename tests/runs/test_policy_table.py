@@ -103,6 +103,13 @@ def test_a_cell_is_read_with_the_settings_that_made_it_alone(plan, tmp_path):
     assert "test_dialogues" not in str(error.value)
 
 
+def test_who_learns_how_often(plan):
+    """PPO from a whole rollout; GP-SARSA explores by what it knows, so it learns after every dialogue or so."""
+    paces = [plan.known_of(Cell(name, 0.0, 0), "hash") for name in ("dqn", "ppo", "gp_sarsa")]
+    assert [(known["batchsz"], known["num_envs"]) for known in paces] == [(64, 8), (1024, 8), (8, 2)]
+    assert "marks" not in plan.known_of(Cell("random", 0.0, 0), "hash")
+
+
 def test_the_default_arguments_decide_too(plan, tmp_path, monkeypatch):
     cell = Cell("dqn", 0.15, 3)
     known = plan.known_of(cell, "hash")
