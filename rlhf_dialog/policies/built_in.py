@@ -8,8 +8,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, feudal, gp_sarsa, ppo, random, tracer
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
-from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 from rlhf_dialog.policies.several.committee import Committee
+from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
 from rlhf_dialog.policies.several.manager import Manager
 
 BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")

@@ -109,13 +109,24 @@ class Feudal(DQN):
         self.domain, self.gives = domain, torch.arange(len(names)) >= len(OF_SLOTS) * len(domain.constraints)
         super().__init__(setting, hidden_sizes, **args)
 
+    @torch.no_grad()
+    def targets(self, turns: dict[str, Tensor]) -> Tensor:
+        """(N,): reward, and after a turn that is not the last, the slow master's value of the worker that this one prefers."""
+        after = turns["next_observations"]
+        worker = self._worker(self.learner.policy(after), turns["next_masks"])
+        values = self.learner.slow(after)[:, -2:].gather(1, worker[:, None])[:, 0]
+        return turns["rewards"] + self.gamma * values.masked_fill(turns["ended"], 0.0)
+
     def _network(self, sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
         return FeudalNetwork(self.domain, sizes[1:-1], generator)
 
+    def _worker(self, values: Tensor, masks: Tensor) -> Tensor:
+        """(N,): 0 `request`, 1 `give`, among those that have an allowed action."""
+        return best(values[:, -2:], torch.stack([(masks & own).any(dim=1) for own in (~self.gives, self.gives)], dim=1))
+
     def _best(self, values: Tensor, masks: Tensor) -> Tensor:
-        """The actions (N,) of the workers that the master prefers among those that have an allowed action."""
-        can = torch.stack([(masks & ~self.gives).any(dim=1), (masks & self.gives).any(dim=1)], dim=1)
-        gives = best(values[:, -2:], can)[:, None].bool()
+        """The actions (N,) of the workers that the master prefers."""
+        gives = self._worker(values, masks)[:, None].bool()
         return best(values[:, :-2], masks & (self.gives == gives))
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:

@@ -8,7 +8,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import PolicyFactory, Setting
 from rlhf_dialog.policies.built_in import BUILT_IN, build_policy, load_policy
 from rlhf_dialog.policies.handcrafted import Handcrafted
-from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
+from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
 
 DOMAIN = small_domain()
 SETTING = Setting(Layout(DOMAIN).size, len(action_names(DOMAIN)), domain=DOMAIN)

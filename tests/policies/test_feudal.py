@@ -160,14 +160,15 @@ def test_exploration_draws_from_the_stream_of_a_turn_and_ends():
     np.testing.assert_array_equal(policy.act(states, masks, False, [Random(n) for n in range(2000)])[0], greedy)
 
 
-def test_the_target_is_the_slow_value_of_the_action_that_master_and_worker_choose():
+def test_the_target_is_the_slow_value_of_the_worker_that_the_master_prefers():
     policy, learned, slow = tables()
     states, masks = random_turns(200)
     rewards, ended = torch.arange(200.0), torch.arange(200) % 4 == 3
     turns = {"next_observations": torch.from_numpy(states), "next_masks": torch.from_numpy(masks)}
     found = policy.targets(turns | {"rewards": rewards, "ended": ended}).tolist()
     for number, ((state,), mask) in enumerate(zip(states, masks, strict=True)):
-        follows = 0.0 if number % 4 == 3 else slow[int(state)][chosen(learned[int(state)], mask)]
+        worker = 13 if chosen(learned[int(state)], mask) in REQUEST else 14
+        follows = 0.0 if number % 4 == 3 else slow[int(state)][worker]
         assert found[number] == pytest.approx(number + 0.5 * follows, abs=1e-4)
 
 

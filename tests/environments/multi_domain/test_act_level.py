@@ -15,7 +15,7 @@ from rlhf_dialog.data.domains import open_domain
 from rlhf_dialog.environments.acts import Act
 from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
+from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
 
 WORLD = small_world()
 VARIANTS = [{}, {"user": {"acts_per_turn": 1}}, {"user": {"failing_bookings": 1.0}}, {"max_turns": 3}]

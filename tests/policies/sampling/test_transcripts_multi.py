@@ -1,9 +1,9 @@
 from small_world import small_world
 
 from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
-from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 from rlhf_dialog.policies.sampling.sampler import play
 from rlhf_dialog.policies.sampling.transcripts import transcript
+from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
 
 WORLD = small_world()
 GOAL = {

@@ -9,10 +9,10 @@ from rlhf_dialog.environments.multi_domain.observations import MultiLayout
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import PolicyFactory, Setting, choose, stream
 from rlhf_dialog.policies.built_in import SEVERAL, build_policy
-from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 from rlhf_dialog.policies.random import RandomPolicy
 from rlhf_dialog.policies.sampling.measures import means
 from rlhf_dialog.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
 from rlhf_dialog.policies.several.manager import Manager
 
 SMALL = {"hidden_sizes": [8], "batch_size": 8}

@@ -7,9 +7,9 @@ from rlhf_dialog.environments.acts import acts_of
 from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.environments.multi_domain.actions import MultiActions
 from rlhf_dialog.environments.multi_domain.state import DialogueState
-from rlhf_dialog.policies.handcrafted_multi import HandcraftedMulti
 from rlhf_dialog.policies.sampling.measures import numbers_of
 from rlhf_dialog.policies.sampling.sampler import play
+from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
 
 WORLD = small_world()
 POLICY, ACTIONS = HandcraftedMulti(WORLD), MultiActions(WORLD)
