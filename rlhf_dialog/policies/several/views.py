@@ -108,7 +108,8 @@ class Pieces:
             return None
         columns = self._replay.dialogues.pop()
         start, values = int(columns.pop("turn")[0]), columns.pop("values")
-        own = {name: columns.pop(name) for name in ("observations", "masks", "actions", "logprobs", "rewards")}
+        names = "observations", "masks", "actions", "logprobs", "rewards"
+        own: dict[str, Any] = {name: columns.pop(name) for name in names}
         return replace(episode, **own, values=values, extras=columns, start=start)
 
     def save(self, folder: Path) -> None:
