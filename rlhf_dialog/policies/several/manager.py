@@ -95,7 +95,8 @@ class Manager:
 
 def _built(name: str, given: Any, view: View) -> base.Policy:
     """The policy of a domain. Raises UserError, with the domain, for one that cannot be built."""
-    where, wanted = f"policy.args.policies.{name}", {"id": given} if isinstance(given, str) else given
+    where = f"policy.args.policies.{name}"
+    wanted: Any = {"id": given} if isinstance(given, str) else given
     if not isinstance(wanted, Mapping) or "id" not in wanted or not {*wanted} <= {"id", "args"}:
         raise UserError(f"{where}: found {given!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
     try:
