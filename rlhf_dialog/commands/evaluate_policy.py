@@ -74,6 +74,9 @@ def _main(options: argparse.Namespace) -> None:
     if evaluate_dialogues.is_language_model(options.agent):
         evaluate_dialogues.run(options)
         return
+    for key in ("environment", "baseline"):
+        if getattr(options, key):
+            raise UserError(f"--{key}: only language models have it, and {options.agent} chooses acts; leave it out")
     agent = read_policy_agent(options.agent)
     evaluate_dialogues.check_unused(options)
     given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
@@ -86,7 +89,7 @@ def _main(options: argparse.Namespace) -> None:
     scene = scene_of(settings)
     check_domain(options.agent, agent, scene)
     setting = Setting(scene.num_features, len(scene.names), options.seed, scene.domain)
-    policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"]["args"], setting, options.agent)}
+    policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting, options.agent)}
     policies |= {name: build_policy(name, {}, setting) for name in BASELINES if scene.domain or name == "random"}
     numbers, seed = range(options.dialogues), TEST_SEED + options.seed
     episodes = {name: play(one, scene.make, seed, numbers, NUM_ENVS) for name, one in policies.items()}

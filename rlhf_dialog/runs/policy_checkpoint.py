@@ -8,6 +8,7 @@ from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, wri
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Policy
 from rlhf_dialog.runs.checkpoint import FORMAT_VERSION, UNANNOUNCED, checkpoints_of, read_state
+from rlhf_dialog.runs.policy_settings import PolicyConfig
 from rlhf_dialog.runs.verification import STATE, sealed, verify
 
 AGENT = "policy_agent.json"
@@ -77,12 +78,13 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
             raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
         keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
         later = {"domain_name": str(found.get("domain_name", "?")), "environment": found.get("environment")}
-        return (
-            {key: found[key] for key in keys}
-            | later
-            | {key: found[key] for key in ("data_path", "domains", "end_reward") if key in found}
-        )
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        known = {key: found[key] for key in keys} | later
+        known |= {key: found[key] for key in ("data_path", "domains", "end_reward") if key in found}
+        checked = PolicyConfig(
+            **{key: value for key, value in known.items() if key in PolicyConfig.model_fields}
+        ).model_dump()
+        return known | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
 
 

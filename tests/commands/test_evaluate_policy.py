@@ -61,6 +61,8 @@ def test_success_follows_from_the_rewards_that_are_documented(folder, tmp_path):
         (["--agent", "RUN/agent", "--domain", "restaurant"], "trained on the domain tea"),
         (["--agent", "RUN/agent", "--error_rate", "2"], "error_rate is 2.0"),
         (["--agent", "RUN/agent", "--user", "rude"], "user 'rude' is unknown"),
+        (["--agent", "RUN/agent", "--environment", "restaurant"], "--environment: only language models have it"),
+        (["--agent", "RUN/agent", "--baseline", "RUN/agent"], "--baseline: only language models have it"),
     ],
 )
 def test_a_mistake_ends_with_code_2(folder, words, said, capsys):

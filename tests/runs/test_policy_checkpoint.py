@@ -100,3 +100,33 @@ def test_a_folder_that_holds_no_agent_is_refused(tmp_path, content, said):
         (tmp_path / "policy_agent.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
         read_policy_agent(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"policy": 3},
+        {"policy": {}},
+        {"policy": {"id": "random", "args": [1]}},
+        {"error_rate": "often"},
+        {"max_turns": "ten"},
+        {"max_turns": 2.5},
+        {"user": [3]},
+        {"domain": ["restaurant"]},
+        {"environment": "Guess"},
+        {"environment": {"args": {}}},
+        {"data_path": 3.5, "domain": "multiwoz", "end_reward": "much"},
+    ],
+)
+def test_an_agent_whose_settings_are_of_another_kind_is_damaged(tmp_path, change):
+    save_policy_agent(tmp_path, policy(), SETTINGS, DOMAIN)
+    path = tmp_path / "policy_agent.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(UserError, match=r"policy_agent\.json: is damaged"):
+        read_policy_agent(tmp_path)
+
+
+def test_an_environment_without_arguments_has_none(tmp_path):
+    own = {"environment": {"id": "Guess"}, "domain": "restaurant", "error_rate": 0}
+    save_policy_agent(tmp_path, policy(), SETTINGS | own, DOMAIN)
+    assert read_policy_agent(tmp_path)["environment"] == {"id": "Guess", "args": {}}
