@@ -53,7 +53,7 @@ def check_unused(options: argparse.Namespace) -> None:
     """Raises UserError for an option that a policy of acts does not read."""
     for name in ("environment", "baseline", "temperature"):
         if getattr(options, name) is not None:
-            raise UserError(f"--{name}: {options.agent} is a policy of acts, which does not read it; leave it out")
+            raise UserError(f"--{name}: only language models have it, and {options.agent} chooses acts; leave it out")
 
 
 def run(options: argparse.Namespace) -> None:

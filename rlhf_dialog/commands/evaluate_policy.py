@@ -74,11 +74,8 @@ def _main(options: argparse.Namespace) -> None:
     if evaluate_dialogues.is_language_model(options.agent):
         evaluate_dialogues.run(options)
         return
-    for key in ("environment", "baseline"):
-        if getattr(options, key):
-            raise UserError(f"--{key}: only language models have it, and {options.agent} chooses acts; leave it out")
-    agent = read_policy_agent(options.agent)
     evaluate_dialogues.check_unused(options)
+    agent = read_policy_agent(options.agent)
     given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
     given = {key: value for key, value in given.items() if value is not None}
     if agent["environment"] and given:
