@@ -74,8 +74,8 @@ def _main(options: argparse.Namespace) -> None:
     if evaluate_dialogues.is_language_model(options.agent):
         evaluate_dialogues.run(options)
         return
-    evaluate_dialogues.check_unused(options)
     agent = read_policy_agent(options.agent)
+    evaluate_dialogues.check_unused(options)
     given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
     given = {key: value for key, value in given.items() if value is not None}
     if agent["environment"] and given:
