@@ -9,12 +9,14 @@ import pytest
 
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.environments.action_list import ActionList
+from rlhf_dialog.environments.states import State, StateFactory
 from rlhf_dialog.policies.base import PolicyFactory
 from rlhf_dialog.policies.built_in import BUILT_IN
 from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.policies.several.knowledge import Knowledge
 from rlhf_dialog.policies.several.mediawiki import MediaWiki
-from rlhf_dialog.runs.policy_settings import PolicyConfig
+from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")
@@ -79,7 +81,7 @@ def test_the_loop_runs(capsys):
 def test_the_measurement_of_gp_sarsa_runs():
     namespace: dict = {}
     exec(compile(program("def learned"), "POLICIES.md", "exec"), namespace)
-    found = namespace["learned"](0, dialogues=3, error_rate=0.15, tests=4)
+    found = namespace["learned"](0, dialogues=3, error_rate=0.15, tests=4, wrong_rewards=0.5)
     assert set(found) == {"success", "reward", "turns"}
     assert 0 <= found["success"] <= 1
 
@@ -156,3 +158,30 @@ def test_the_arguments_of_the_learners_from_replay_are_theirs(row):
     named = set(re.findall(r"`(\w+)`", row[1] + others.get(row[0], "")))
     assert row[0] in BUILT_IN
     assert set(inspect.signature(PolicyFactory.classes[row[0]]).parameters) == {"setting"} | common | named
+
+
+def test_the_measurement_of_learned_answers_runs():
+    namespace: dict = {}
+    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
+    for name, args in (("gp_sarsa", namespace["GP"]), ("dqn", namespace["DQN"] | {"steps_per_dialogue": 1})):
+        assert all(0 <= share <= 1 for share in namespace["right_answers"](name, args, rewards=6))
+
+
+def test_the_settings_of_the_measurement_are_those_that_ship():
+    shipped = load_policy_config(ROOT / "configs/actions.yaml")
+    namespace: dict = {}
+    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
+    assert (shipped.policy.id, shipped.policy.args) == ("gp_sarsa", namespace["GP"])
+
+
+def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):
+    monkeypatch.setattr(StateFactory, "classes", dict(StateFactory.classes))
+    exec(compile(program("def question_or_not"), "my_state.py", "exec"), {})
+    state = State("question_or_not", {})
+    assert state([("", "Hi"), ("hello", "When do you open?")]).tolist() == pytest.approx([1, 1, 0, 0.2])
+    assert state.size == 4
+
+
+def test_the_list_of_actions_on_the_page_can_be_used():
+    (listed,) = (json.loads(block) for block in blocks("json"))
+    assert ActionList(listed, "POLICIES.md").names == ["hello", "ask_genre", "recommend", "again", "goodbye"]

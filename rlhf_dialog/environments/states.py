@@ -19,7 +19,7 @@ Turn = tuple[str, str]  # an action of the system (an empty text before the firs
 
 
 @StateFactory.register("last_turns")
-def last_turns(turns: Sequence[Turn], size: int = 256, before: float = 0.5, action: float = 0.5) -> list[float]:
+def last_turns(turns: Sequence[Turn], size: int = 256, before: float = 0.2, action: float = 0.2) -> list[float]:
     """The words of the user's last turn, of the one before it with the weight `before`, and the last action.
 
     Each word and action has a place of its own, as far as `size` places are enough: the CRC-32 of its bytes, modulo `size`. Each
