@@ -267,6 +267,7 @@ def test_a_mistake_is_named(setting, args, said):
         build_policy("feudal", args, setting)
 
 
+@pytest.mark.slow
 def test_it_learns_to_serve_the_user_of_a_small_domain():
     episodes = play(RandomPolicy(SETTING), tea, 9, range(100))
     assert np.mean([one.success for one in episodes]) < 0.6

@@ -290,6 +290,7 @@ def serving(dialogues, wrong=0.0, seed=0):
     return 100 * np.mean([one.success for one in play(policy, tea, 9, range(100))])
 
 
+@pytest.mark.slow
 def test_it_learns_to_serve_the_user_of_a_small_domain_and_with_a_fifth_of_the_rewards_wrong():
     by_chance = 100 * np.mean([one.success for one in play(RandomPolicy(SETTING), tea, 9, range(100))])
     assert by_chance < 60

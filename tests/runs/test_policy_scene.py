@@ -5,6 +5,7 @@ import pytest
 from policy_runs import domain_file
 from small_domain import small_domain
 
+from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
@@ -64,7 +65,8 @@ def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
     ],
 )
 def test_the_names_of_actions_are_those_of_the_class_where_there_is_one_for_each(monkeypatch, names, found):
-    monkeypatch.setattr(own_environments.Guess, "names", names, raising=False)
+    guess = type("Guess", (own_environments.Guess,), {"names": names})
+    monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | {"Guess": guess})
     scene = scene_of(settings(environment=OWN))
     assert list(scene.names) == found
     (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [4])
