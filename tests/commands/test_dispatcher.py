@@ -17,7 +17,7 @@ NAMES = (
     *("train", "chat", "evaluate", "train-sft", "train-intent-classifier"),
     *("train-preference-model", "benchmark", "quickstart"),
     *("write-dialogues", "plot-run", "export", "push-to-hub", "train-relevance-model"),
-    *("train-policy", "evaluate-policy", "compare-users", "feedback"),
+    *("train-policy", "evaluate-policy", "benchmark-policies", "compare-users", "feedback"),
 )
 
 
