@@ -122,6 +122,7 @@ def test_a_table_goes_on_where_it_was_interrupted(whole, here, tmp_path, monkeyp
     assert table(tmp_path) == table(whole)
 
 
+@pytest.mark.slow
 def test_policies_errors_and_seeds_may_be_added(whole, here, tmp_path, caplog):
     first = words(tmp_path, "--seeds", "1", "--policies", "dqn")
     assert benchmark_policies.main(first) == 0

@@ -226,6 +226,7 @@ saved(again, Path(sys.argv[4]))
 """
 
 
+@pytest.mark.slow
 def test_a_saved_policy_goes_on_bit_for_bit_in_another_process(tmp_path):
     whole, stopped = (Feudal(SETTING, **ARGS) for _ in range(2))
     go_on(whole, Sampler(tea, 0, 4), 8)
