@@ -6,7 +6,6 @@ difference from the handcrafted policy is taken where that one speaks in words t
 
 import argparse
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -69,4 +68,4 @@ def _training(folder: Path) -> dict[str, Any]:
     if path.is_file():
         row = next(iter(reversed(read_metrics(path))), {})
     counts = {"dialogues": row.get("episodes"), "turns": None, "updates": row.get("iteration")}
-    return json.loads(json.dumps(counts)) | {"cpu_seconds": None, "wall_seconds": None}
+    return {**counts, "cpu_seconds": None, "wall_seconds": None}

@@ -20,6 +20,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode
 from rlhf_dialog.policies.sampling.own_environments import own_environment, sizes_of
 from rlhf_dialog.policies.sampling.transcripts import plain_transcript, transcript
+from rlhf_dialog.runs.policy_settings import PERSON
 from rlhf_dialog.terminal import visible
 
 
@@ -92,7 +93,7 @@ def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], 
     Raises UserError for settings that the domain has no use for.
     """
     user: Any = settings["user"]
-    if user == "person":
+    if user == PERSON:
         raise UserError(
             "user: a person is asked by train_policy.py alone; measure with a simulated user, --user friendly"
         )
