@@ -30,7 +30,7 @@ class A2C(ReplayLearner):
         self,
         setting: Setting,
         hidden_sizes: Sequence[int] = (200, 75),
-        lr: float = 1e-3,
+        lr: float = 5e-4,
         gamma: float = 0.99,
         td_lambda: float = 0.95,
         importance_weights: bool = True,

@@ -53,7 +53,7 @@ class BayesianLayers(nn.Module):
 @PolicyFactory.register("bbqn")
 @takes_also(DQN, "epsilon", "epsilon_dialogues")
 class BBQN(DQN):
-    """DQN that explores by drawing weights for each turn (Thompson sampling), not by epsilon; without exploration the means act.
+    """DQN that explores by drawing weights for each turn (Thompson sampling), not by epsilon; without exploration the slow means act.
 
     prior_sigma: of each weight before anything is known; initial_sigma: at the start; noise_sigma: of the targets
     kl_coef: weight of the divergence from the prior, which counts once for all turns of the replay
@@ -81,7 +81,8 @@ class BBQN(DQN):
         """observations (N, D), masks (N, A) -> actions (N,): the allowed ones of the highest value under drawn weights."""
         generators = [torch.Generator().manual_seed(stream.getrandbits(62)) for stream in streams]
         noise = None if deterministic else torch.stack([self.layers.noise(1, each)[0] for each in generators])
-        return best(self.layers(torch.from_numpy(observations), noise), torch.from_numpy(masks)).numpy(), {}
+        layers = self.learner.slow if deterministic else self.layers
+        return best(layers(torch.from_numpy(observations), noise), torch.from_numpy(masks)).numpy(), {}
 
     def _network(self, sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
         self.layers = BayesianLayers(mlp(sizes, generator, 0.1, nn.ReLU), self.initial_sigma)

@@ -17,6 +17,7 @@ from rlhf_dialog.policies.replay import ReplayLearner
 class DQN(ReplayLearner):
     """Values of actions from replay; with the probability epsilon the policy draws any allowed action.
 
+    Without exploration the target network acts: an average over steps is steadier than the last one (Polyak and Juditsky 1992).
     epsilon: falls to 0 over the first `epsilon_dialogues`; batch_size: turns for each step
     target_share: how far the target network follows in each step
     Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
@@ -26,7 +27,7 @@ class DQN(ReplayLearner):
         self,
         setting: Setting,
         hidden_sizes: Sequence[int] = (300, 100),
-        lr: float = 1e-3,
+        lr: float = 5e-4,
         gamma: float = 0.99,
         epsilon: float = 0.3,
         epsilon_dialogues: int = 1000,
@@ -56,7 +57,7 @@ class DQN(ReplayLearner):
         self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,): the allowed ones of the highest value, or random ones."""
-        values = self.learner.policy(torch.from_numpy(observations))
+        values = (self.learner.slow if deterministic else self.learner.policy)(torch.from_numpy(observations))
         actions = self._best(values, torch.from_numpy(masks)).numpy()
         for row, stream in enumerate([] if deterministic else streams):
             if stream.random() < self.epsilon:

@@ -71,7 +71,8 @@ def test_exploration_falls_to_nothing_and_is_off_while_evaluating():
     assert shares[50] == pytest.approx(0.2 * 2 / 3, abs=0.04)
     assert shares[100] == shares[1000] == 0
     policy.num_dialogues = 0
-    assert (policy.act(observations, masks, True, [Random(n) for n in range(2000)])[0] == 1).all()
+    policy.learner.slow = Table(VALUES[:, [1, 0, 2]])
+    assert (policy.act(observations, masks, True, [Random(n) for n in range(2000)])[0] == 0).all()
 
 
 def test_dqn_learns_the_right_masked_policy_of_a_toy():

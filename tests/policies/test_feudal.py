@@ -133,22 +133,24 @@ def random_turns(num):
 
 
 def test_a_worker_without_an_allowed_action_is_never_chosen_and_the_master_decides_between_the_others():
-    policy, learned, _ = tables()
+    policy, *values = tables()
     states, masks = random_turns(2000)
-    found, _ = policy.act(states, masks, True)
-    expected = [chosen(learned[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)]
-    assert found.tolist() == expected
+    policy.num_dialogues = policy.epsilon_dialogues
+    for of_network, deterministic in zip(values, (False, True), strict=True):
+        found, _ = policy.act(states, masks, deterministic, [Random(n) for n in range(2000)])
+        expected = [chosen(of_network[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)]
+        assert found.tolist() == expected
     assert masks[np.arange(2000), found].all()
     none_left = ~masks[:, :6].any(axis=1)
     assert 100 < none_left.sum() < 1900
-    flat = np.where(masks, np.array(learned)[states[:, 0].astype(int), :13], -np.inf).argmax(axis=1)
+    flat = np.where(masks, np.array(values[1])[states[:, 0].astype(int), :13], -np.inf).argmax(axis=1)
     assert (flat != found).any()
 
 
 def test_exploration_draws_from_the_stream_of_a_turn_and_ends():
-    policy, _, _ = tables()
+    policy, learned, _ = tables()
     states, masks = random_turns(2000)
-    greedy, _ = policy.act(states, masks, True, [Random(n) for n in range(2000)])
+    greedy = np.array([chosen(learned[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)])
     drawn = [policy.act(states, masks, False, [Random(n) for n in range(2000)])[0] for _ in range(2)]
     np.testing.assert_array_equal(*drawn)
     for number, action in enumerate(drawn[0]):
