@@ -35,7 +35,6 @@ from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.benchmark_policies_report import markdown, tables
 from rlhf_dialog.commands.command_line import (
     check_output,
-    check_seed,
     exit_code_of,
     exit_on_sigterm,
     home_path,
@@ -46,6 +45,7 @@ from rlhf_dialog.errors import RunStopped, SignalExit, UserError
 from rlhf_dialog.evaluation.policy_rows import missing, rows_of, without_dialogues
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.built_in import BUILT_IN
+from rlhf_dialog.policies.sampling.measures import VALIDATION_SEED
 from rlhf_dialog.runs.jobs import run_jobs
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.policy_settings import load_policy_config
@@ -125,7 +125,11 @@ def _checked(options: argparse.Namespace) -> float:
     for name, least in (("seeds", 1), ("test_dialogues", 1), ("processes", 1)):
         if getattr(options, name) < least:
             raise UserError(f"--{name.replace('_', '-')}: found {getattr(options, name)}, wanted {least} or more")
-    check_seed(options.first_seed)
+    if not 0 <= options.first_seed <= VALIDATION_SEED - options.seeds:
+        raise UserError(
+            f"--first-seed: found {options.first_seed}, wanted 0 to {VALIDATION_SEED - options.seeds}; above are the seeds of "
+            "dialogues that no training meets"
+        )
     if not all(0 <= error <= 100 for error in options.errors):
         raise UserError(f"--errors: found {options.errors}, wanted percent from 0 to 100, such as 0 15 30")
     if min(options.marks) < 1:

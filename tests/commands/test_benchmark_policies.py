@@ -169,7 +169,9 @@ def test_cells_of_other_settings_are_refused_by_name(whole, here, more, said, ca
         (["--register", "nowhere.py"], "nowhere.py"),
         (["--language-model", "nowhere"], "holds no language model"),
         (["--output", "."], "--output"),
-        (["--first-seed", "-1"], "--seed: found -1"),
+        (["--first-seed", "-1"], "--first-seed: found -1, wanted 0 to"),
+        (["--first-seed", str(2**31)], "--first-seed: found 2147483648"),  # the users of the tests
+        (["--first-seed", str(2**30 - 1)], f"wanted 0 to {2**30 - 2}"),  # two seeds; 2^30 has the users of validations
     ],
 )
 def test_a_mistake_ends_with_code_2_and_writes_nothing(here, tmp_path, more, said, capsys):
