@@ -132,6 +132,8 @@ def _checked(options: argparse.Namespace) -> float:
         )
     if not all(0 <= error <= 100 for error in options.errors):
         raise UserError(f"--errors: found {options.errors}, wanted percent from 0 to 100, such as 0 15 30")
+    if finer := [error for error in options.errors if float(f"{error:g}") != error]:
+        raise UserError(f"--errors: found {finer[0]!r}, wanted 6 digits at most, such as 12.5")
     if min(options.marks) < 1:
         raise UserError(f"--marks: found {options.marks}, wanted numbers of dialogues, such as 400 1000 4000")
     for name in ("output", "markdown"):
@@ -139,6 +141,10 @@ def _checked(options: argparse.Namespace) -> float:
             check_output(name, path, str(path))
     if options.output.suffix in (".png", ".cells"):
         raise UserError(f"--output: '{options.output}' is the name of the plot or the cells; end it in .json")
+    if options.markdown in (options.output, options.output.with_suffix(".png")):
+        raise UserError(f"--markdown: '{options.markdown}' is written by --output already; name another file")
+    if LANGUAGE_MODEL in options.policies:
+        raise UserError(f"--policies: leave {LANGUAGE_MODEL} out; --language-model RUN/agent adds its row")
     if options.budget is None:
         return float("inf")
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([smh])", options.budget)

@@ -169,6 +169,8 @@ def test_cells_of_other_settings_are_refused_by_name(whole, here, more, said, ca
         (["--register", "nowhere.py"], "nowhere.py"),
         (["--language-model", "nowhere"], "holds no language model"),
         (["--output", "."], "--output"),
+        (["--policies", "dqn", "language_model"], "--language-model RUN/agent adds its row"),
+        (["--errors", "15", "15.0000001"], "--errors: found 15.0000001, wanted 6 digits at most"),
         (["--first-seed", "-1"], "--first-seed: found -1, wanted 0 to"),
         (["--first-seed", str(2**31)], "--first-seed: found 2147483648"),  # the users of the tests
         (["--first-seed", str(2**30 - 1)], f"wanted 0 to {2**30 - 2}"),  # two seeds; 2^30 has the users of validations
@@ -178,6 +180,12 @@ def test_a_mistake_ends_with_code_2_and_writes_nothing(here, tmp_path, more, sai
     assert benchmark_policies.main(words(tmp_path, *more)) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["tea.json"]
+
+
+@pytest.mark.parametrize("name", ["table.json", "table.png"])
+def test_the_tables_for_a_document_do_not_replace_the_output(here, tmp_path, name, capsys):
+    assert benchmark_policies.main(words(tmp_path, "--markdown", str(tmp_path / name))) == 2
+    assert "is written by --output already" in capsys.readouterr().err
 
 
 def test_after_the_budget_nothing_begins(here, tmp_path, caplog):
