@@ -59,6 +59,7 @@ from rlhf_dialog.runs.policy_table import (
     train_cell,
     write_cell,
 )
+from rlhf_dialog.runs.verification import sha256_of_file
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -287,7 +288,9 @@ class _Table:
 
     def _known(self, cell: Cell) -> Known:
         if cell.policy != LANGUAGE_MODEL:
-            return self.plan.known_of(cell, self.scene.hash)
+            file = self.options.register if cell.policy not in BUILT_IN else None
+            own = {"register": sha256_of_file(Path(file))} if file else {}
+            return self.plan.known_of(cell, self.scene.hash) | own
         from rlhf_dialog.commands.benchmark_language_model import known_of
 
         return known_of(self.options.language_model, self.plan, self.scene.hash)

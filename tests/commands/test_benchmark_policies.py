@@ -207,6 +207,23 @@ def test_a_policy_that_fails_ends_with_code_1_and_the_others_are_kept(here, tmp_
     assert sorted({cell["known"]["policy"] for cell in found["cells"]}) == ["dqn", "handcrafted", "random"]
 
 
+def test_a_policy_of_your_own_that_was_changed_is_not_taken_for_the_old_one(here, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(PolicyFactory.classes, "own", None)
+    own = tmp_path / "own.py"
+    own.write_text(OWN.replace('raise ValueError("the updates of mine")', "return {}"), encoding="utf-8")
+    given = words(tmp_path, "--policies", "own", "--seeds", "1", "--register", str(own))
+    assert benchmark_policies.main(given) == 0
+    before = (tmp_path / "table.json").read_bytes()
+    assert benchmark_policies.main(given) == 0
+    own.write_text(own.read_text(encoding="utf-8") + "\n# another policy", encoding="utf-8")
+    capsys.readouterr()
+    assert benchmark_policies.main(given) == 2
+    error = capsys.readouterr().err
+    assert "own_15_0.json: was made with other settings" in error
+    assert "register: " in error
+    assert (tmp_path / "table.json").read_bytes() == before
+
+
 def test_arguments_come_from_a_file_too(here, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(DQN, "update", lambda own: seen.append(own.learner.optimizer.param_groups[0]["lr"]) or {})
