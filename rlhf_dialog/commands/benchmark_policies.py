@@ -35,7 +35,6 @@ from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.benchmark_policies_report import markdown, tables
 from rlhf_dialog.commands.command_line import (
     check_output,
-    check_seed,
     exit_code_of,
     exit_on_sigterm,
     home_path,
@@ -46,6 +45,7 @@ from rlhf_dialog.errors import RunStopped, SignalExit, UserError
 from rlhf_dialog.evaluation.policy_rows import missing, rows_of, without_dialogues
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.built_in import BUILT_IN
+from rlhf_dialog.policies.sampling.measures import VALIDATION_SEED
 from rlhf_dialog.runs.jobs import run_jobs
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.policy_settings import load_policy_config
@@ -59,6 +59,7 @@ from rlhf_dialog.runs.policy_table import (
     train_cell,
     write_cell,
 )
+from rlhf_dialog.runs.verification import sha256_of_file
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -125,9 +126,15 @@ def _checked(options: argparse.Namespace) -> float:
     for name, least in (("seeds", 1), ("test_dialogues", 1), ("processes", 1)):
         if getattr(options, name) < least:
             raise UserError(f"--{name.replace('_', '-')}: found {getattr(options, name)}, wanted {least} or more")
-    check_seed(options.first_seed)
+    if not 0 <= options.first_seed <= VALIDATION_SEED - options.seeds:
+        raise UserError(
+            f"--first-seed: found {options.first_seed}, wanted 0 to {VALIDATION_SEED - options.seeds}; above are the seeds of "
+            "dialogues that no training meets"
+        )
     if not all(0 <= error <= 100 for error in options.errors):
         raise UserError(f"--errors: found {options.errors}, wanted percent from 0 to 100, such as 0 15 30")
+    if finer := [error for error in options.errors if float(f"{error:g}") != error]:
+        raise UserError(f"--errors: found {finer[0]!r}, wanted 6 digits at most, such as 12.5")
     if min(options.marks) < 1:
         raise UserError(f"--marks: found {options.marks}, wanted numbers of dialogues, such as 400 1000 4000")
     for name in ("output", "markdown"):
@@ -135,6 +142,10 @@ def _checked(options: argparse.Namespace) -> float:
             check_output(name, path, str(path))
     if options.output.suffix in (".png", ".cells"):
         raise UserError(f"--output: '{options.output}' is the name of the plot or the cells; end it in .json")
+    if options.markdown in (options.output, options.output.with_suffix(".png")):
+        raise UserError(f"--markdown: '{options.markdown}' is written by --output already; name another file")
+    if LANGUAGE_MODEL in options.policies:
+        raise UserError(f"--policies: leave {LANGUAGE_MODEL} out; --language-model RUN/agent adds its row")
     if options.budget is None:
         return float("inf")
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([smh])", options.budget)
@@ -277,7 +288,9 @@ class _Table:
 
     def _known(self, cell: Cell) -> Known:
         if cell.policy != LANGUAGE_MODEL:
-            return self.plan.known_of(cell, self.scene.hash)
+            file = self.options.register if cell.policy not in BUILT_IN else None
+            own = {"register": sha256_of_file(Path(file))} if file else {}
+            return self.plan.known_of(cell, self.scene.hash) | own
         from rlhf_dialog.commands.benchmark_language_model import known_of
 
         return known_of(self.options.language_model, self.plan, self.scene.hash)

@@ -65,7 +65,8 @@ class PPO:
     ):
         check_args(float, 1e-9, 1.0, lr=lr, clip_param=clip_param)
         check_args(float, 0.0, 1.0, final_lr=final_lr, gamma=gamma, gae_lambda=gae_lambda)
-        check_args(float, 0.0, 1e6, entropy_coef=entropy_coef, max_grad_norm=max_grad_norm)
+        check_args(float, 0.0, 1e6, entropy_coef=entropy_coef)
+        check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
         check_args(int, 1, 10**6, ppo_epoch=ppo_epoch, minibatch_size=minibatch_size)
         hidden_sizes = check_sizes(hidden_sizes)
         self.setting, self.lr, self.final_lr = setting, lr, final_lr

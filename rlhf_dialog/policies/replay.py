@@ -119,11 +119,12 @@ class ReplayLearner:
         setting: Setting,
         capacity: int,
         steps_per_dialogue: float,
-        max_grad_norm: float = 0.0,
+        max_grad_norm: float = 1e6,
         slow_share: float = 0.0,
     ):
         check_args(int, 1, 10**9, capacity=capacity)
-        check_args(float, 0.0, 1e6, steps_per_dialogue=steps_per_dialogue, max_grad_norm=max_grad_norm)
+        check_args(float, 0.0, 1e6, steps_per_dialogue=steps_per_dialogue)
+        check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
         self.setting, self.replay = setting, Replay(capacity)
         self.steps_per_dialogue, self.max_grad_norm, self.slow_share = steps_per_dialogue, max_grad_norm, slow_share
         self.num_dialogues = self.num_steps = 0

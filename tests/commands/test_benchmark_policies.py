@@ -169,13 +169,23 @@ def test_cells_of_other_settings_are_refused_by_name(whole, here, more, said, ca
         (["--register", "nowhere.py"], "nowhere.py"),
         (["--language-model", "nowhere"], "holds no language model"),
         (["--output", "."], "--output"),
-        (["--first-seed", "-1"], "--seed: found -1"),
+        (["--policies", "dqn", "language_model"], "--language-model RUN/agent adds its row"),
+        (["--errors", "15", "15.0000001"], "--errors: found 15.0000001, wanted 6 digits at most"),
+        (["--first-seed", "-1"], "--first-seed: found -1, wanted 0 to"),
+        (["--first-seed", str(2**31)], "--first-seed: found 2147483648"),  # the users of the tests
+        (["--first-seed", str(2**30 - 1)], f"wanted 0 to {2**30 - 2}"),  # two seeds; 2^30 has the users of validations
     ],
 )
 def test_a_mistake_ends_with_code_2_and_writes_nothing(here, tmp_path, more, said, capsys):
     assert benchmark_policies.main(words(tmp_path, *more)) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["tea.json"]
+
+
+@pytest.mark.parametrize("name", ["table.json", "table.png"])
+def test_the_tables_for_a_document_do_not_replace_the_output(here, tmp_path, name, capsys):
+    assert benchmark_policies.main(words(tmp_path, "--markdown", str(tmp_path / name))) == 2
+    assert "is written by --output already" in capsys.readouterr().err
 
 
 def test_after_the_budget_nothing_begins(here, tmp_path, caplog):
@@ -195,6 +205,23 @@ def test_a_policy_that_fails_ends_with_code_1_and_the_others_are_kept(here, tmp_
     found = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
     assert found["missing"] == ["own at 15 % error: seeds 0, 1"]
     assert sorted({cell["known"]["policy"] for cell in found["cells"]}) == ["dqn", "handcrafted", "random"]
+
+
+def test_a_policy_of_your_own_that_was_changed_is_not_taken_for_the_old_one(here, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(PolicyFactory.classes, "own", None)
+    own = tmp_path / "own.py"
+    own.write_text(OWN.replace('raise ValueError("the updates of mine")', "return {}"), encoding="utf-8")
+    given = words(tmp_path, "--policies", "own", "--seeds", "1", "--register", str(own))
+    assert benchmark_policies.main(given) == 0
+    before = (tmp_path / "table.json").read_bytes()
+    assert benchmark_policies.main(given) == 0
+    own.write_text(own.read_text(encoding="utf-8") + "\n# another policy", encoding="utf-8")
+    capsys.readouterr()
+    assert benchmark_policies.main(given) == 2
+    error = capsys.readouterr().err
+    assert "own_15_0.json: was made with other settings" in error
+    assert "register: " in error
+    assert (tmp_path / "table.json").read_bytes() == before
 
 
 def test_arguments_come_from_a_file_too(here, tmp_path, monkeypatch):

@@ -48,6 +48,14 @@ def test_a_row_that_loses_to_random_is_marked():
     assert found == {"bad"}
 
 
+def test_a_row_is_compared_with_the_baselines_of_its_own_error_rate():
+    others = [("random", [2.0, 2.0]), ("handcrafted", [5.0, 5.0]), ("good", [1.0, 1.0])]
+    rows = rows_of([*few_cells(), *(cell(name, 0, point(0, own), error_rate=0.3) for name, own in others)])
+    assert rows[-1]["loses_to_random"]
+    assert rows[-1]["difference_from_handcrafted"]["reward"]["mean"] == -4.0
+    assert not row(rows, "good", 20)["loses_to_random"]
+
+
 def test_a_row_in_words_has_rules_of_its_own():
     own = point(0, [7.0, 7.0], dialogues=None) | {
         "handcrafted": {name: [6.0, 6.0] for name in ("success", "reward", "turns")}

@@ -34,3 +34,10 @@ def test_a_difference_is_taken_dialogue_by_dialogue():
 
 def test_what_no_seed_and_no_dialogue_changes_has_no_width():
     assert interval_over_seeds(np.full((3, 7), 0.25)) == {"mean": 0.25, "low": 0.25, "high": 0.25}
+
+
+def test_as_many_seeds_as_dialogues_are_drawn_independently_of_each_other():
+    """Drawn together, a seed would meet its own dialogue more often than 1 time in 20, and the interval would lie above."""
+    found = interval_over_seeds(np.eye(20))
+    assert found["low"] < found["mean"] < found["high"]
+    assert found["mean"] == pytest.approx(0.05)

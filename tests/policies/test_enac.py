@@ -67,6 +67,17 @@ def test_a_dialogue_has_the_gradient_of_its_discounted_log_probability():
         assert returns[number] == pytest.approx(0.64 * turns["rewards"][rows][2].item())
 
 
+def test_a_step_learns_from_the_newest_dialogues_only():
+    episodes, moved = Sampler(Colours, 0, 1).sample(ENAC(Setting(3, 4), hidden_sizes=(5,)), 15), []
+    for given in (episodes, episodes[-3:]):
+        policy = ENAC(Setting(3, 4), hidden_sizes=(5,), batch_size=3)
+        for one in given:
+            policy.observe(one)
+        policy._step(torch.Generator())
+        moved.append(torch.cat([weights.flatten() for weights in policy.learner.policy.parameters()]))
+    torch.testing.assert_close(*moved, rtol=0, atol=0)
+
+
 def test_enac_learns_the_right_masked_policy_of_a_toy():
     policy = ENAC(Setting(3, 4), hidden_sizes=(16,), steps_per_dialogue=0.125)
     sampler = Sampler(Colours, 0, 8)

@@ -41,6 +41,9 @@ def test_a_step_clips_each_network_by_itself():
     assert norm == pytest.approx(expected.norm().item())
     assert one.policy[2].weight.grad.norm().item() == pytest.approx(0.5)
     assert one.critic[2].bias.grad.item() == pytest.approx(1e-3)
+    one.step(1e-3 * one.policy(x).sum() + 1e3 * one.critic[2].weight.sum(), 0.5)
+    assert one.policy[2].bias.grad.tolist() == pytest.approx([1e-3, 1e-3])
+    assert one.critic[2].weight.grad.norm().item() == pytest.approx(0.5)
 
 
 def test_what_is_saved_goes_on_exactly(tmp_path):

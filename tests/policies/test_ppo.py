@@ -70,6 +70,28 @@ def test_the_ratio_is_one_before_the_first_step_and_a_stored_action_of_another_p
         policy.update()
 
 
+def test_the_first_step_follows_the_gradient_of_the_textbook():
+    policy = colours(ppo_epoch=1, minibatch_size=1000, entropy_coef=0.3, gamma=0.9, gae_lambda=0.8, max_grad_norm=1e6)
+    episodes = [one for one in Sampler(Colours, 0, 2).sample(policy, 33) if one.ended]
+    rows, learner, total = [], policy.learner, torch.zeros(())
+    for one in episodes:
+        advantages = slow_gae(one.rewards, one.values, 0.0, 0.9, 0.8)
+        rows += [(one, t, gain, gain + one.values[t]) for t, gain in enumerate(advantages)]
+    gains, returns = (np.array([row[place] for row in rows]) for place in (2, 3))
+    for one, t, gain, worth in rows:
+        logprobs = learner.policy(torch.from_numpy(one.observations[t]))[torch.from_numpy(one.masks[t])].log_softmax(0)
+        chosen = logprobs[int(one.masks[t][: one.actions[t]].sum())]
+        error = learner.critic(torch.from_numpy(one.observations[t]))[0] - (worth - returns.mean()) / returns.std()
+        entropy = -(logprobs.exp() * logprobs).sum()
+        total = total - (gain - gains.mean()) / gains.std() * chosen - 0.3 * entropy + error**2 / 2
+    expected = torch.autograd.grad(total / len(rows), list(learner.parameters()))
+    for one in episodes:
+        policy.observe(one)
+    policy.update()
+    for weights, gradient in zip(learner.parameters(), expected, strict=True):
+        torch.testing.assert_close(weights.grad, gradient, rtol=1e-3, atol=1e-5)
+
+
 def test_exploration_is_on_while_sampling_and_off_while_evaluating():
     policy = PPO(Setting(2, 3), **SMALL)
     policy.learner.policy[2].bias.data = torch.tensor([0.0, 0.5, 0.0])

@@ -76,6 +76,8 @@ def test_the_oldest_dialogues_make_room():
     kept = len(replay.dialogues)
     assert 16 < len(replay.columns["turn"]) <= 20
     assert torch.equal(replay.columns["observations"], everything.newest(kept)["observations"])
+    full, _ = counted(len(replay.columns["turn"]), 200)
+    assert len(full.dialogues) == kept
     tiny, _ = counted(1, 200)
     assert len(tiny.dialogues) == 1
 
@@ -112,6 +114,27 @@ def test_steps_are_due_when_dialogues_end_and_a_rest_waits():
         made.append(policy.num_steps)
     assert made == [0, 0, 1, 1, 2]
     assert policy.update() == {}
+
+
+def test_a_piece_makes_no_step_due_before_its_dialogue_has_ended():
+    policy, sampler, made = build_policy("dqn", {"hidden_sizes": [4]}, Setting(3, 4)), Sampler(Colours, 0, 1), []
+    for _ in range(6):
+        for one in sampler.sample(policy, 1):
+            policy.observe(one)
+        policy.update()
+        made.append((policy.num_dialogues, policy.num_steps))
+    assert made == [(0, 0), (0, 0), (1, 2), (1, 2), (1, 2), (2, 4)]
+
+
+def test_each_step_of_each_seed_draws_turns_of_its_own(monkeypatch):
+    drawn = []
+    for seed in (0, 1, 2):
+        policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 3}, Setting(3, 4, seed=seed))
+        monkeypatch.setattr(policy, "_step", lambda generator: drawn.append(generator.initial_seed()) or {})
+        for one in Sampler(Colours, 0, 1).sample(policy, 6):
+            policy.observe(one)
+        policy.update()
+    assert len(set(drawn)) == len(drawn) == 18
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -156,6 +179,21 @@ def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     assert hashes(resumed, tmp_path / "resumed") == hashes(whole, tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("name", "key"), [("bbqn", "target_share"), ("acer", "average_share"), ("tracer", "average_share")]
+)
+def test_the_slow_network_follows_by_its_share_in_each_step(name, key):
+    policy = build_policy(name, {"hidden_sizes": [4], "batch_size": 4, key: 0.25}, Setting(3, 4))
+    for one in Sampler(Colours, 0, 1).sample(policy, 6):
+        policy.observe(one)
+    before = [weight.clone() for weight in policy.learner.slow.parameters()]
+    policy._step(seeded())
+    pairs = zip(before, policy.learner.policy.parameters(), strict=True)
+    for (own, leading), after in zip(pairs, policy.learner.slow.parameters(), strict=True):
+        torch.testing.assert_close(after, 0.75 * own + 0.25 * leading)
+    assert any((own != leading).any() for own, leading in zip(before, policy.learner.policy.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_masked_actions_are_never_taken(name):
     policy = build_policy(name, {"hidden_sizes": [8]}, Setting(3, 4))
@@ -171,3 +209,9 @@ def test_masked_actions_are_never_taken(name):
 def test_an_argument_that_cannot_be_used_is_named(name, key, value):
     with pytest.raises(UserError, match=rf"policy\.args\.{key}: found {value}"):
         build_policy(name, {key: value}, Setting(3, 4))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "acer", "tracer"])
+def test_a_norm_of_0_which_would_learn_nothing_is_refused(name):
+    with pytest.raises(UserError, match=r"policy\.args\.max_grad_norm: found 0, wanted a number from 1e-09"):
+        build_policy(name, {"max_grad_norm": 0}, Setting(3, 4))

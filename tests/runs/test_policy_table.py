@@ -78,7 +78,10 @@ def test_ppo_knows_the_number_of_its_updates(plan, monkeypatch):
         Plan, "policy", lambda own, name, setting: settings.append(setting) or original(own, name, setting)
     )
     train_cell(Cell("ppo", 0.0, 1), Plan(plan.domain, marks=(200,), test_dialogues=2))
-    assert settings[0].num_updates == policy_table.expected_updates(plan.scene(0.0), 200, 1024)
+    train_cell(Cell("dqn", 0.0, 2), Plan(plan.domain, marks=(1, 60), test_dialogues=2, args=plan.args))
+    expected = [policy_table.expected_updates(plan.scene(0.0), *pace) for pace in ((200, 1024), (60, 64))]
+    assert [(setting.seed, setting.num_updates) for setting in settings] == list(zip((1, 2), expected, strict=True))
+    assert expected[1] > 1
 
 
 def test_the_first_seed_of_everything_comes_first_and_baselines_come_once():

@@ -70,6 +70,19 @@ def test_a_cut_dialogue_goes_on_in_the_next_call_and_no_dialogue_depends_on_thos
     }
 
 
+def test_each_turn_of_each_dialogue_of_each_seed_has_a_stream_of_its_own():
+    drawn = []
+
+    class Draws:
+        def act(self, observations, masks, deterministic, streams):
+            drawn.extend(each.random() for each in streams)
+            return np.zeros(len(masks), np.int64), {}
+
+    for seed in (0, 1):
+        Sampler(Counted, seed, 4).sample(Draws(), 100)
+    assert len(set(drawn)) == len(drawn) == 200
+
+
 def test_a_cut_episode_is_a_piece_without_an_end():
     sampler = Sampler(Counted, 0, 5)
     last = sampler.sample(POLICY, 10)[-1]
