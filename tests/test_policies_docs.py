@@ -32,6 +32,11 @@ def block_of(language: str, word: str) -> str:
     return found
 
 
+def shown_by(code: str) -> str:
+    """What the page shows behind a program."""
+    return PAGE.split(f"```python\n{code}```\n```\n")[1].split("```")[0]
+
+
 def program(word: str) -> str:
     """The program of the page that contains the word."""
     return block_of("python", word)
@@ -87,19 +92,14 @@ def test_the_measurement_of_gp_sarsa_runs():
 
 
 def test_the_lookup_behind_a_policy_runs(tmp_path, capsys):
-    exec(compile(program("import Knowledge"), "POLICIES.md", "exec"), {})
-    said = capsys.readouterr().out.splitlines()[1::2]
-    assert "Do you mean Mercury (planet), Mercury (element) or Mercury (god)?" in said[0]
-    assert said[2] == "system: Mercury (planet), Orbit: A year of Mercury has 88 days of the Earth."
-    assert (said[3], said[5]) == (
-        "system: I found nothing on bycicle. Do you mean Bicycle?",
-        "system: Which area would you like ?",
-    )
+    code = program("import Knowledge")
+    exec(compile(code, "POLICIES.md", "exec"), {})
+    assert capsys.readouterr().out == shown_by(code)
     (tmp_path / "knowledge.yaml").write_text(block_of("yaml", "network: true"), encoding="utf-8")
     assert isinstance(Knowledge.from_yaml(tmp_path / "knowledge.yaml", str).fetcher, MediaWiki)
 
 
-def test_the_programs_for_several_domains_run(tmp_path, monkeypatch, capsys):
+def test_the_program_for_several_domains_runs(tmp_path, monkeypatch):
     from small_world import write_world
 
     monkeypatch.chdir(tmp_path)
@@ -108,11 +108,20 @@ def test_the_programs_for_several_domains_run(tmp_path, monkeypatch, capsys):
     exec(compile(program("abstraction_of(domain)"), "POLICIES.md", "exec"), {})
     found = json.loads((tmp_path / "slots.json").read_text(encoding="utf-8"))
     assert set(found) == {"restaurant", "hotel"}
-    turns = iter(["hi", "some dinner", "and a hotel", "bye"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(turns))
-    exec(compile(program("topics.hear"), "POLICIES.md", "exec"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2:] == ["[the policy of restaurant answers]", "[the policy of hotel answers]", "Goodbye!"]
+
+
+def test_the_topic_manager_runs_in_a_terminal(monkeypatch, capsys):
+    code = program("topics.hear")
+    turns = iter(re.findall(r"^> (.*)$", shown_by(code), re.MULTILINE))
+
+    def typed(prompt: str) -> str:
+        turn = next(turns)
+        print(f"{prompt}{turn}")
+        return turn
+
+    monkeypatch.setattr("builtins.input", typed)
+    exec(compile(code, "POLICIES.md", "exec"), {})
+    assert capsys.readouterr().out == shown_by(code)
 
 
 def test_the_scripts_and_configurations_are_there():
@@ -172,6 +181,13 @@ def test_the_settings_of_the_measurement_are_those_that_ship():
     namespace: dict = {}
     exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
     assert (shipped.policy.id, shipped.policy.args) == ("gp_sarsa", namespace["GP"])
+
+
+def test_the_table_of_answers_that_ships_has_the_lines_of_the_measurement():
+    namespace: dict = {}
+    exec(compile(program("def right_answers"), "POLICIES.md", "exec"), namespace)
+    shipped = json.loads((ROOT / "configs/answers.json").read_text(encoding="utf-8"))
+    assert {name: tuple(lines) for name, lines in shipped.items()} == namespace["ASKED"]
 
 
 def test_a_state_of_ones_own_has_always_the_same_size(monkeypatch):

@@ -58,6 +58,11 @@ def check_unused(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate the language model of the options; raises UserError for what cannot be used."""
+    for name in ("answers", "data_path"):
+        if getattr(options, name) is not None:
+            raise UserError(
+                f"--{name}: only policies of acts read it, and {options.agent} is a language model; leave it out"
+            )
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     environment = environment_of(options)

@@ -4,6 +4,9 @@ python scripts/evaluate_policy.py --agent runs/restaurant/agent --dialogues 1000
 
 All three meet the same users with the same goals, which no run is trained on; each difference from the handcrafted policy is
 taken dialogue by dialogue. --transcripts N prints the first N dialogues of the agent.
+
+An agent that chooses from a list of actions is asked by a scripted person, who knows the right answers from a file:
+python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.json
 """
 
 import argparse
@@ -37,6 +40,7 @@ from rlhf_dialog.terminal import Console
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
 SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
+SHOWN_OF_A_LIST = {"right_answers": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}"}
 SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
 
@@ -58,6 +62,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--data_path", help="folder of multiwoz, when it has moved")
     add("--error_rate", type=float, help="how often the user is misunderstood; default: as in training")
     add("--user", help="friendly, unfriendly or fixed; default: as in training")
+    add(
+        "--answers",
+        metavar="FILE",
+        help="lists of actions: JSON of each action and what people say before it; searched like a configuration",
+    )
     add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
     add("--transcripts", type=int, default=0, metavar="N", help="print the agent's first N dialogues")
     add("--output", type=home_path, help="JSON file to write; default: evaluation.json beside the agent's folder")
@@ -76,11 +85,7 @@ def _main(options: argparse.Namespace) -> None:
         return
     agent = read_policy_agent(options.agent)
     evaluate_dialogues.check_unused(options)
-    given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user")}
-    given = {key: value for key, value in given.items() if value is not None}
-    if agent["environment"] and given:
-        raise UserError(f"--{next(iter(given))}: the agent's environment {agent['environment']['id']} does not read it")
-    settings = agent | given
+    settings = agent | _given(options, agent)
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     scene = scene_of(settings)
@@ -97,6 +102,22 @@ def _main(options: argparse.Namespace) -> None:
     for table in _tables(result):
         Console().print(table)
     logger.info("written: %s", output)
+
+
+def _given(options: argparse.Namespace, agent: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the command line in place of the agent's. Raises UserError for one that the agent does not read."""
+    given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user", "answers")}
+    given = {key: value for key, value in given.items() if value is not None}
+    if agent["environment"] and given:
+        raise UserError(f"--{next(iter(given))}: the agent's environment {agent['environment']['id']} does not read it")
+    if isinstance(agent["domain"], dict):
+        for key in ("data_path", "error_rate", "user"):
+            if key in given:
+                raise UserError(
+                    f"--{key}: {options.agent} chooses from a list of actions, which has none; leave it out"
+                )
+        given["domain"] = agent["domain"] | ({"actions": given["domain"]} if "domain" in given else {})
+    return given
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -119,7 +140,10 @@ def _result(
 
 
 def _tables(result: dict[str, Any]) -> Iterator[Table]:
-    """The measures of every environment; with several domains a second table of what was informed and booked."""
+    """The measures of the environment; with several domains a second table of what was informed and booked."""
+    if "right_answers" in result["policies"]["agent"]:
+        yield _table(result, SHOWN_OF_A_LIST)
+        return
     yield _table(result, SHOWN)
     if "book_rate" in result["policies"]["agent"]:
         yield _table(result, SHOWN_OF_SEVERAL)
@@ -127,7 +151,8 @@ def _tables(result: dict[str, Any]) -> Iterator[Table]:
 
 def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
     settings = result["settings"]
-    where = settings["environment"]["id"] if settings["environment"] else f"{settings['error_rate']:.0%} error"
+    own, answers = settings["environment"], settings.get("answers")
+    where = own["id"] if own else answers or f"{settings['error_rate']:.0%} error"
     title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")

@@ -1,5 +1,6 @@
 """Did the dialogue do what the user wanted? Computed from the goal and the system's acts alone, so that anybody can check it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,9 +37,10 @@ def evaluate(domain: Domain, goal: Goal, system_turns: Sequence[Sequence[Act]]) 
 
 
 class Evaluator:
-    """The verdict on dialogues in words, in which a system can name any number of venues.
+    """The verdict on dialogues in words, in which a system can name any number of venues, and of values.
 
-    As `evaluate`; but where the last offer names several venues, each of them must fit.
+    As `evaluate`; but where the last offer names several venues, each of them must fit, and a turn that informs several values of
+    a slot has answered nothing about it, also where the right one is among them.
     """
 
     def __init__(self, domain: Domain):
@@ -46,11 +48,18 @@ class Evaluator:
 
     def __call__(self, goal: Goal, system_turns: Sequence[Sequence[Act]]) -> Outcome:
         """The outcome of a dialogue; `goal` is the goal at its end."""
-        outcome = evaluate(self.domain, goal, system_turns)
+        outcome = evaluate(self.domain, goal, [without_contradictions(acts) for acts in system_turns])
         venues = next((found for acts in reversed(system_turns) if (found := _venues(acts))), [])
         entities = [self.domain.entity(venue) for venue in venues]
         fits = all(entity is not None and goal.fits(entity) for entity in entities)
         return outcome if fits else replace(outcome, success=False)
+
+
+def without_contradictions(acts: Sequence[Act]) -> list[Act]:
+    """The turn without the values of slots of which it informs more than one; the name of a venue is not such a slot."""
+    informed = {(act.slot, act.value) for act in acts if act.intent == "inform" and act.slot != NAME}
+    counts = Counter(slot for slot, _ in informed)
+    return [replace(act, value="") if act.intent == "inform" and counts[act.slot] > 1 else act for act in acts]
 
 
 def _venues(acts: Sequence[Act]) -> list[str]:

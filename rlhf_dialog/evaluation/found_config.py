@@ -31,8 +31,16 @@ class RunConfig:
     trusted: bool
 
     def data_path(self) -> str:
-        """`env.args.data_path`. Raises UserError for a Hub name in a configuration that is not trusted."""
-        path = self.config.env.args.data_path
+        """`env.args.data_path`.
+
+        Raises UserError where an environment is in its place, and for a Hub name in a configuration that is not trusted.
+        """
+        path, environment = self.config.env.args.data_path, self.config.environment
+        if environment and not path:
+            raise UserError(
+                f"{self.path}: the run learned from the environment {environment.id} and names no data; name some with "
+                "--data_path, or measure whole dialogues with evaluate_policy.py"
+            )
         if not self.trusted and is_hub_name(path):
             found = {"env.args.data_path": f"{path[:100]!r} is not on this machine, so the Hub would be asked"}
             raise UserError(f"{self._refusal(found)}; or name the data with --data_path")

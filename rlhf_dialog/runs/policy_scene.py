@@ -10,8 +10,9 @@ from typing import Any
 from rlhf_dialog.config.loading import find_config
 from rlhf_dialog.data.domains import AnyDomain, MultiDomain, open_domain
 from rlhf_dialog.environments.act_level import ActLevel
-from rlhf_dialog.environments.action_list import read_actions
+from rlhf_dialog.environments.action_list import ActionList, read_actions
 from rlhf_dialog.environments.multi_domain.act_level import END_REWARD, MultiActLevel
+from rlhf_dialog.environments.quiz import TURNS, Quiz, read_answers
 from rlhf_dialog.environments.spoken_actions import SpokenActions
 from rlhf_dialog.environments.states import State
 from rlhf_dialog.environments.taught import Taught
@@ -19,7 +20,7 @@ from rlhf_dialog.environments.users.teacher import Teacher
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode
 from rlhf_dialog.policies.sampling.own_environments import own_environment, sizes_of
-from rlhf_dialog.policies.sampling.transcripts import plain_transcript, transcript
+from rlhf_dialog.policies.sampling.transcripts import plain_transcript, quiz_transcript, transcript
 from rlhf_dialog.runs.policy_settings import PERSON
 from rlhf_dialog.terminal import visible
 
@@ -40,6 +41,8 @@ class Scene:
 
     def transcript(self, episode: Episode) -> str:
         """The lines of a whole dialogue; what a domain or an environment holds cannot steer the terminal."""
+        if "asked" in episode.info:
+            return visible(quiz_transcript(self.names, episode))
         shows_acts = self.domain is not None and "system_acts" in episode.info
         lines = transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
         return visible(lines)
@@ -48,15 +51,16 @@ class Scene:
 def scene_of(settings: dict[str, Any]) -> Scene:
     """The scene of the settings' domain, domains, error_rate, max_turns and user, or of their `environment`.
 
-    Raises UserError for a domain or an environment that cannot be used.
+    Where the domain is a list of actions, a scripted person asks what is in the file `answers`. Raises UserError for a domain, an
+    environment or a file that cannot be used.
     """
-    own = settings.get("environment")
+    own, answers = settings.get("environment"), settings.get("answers")
+    if answers and not isinstance(settings["domain"], dict):
+        raise UserError("--answers: only agents that choose from a list of actions are asked them; leave it out")
     if own:
         return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
     if isinstance(settings["domain"], dict):
-        raise UserError(
-            "domain: only people talk about a list of actions, in train_policy.py; there are no simulated users"
-        )
+        return _quiz_scene(settings["domain"], settings["max_turns"], answers)
     domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
     make = environment_of(settings, domain)
     environment = make()
@@ -69,7 +73,10 @@ def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
     Raises UserError for a domain that cannot be used.
     """
     if isinstance(settings["domain"], dict):
-        return _scene_of_actions(settings["domain"], settings["max_turns"], teacher)
+        limit = settings["max_turns"]
+        return _scene_of_actions(
+            settings["domain"], lambda actions, state: partial(SpokenActions, actions, teacher, state, limit)
+        )
     domain = open_domain(settings["domain"], settings.get("data_path"))
     if isinstance(domain, MultiDomain):
         raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
@@ -77,14 +84,25 @@ def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
     return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
 
 
-def _scene_of_actions(given: dict[str, Any], max_turns: int, teacher: Teacher) -> Scene:
+def _quiz_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> Scene:
+    if not answers:
+        raise UserError(
+            "domain: only people talk about a list of actions; to measure the agent, write what they say before each action, and "
+            "give the file with --answers, for example --answers answers.json"
+        )
+    path, turns = find_config(answers), min(max_turns, TURNS)
+    return _scene_of_actions(
+        given, lambda actions, state: partial(Quiz, actions, read_answers(path, actions), state, turns)
+    )
+
+
+def _scene_of_actions(given: dict[str, Any], make_of: Callable[[ActionList, State], Callable[[], Any]]) -> Scene:
     """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
     path, state = find_config(given["actions"]), State(given["state"]["id"], given["state"]["args"])
     actions = read_actions(path)
-    environment = SpokenActions(actions, teacher, state, max_turns)
     known = json.dumps([actions.hash, given["state"], state.size])
     found = hashlib.sha256(known.encode()).hexdigest()
-    return Scene(lambda: environment, actions.names, state.size, path.stem, found, None)
+    return Scene(make_of(actions, state), actions.names, state.size, path.stem, found, None)
 
 
 def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:

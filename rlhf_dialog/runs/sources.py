@@ -30,6 +30,11 @@ MEASURES = ("score", "success", "reward", "turns", "words", "truncated", "distin
 def read_source(config: Config, reward: BaseReward) -> tuple[list[Dialogue] | Simulated, Validation | None]:
     """What the run is trained on, checked with the reward, and its validation if it has one. Raises UserError."""
     if config.environment:
+        if given := config.env.args.data_path:
+            raise UserError(
+                f"env.args.data_path: the environment {config.environment.id} does not read '{given}'; leave it out, or leave "
+                "environment out to train on the prompts of the data"
+            )
         held_out = simulated(config.environment, config.seed, "validation")
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
         return simulated(config.environment, config.seed, "train"), validation

@@ -84,3 +84,27 @@ def test_each_venue_of_a_list_must_fit():
     assert Evaluator(DOMAIN)(goal, [fits, [Act("bye")]]) == evaluate(DOMAIN, goal, [fits])
     assert Evaluator(DOMAIN)(GOAL, [OFFER, PHONE, HOURS]) == Outcome(True, 1.0, 1.0, 1.0)
     assert not Evaluator(DOMAIN)(goal, []).success
+
+
+def given(*pairs: tuple[str, str]) -> list[Act]:
+    return [Act("inform", slot, value) for slot, value in pairs]
+
+
+@pytest.mark.parametrize(
+    ("turn", "success"),
+    [
+        (given(("phone", "22"), ("phone", "11")), False),  # Ben's number, then Ada's
+        (given(("phone", "11"), ("phone", "22")), False),
+        (given(("phone", "22"), ("phone", "11"), ("phone", "11")), False),
+        (given(("phone", "11"), ("hours", "9 to 5"), ("phone", "11")), True),  # twice the same is one value
+        (given(("area", "north"), ("area", "south"), ("phone", "11")), True),  # nobody asked for the area
+        ([Act("confirm", "phone", "22"), *given(("phone", "11"))], True),  # not informed
+    ],
+)
+def test_several_values_for_a_slot_in_a_turn_are_no_answer(turn, success):
+    """In words, a system could say all telephone numbers."""
+    turns = [OFFER, HOURS, [Act("inform", "name", "ada"), *turn]]
+    assert Evaluator(DOMAIN)(GOAL, turns).success is success
+    assert Evaluator(DOMAIN)(GOAL, [*turns, PHONE]).success  # a later turn says which one is right
+    assert not Evaluator(DOMAIN)(GOAL, [OFFER, PHONE, HOURS, given(("phone", "11"), ("phone", "22"))]).success
+    assert turns[2][1:] == turn

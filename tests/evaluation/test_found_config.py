@@ -109,6 +109,18 @@ def test_the_environment_is_not_even_looked_at(script, data, server, tmp_path, m
     assert asked == []
 
 
+def test_a_run_with_an_environment_names_no_data(tmp_path):
+    keys = {"model_path": "m", "environment": {"id": "restaurant"}}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"config.yaml: the run learned from the environment restaurant and names no data"
+    ):
+        read_run_config(None, path).data_path()
+    path.write_text(yaml.safe_dump(keys | {"env": {"args": {"data_path": str(tmp_path)}}}), encoding="utf-8")
+    assert read_run_config(None, path).data_path() == str(tmp_path)
+
+
 def test_a_hub_name_of_a_found_config_is_not_looked_for(script, data, tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(sources, "load_from_hub", lambda name, *_: asked.append(name) or [])

@@ -121,6 +121,14 @@ def test_a_wrong_environment_is_refused_before_anything_is_loaded(own, capsys, m
     assert message in capsys.readouterr().err
 
 
+def test_data_that_no_environment_reads_is_refused_before_anything_is_loaded(own, capsys, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    assert own("--env.args.data_path", "daily_dialog") == 2
+    shown = capsys.readouterr().err
+    assert "env.args.data_path: the environment Letters does not read 'daily_dialog'; leave it out, or leave" in shown
+    assert shown.count("error: ") == 1
+
+
 def test_another_environment_is_another_run(own, capsys):
     assert own("--max_iterations", "1") == 0
     assert own("--resume", "--environment.args", "{words: why}") == 2

@@ -4,6 +4,9 @@ The toy: in each of at most 4 turns the policy stops with probability p, or goes
 turn 2 and 3 later, and at the turn limit nothing more is paid. A turn has two tokens: a fixed word, then `stop` or `go`.
 """
 
+import math
+from random import Random
+
 import pytest
 import torch
 from ranks import in_ranks
@@ -12,6 +15,7 @@ from trainers import make_trainer, numbers_of, parameters
 
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.environments.base import Limits
+from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.rewards import NoReward
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.simulated import Simulated
@@ -164,6 +168,78 @@ def test_the_advantages_of_a_dialogue_do_not_depend_on_its_segments():
         rewards, values = rollout.rewards[row][counts].tolist(), rollout.values[row][counts].tolist()
         expected = slow_gae(rewards, values, 1.0, trainer.config.gae_lambda)
         assert rollout.advantages[row][counts].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+class Rambles:
+    """A user who says 1 to 5 random turns, some of them empty, and pays a random number for each reply, into `known`."""
+
+    def __init__(self, known):
+        self.known = known
+
+    def reset(self, seed=None):
+        self.rng = Random(seed)
+        self.left, self.paid = self.rng.randrange(1, 6), []
+        self.known.append(self.paid)
+        return self._turn(), {}
+
+    def step(self, reply):
+        self.left -= 1
+        self.paid.append(self.rng.choice([0.0, self.rng.uniform(-2, 2)]))
+        return self._turn(), self.paid[-1], self.left == 0, False, {}
+
+    def _turn(self):
+        return self.rng.choice(["", "o", "or two ?", "and this is a longer turn ."])
+
+
+def columns_of(replies, mask, ids):
+    """The columns of each reply, whose ids are these, in a row with a hole between two of them."""
+    found, place = [], 0
+    for reply in replies:
+        begin = next(column for column in range(place, len(mask)) if mask[column])
+        assert begin > place or not found
+        found.append(range(begin, begin + len(reply)))
+        place = begin + len(reply)
+        assert ids[begin:place] == reply
+    assert [column for column, counts in enumerate(mask) if counts] == [column for one in found for column in one]
+    return found
+
+
+@pytest.mark.parametrize("credit", ["token", "turn"])
+@pytest.mark.parametrize("options", [{}, {"max_prompt_length": 24}, {"context_size": 1, "kl_estimator": "k3"}])
+def test_random_dialogues_against_lists_of_what_was_sampled(monkeypatch, credit, options):
+    """Holes, rewards and advantages of each dialogue from what user and policy said in it, without a tensor."""
+    known, rounds, read = [], [], Speaker.read
+    monkeypatch.setattr(Speaker, "read", lambda *parts: rounds.append(read(*parts)) or rounds[-1])
+    keys = {"double": True, "ref_seed": 1, "ref_model": "another", "use_adv_normalize": False, "use_valuenorm": False}
+    keys |= {"gamma": 0.9, "gae_lambda": 0.7, "kl_coef": 0.3, "rollout_batch_size": 24, "credit": credit}
+    trainer = make_trainer(prompts=Simulated(lambda: Rambles(known), 5, Limits()), **keys, **options)
+    trainer.models.policy.value_head.weight.data.normal_()
+    trainer.step()
+    rollout, unequal = trainer.rollout, 0
+    for row, paid in enumerate(known):
+        mask, ids, ratios, values, *found = (
+            x[row].tolist()
+            for x in (
+                *(rollout.response_mask, rollout.response_ids, rollout.logprobs - rollout.ref_logprobs, rollout.values),
+                *(rollout.advantages, rollout.returns),
+            )
+        )
+        turns = columns_of([one.pop(0).ids for one in rounds[: len(paid)]], mask, ids)
+        price = [math.expm1(-x) + x if "kl_estimator" in options else x for x in ratios]
+        earned = {column: -0.3 * price[column] for turn in turns for column in turn}
+        for turn, reward in zip(turns, paid, strict=True):
+            earned[turn[-1]] += reward
+        earned[turns[-1][-1]] += (row * 7) % 5 - 1.5  # what `Places` pays
+        steps = turns if credit == "turn" else [[column] for turn in turns for column in turn]
+        before = [values[step[0]] for step in steps]
+        expected = slow_gae([sum(earned[column] for column in step) for step in steps], before, 0.9, 0.7)
+        advantages, returns = [0.0] * len(mask), [0.0] * len(mask)
+        for step, advantage, value in zip(steps, expected, before, strict=True):
+            for column in step:
+                advantages[column], returns[column] = advantage, advantage + value
+        assert found == [pytest.approx(advantages, abs=1e-9), pytest.approx(returns, abs=1e-9)]
+        unequal += len(paid) > 2
+    assert unequal > 4
 
 
 def test_dialogues_are_those_of_fewer_at_a_time():

@@ -303,6 +303,11 @@ def test_a_kill_before_every_change_while_the_run_goes_back_again(starter, tmp_p
 KINDS = {
     "shared trunk": {"use_share_model": True},
     "no value normalisation, no evaluation": {"use_valuenorm": False, "eval_interval": 0, "use_linear_lr_decay": False},
+    "dialogues that take turns": {
+        "environment": {"id": "restaurant", "args": {"max_turns": 3}},
+        **{"env": {}, "reward_class": {"id": "NoReward"}, "eval_interval": 2, "eval_metric": "success"},
+        **{"credit": "turn", "context_size": 1, "use_share_model": False},
+    },
 }
 
 

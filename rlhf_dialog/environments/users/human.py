@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_dialog.data.domains import DONTCARE, NAME, Domain
 from rlhf_dialog.environments.acts import Act
 from rlhf_dialog.environments.goals import Goal
+from rlhf_dialog.environments.success import without_contradictions
 from rlhf_dialog.environments.tracker import NOTHING
 from rlhf_dialog.environments.words import called, user_words
 
@@ -82,7 +83,8 @@ def why_failed(domain: Domain, info: Mapping[str, Any]) -> str:
     ]
     if wrong:
         return f"{name} does not fit: {', '.join(wrong)}"
-    said = {act for acts in info["system_acts"] for act in acts if act.intent == "inform"}
+    turns = map(without_contradictions, info["system_acts"])
+    said = {act for acts in turns for act in acts if act.intent == "inform"}
     asked = [slot for slot in info["goal"]["requests"] if slot != NAME]
     missing = [called(slot) for slot in asked if Act("inform", slot, entity[slot]) not in said]
     if missing:

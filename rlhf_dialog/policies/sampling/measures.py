@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.intervals import Interval, difference, interval, mean_of
+from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_of, ratio
 from rlhf_dialog.policies.base import Episode
 
 VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
@@ -35,11 +35,19 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
-    """Mean, low and high of each measure."""
-    return {name: interval(mean_of(values)) for name, values in numbers_of(episodes).items()}
+    """Mean, low and high of each measure; with a `Quiz` also of the share of right answers."""
+    return {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
 
 
 def compared(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:
     """The intervals of after - before on the same dialogues, which are resampled in pairs."""
-    old, new = numbers_of(before), numbers_of(after)
-    return {name: difference(mean_of(old[name]), mean_of(new[name])) for name in old if name in new}
+    old, new = _statistics(before), _statistics(after)
+    return {name: difference(old[name], new[name]) for name in old if name in new}
+
+
+def _statistics(episodes: Sequence[Episode]) -> dict[str, Statistic]:
+    found = {name: mean_of(values) for name, values in numbers_of(episodes).items()}
+    if all("right" in episode.info for episode in episodes):
+        counts = [[episode.info["right"], len(episode)] for episode in episodes]
+        found["right_answers"] = Statistic(np.array(counts, dtype=np.float64), ratio)
+    return found

@@ -43,6 +43,17 @@ def plain_transcript(names: Sequence[str], episode: Episode) -> str:
     return "\n".join([f"dialogue {episode.dialogue}", *lines, end])
 
 
+def quiz_transcript(names: Sequence[str], episode: Episode) -> str:
+    """The lines of a whole dialogue of a `Quiz`: what was said, the action, and where it was wrong the right one."""
+    lines = [f"dialogue {episode.dialogue}"]
+    for (said, right), action in zip(episode.info["asked"], episode.actions, strict=True):
+        verdict = "right" if names[action] == right else f"wrong: {right}"
+        lines += [f"  user    {said}", f"  system  {names[action]}   [{verdict}]"]
+    return "\n".join(
+        [*lines, f"  {episode.info['right']} of {len(episode)} answers were right; reward {episode.paid:g}"]
+    )
+
+
 def _lines(layout: Layout, names: Sequence[str], episode: Episode) -> Iterator[str]:
     info = episode.info
     yield f"dialogue {episode.dialogue}, goal: {_goal(info['first_goal'])}"

@@ -63,6 +63,10 @@ def test_a_goal_in_words():
         (["How about zoe ?"], "zoe is not in the data base"),
         (["How about ada ?", "How about cid ?"], "cid does not fit: area south, not north"),
         (["How about ada ? Its phone number is 22 ."], "what was not said, or not rightly: the phone number of ada"),
+        (
+            ["How about ada ? Its phone number is 22 . Its phone number is 11 ."],
+            "what was not said, or not rightly: the phone number of ada",
+        ),
         (["How about ada ? Its phone number is 11 ."], "the dialogue did not end with a goodbye"),
     ],
 )
