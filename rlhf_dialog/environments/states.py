@@ -58,7 +58,7 @@ class State:
     def __call__(self, turns: Sequence[Turn]) -> NDArray[np.float32]:
         """The vector (D,) after these turns, the oldest one first."""
         try:
-            found = np.array(self.function(turns), dtype=np.float32)
+            found = np.array(self.function(list(turns)), dtype=np.float32)
         except (UserError, RunStopped, SignalExit):
             raise
         except USER_CODE_RAISES as error:
