@@ -79,8 +79,13 @@ def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
 
 def _scene_of_actions(given: dict[str, Any], max_turns: int, teacher: Teacher) -> Scene:
     """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
-    path, state = find_config(given["actions"]), State(given["state"]["id"], given["state"]["args"])
-    actions = read_actions(path)
+    try:
+        path = find_config(given["actions"])
+    except UserError:
+        raise UserError(
+            f"domain.actions: there is no file '{given['actions']}', neither here nor in configs/; correct the path"
+        ) from None
+    actions, state = read_actions(path), State(given["state"]["id"], given["state"]["args"])
     environment = SpokenActions(actions, teacher, state, max_turns)
     known = json.dumps([actions.hash, given["state"], state.size])
     found = hashlib.sha256(known.encode()).hexdigest()

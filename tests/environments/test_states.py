@@ -58,7 +58,11 @@ def test_it_may_change_its_list_of_turns_and_the_dialogue_stays(own):
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
-        ("lenght", {}, "domain.state: unknown state 'lenght'; did you mean 'length'"),
+        (
+            "lenght",
+            {},
+            "domain.state: unknown state 'lenght'; did you mean 'length'.* your own class in a file of --register",
+        ),
         ("length", {"units": 1}, "domain.state: wrong arguments for length"),
         ("endless", {}, r"domain.state endless: returned \[inf\] for \[\]; return a list of finite numbers"),
         ("raises", {}, "domain.state raises: raised IndexError"),
