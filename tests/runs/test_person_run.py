@@ -12,6 +12,7 @@ from processes import ROOT, environment, run_command
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.policies.sampling.sampler import play
 
 TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
 
@@ -74,6 +75,19 @@ def test_the_reward_of_the_last_answer_is_taken_back_before_the_next_dialogue(tm
     shown = talked(tmp_path, [*ASKED[:5], "/undo", "0.5"], **SHOP)
     assert shown[0].startswith("day 1: no dialogue yet; gp_sarsa learns in ")
     assert [(row["reward"], row["success"]) for row in rows(tmp_path)] == [(1.5, 1.0)]
+
+
+def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, monkeypatch):
+    led = []
+
+    def noted(policy, make, seed, dialogues, **args):
+        led.append((seed, list(dialogues), args))
+        return play(policy, make, seed, dialogues, **args)
+
+    monkeypatch.setattr("rlhf_dialog.runs.person_run.play", noted)
+    talked(tmp_path, TWO, seed=4)
+    talked(tmp_path, BAD, seed=4)  # the third dialogue was left before its first words
+    assert led == [(4, [number], {"deterministic": False}) for number in (0, 1, 2, 2, 3)]
 
 
 def test_undo_without_a_dialogue_of_today(tmp_path):
