@@ -7,14 +7,14 @@ from rlhf_dialog.errors import UserError, nearest
 
 
 class Registry:
-    """Classes of one kind by name.
+    """Classes of one kind by name. register_where: where a user registers their own, in words
 
     >>> RewardFactory.register("Politeness", Politeness)      # or, as a decorator:
     >>> @RewardFactory.register("Politeness")
     """
 
-    def __init__(self, kind: str):
-        self.kind = kind
+    def __init__(self, kind: str, register_where: str = "in train_ppo.py"):
+        self.kind, self.register_where = kind, register_where
         self.classes: dict[str, Any] = {}
 
     def register(self, name: str, cls: Any = None) -> Any:
@@ -30,7 +30,7 @@ class Registry:
             known = ", ".join(sorted(self.classes)) or "none"
             return (
                 f"unknown {self.kind} '{name}'{nearest(name, self.classes) or '.'} Known: {known}. "
-                "Register your own class in train_ppo.py."
+                f"Register your own class {self.register_where}."
             )
         signature = inspect.signature(self.classes[name])
         try:

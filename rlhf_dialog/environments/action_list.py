@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_dialog.errors import UserError, nearest
+
+VOWEL_SIGNS = "".join(filter(lambda one: unicodedata.category(one)[0] == "M", map(chr, range(0x300, 0x10000))))
+ALONE = "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Chinese characters
+LETTER = rf"(?:(?![{ALONE}])[\w{VOWEL_SIGNS}])"
+WORD = re.compile(rf"[{ALONE}]|{LETTER}+(?:['’]{LETTER}+)*")
 
 
 class Action(BaseModel):
@@ -61,6 +67,10 @@ class ActionList:
                 if name not in self.names:
                     advice = nearest(name, self.names) or "; name one of the list"
                     raise UserError(f"{where}, action {action.name!r}: there is no action {name!r}{advice}")
+            if wordless := next((one for one in action.words if not words_of(one)), None):
+                raise UserError(
+                    f"{where}, action {action.name!r}: words: {wordless!r} has no letter or digit; name a word"
+                )
         if not any(action.is_free for action in self.actions):
             raise UserError(
                 f"{where}: every action has a condition (first, after, not_after, words); add one without, such as a sentence "
@@ -86,12 +96,12 @@ def read_actions(path: Path) -> ActionList:
 
 
 def words_of(text: str) -> list[str]:
-    """Lower case, without punctuation.
+    """Lower case, without punctuation. Chinese and Japanese are written without blanks; there each character is a word.
 
     >>> words_of("What's new, then?")
     ["what's", 'new', 'then']
     """
-    return re.findall(r"\w+(?:['’]\w+)*", text.lower())
+    return WORD.findall(unicodedata.normalize("NFC", text.lower()))
 
 
 def _action(raw: Any, where: str) -> Action:

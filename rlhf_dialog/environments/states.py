@@ -14,7 +14,9 @@ from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.environments.action_list import words_of
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 
-StateFactory = Registry("state")  # functions (turns, **args) -> a vector of the same size for every dialogue
+StateFactory = Registry(
+    "state", "in a file of --register"
+)  # functions (turns, **args) -> a vector, always of the same size
 Turn = tuple[str, str]  # an action of the system (an empty text before the first one), and what the user said then
 
 
@@ -58,7 +60,7 @@ class State:
     def __call__(self, turns: Sequence[Turn]) -> NDArray[np.float32]:
         """The vector (D,) after these turns, the oldest one first."""
         try:
-            found = np.array(self.function(turns), dtype=np.float32)
+            found = np.array(self.function(list(turns)), dtype=np.float32)
         except (UserError, RunStopped, SignalExit):
             raise
         except USER_CODE_RAISES as error:

@@ -19,7 +19,7 @@ Masks = NDArray[np.bool_]
 Actions = NDArray[np.int64]
 Extras = dict[str, NDArray[Any]]
 Class = TypeVar("Class", bound=type[Any])
-PolicyFactory = Registry("policy")
+PolicyFactory = Registry("policy", "in a file of --register")
 
 
 @dataclass(frozen=True)

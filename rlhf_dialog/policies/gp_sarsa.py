@@ -92,7 +92,7 @@ class GPSarsa:
         scale: float = 1.0,
     ):
         self.args = {name: value for name, value in locals().items() if name not in ("self", "setting", "prior")}
-        self.args["blocks"] = None if blocks is None else list(blocks)
+        self.args["blocks"] = list(blocks) if isinstance(blocks, tuple) else blocks
         check_args(float, 1e-6, 1e6, length_scale=length_scale, prior_deviation=prior_deviation, sigma=sigma)
         check_args(float, 0.0, 1.0, similarity=similarity, gamma=gamma, relative_nu=relative_nu)
         check_args(float, -1e6, 1e6, prior_mean=prior_mean, scale=scale)
@@ -188,7 +188,7 @@ class GPSarsa:
     def _prior_of(self, observations: Features) -> Matrix:
         """The prior means (N, A)."""
         if self.prior is None and self.prior_folder is not None:
-            self.prior = earlier(Path(self.prior_folder), self.setting)
+            self.prior = earlier(self.prior_folder, self.setting)
         constant = np.full((len(observations), self.setting.num_actions), float(self.prior_mean))
         return constant if self.prior is None else constant + self.prior.posterior(observations)[0]
 
@@ -232,10 +232,10 @@ class GPSarsa:
             self.prior._restore(state["prior"], of_prior)
 
 
-def earlier(folder: Path, setting: Setting) -> GPSarsa:
+def earlier(folder: str | Path, setting: Setting) -> GPSarsa:
     """The policy that was saved in this folder, for the same sizes. Raises UserError when there is none."""
     try:
-        args = json.loads((folder / STATE).read_text(encoding="utf-8"))["args"]
+        args = json.loads((Path(folder) / STATE).read_text(encoding="utf-8"))["args"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"policy.args.prior: {folder} holds no gp_sarsa; name RUN/agent ({error})") from error
     found = GPSarsa(setting, **args)

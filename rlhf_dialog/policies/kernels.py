@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlhf_dialog.data.domains import Domain, MultiDomain
 from rlhf_dialog.environments.multi_domain.observations import MultiLayout
 from rlhf_dialog.environments.observations import NUM_COUNTS, Layout
-from rlhf_dialog.environments.summary_actions import action_names
+from rlhf_dialog.environments.summary_actions import OF_SLOTS, action_names
 from rlhf_dialog.environments.tracker import DISCOURSE_ACTS, METHODS
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Features, Setting
@@ -27,7 +27,8 @@ def parts_of(setting: Setting, blocks: Sequence[int] | None = None) -> list[Part
     the domain, or a single one without such columns. With several domains each of the zeros and ones is a part, and the last
     action is one. Raises UserError for blocks that do not fill the observation."""
     if blocks is not None:
-        if not all(type(size) is int and size > 0 for size in blocks) or sum(blocks) != setting.num_features:
+        sizes = blocks if isinstance(blocks, list | tuple) else ()
+        if not all(type(size) is int and size > 0 for size in sizes) or sum(sizes) != setting.num_features:
             raise UserError(
                 f"policy.args.blocks: found {blocks!r}, wanted sizes of parts, {setting.num_features} columns in all"
             )
@@ -103,5 +104,5 @@ def relations_of(name: str, setting: Setting, similarity: float) -> Matrix:
     if domain is None or len(names) != setting.num_actions:
         raise UserError("policy.args.action_kernel: handcrafted needs the actions of a domain; use delta")
     parted = [(name, *name.split("_", 1)) if "_" in name else (name, name, "") for name in names]
-    kinds = np.array([kind if slot in domain.constraints else name for name, kind, slot in parted])
+    kinds = np.array([kind if kind in OF_SLOTS and slot in domain.constraints else name for name, kind, slot in parted])
     return similarity * (kinds[:, None] == kinds) + (1 - similarity) * np.eye(len(kinds))

@@ -98,5 +98,5 @@ def _another_domain(source: Path, name: str, known: Any, domain: Known) -> UserE
     edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
     return UserError(
         f"{source}: was trained on {edited} (hash {str(known)[:12]}), but the domain here is {domain.name} (hash "
-        f"{domain.hash[:12]}); use the ontology and the entities that it was trained on"
+        f"{domain.hash[:12]}); use the ontology and the entities that it was trained on, or its actions and its state"
     )

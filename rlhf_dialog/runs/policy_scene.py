@@ -98,8 +98,13 @@ def _quiz_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> S
 
 def _scene_of_actions(given: dict[str, Any], make_of: Callable[[ActionList, State], Callable[[], Any]]) -> Scene:
     """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
-    path, state = find_config(given["actions"]), State(given["state"]["id"], given["state"]["args"])
-    actions = read_actions(path)
+    try:
+        path = find_config(given["actions"])
+    except UserError:
+        raise UserError(
+            f"domain.actions: there is no file '{given['actions']}', neither here nor in configs/; correct the path"
+        ) from None
+    actions, state = read_actions(path), State(given["state"]["id"], given["state"]["args"])
     known = json.dumps([actions.hash, given["state"], state.size])
     found = hashlib.sha256(known.encode()).hexdigest()
     return Scene(make_of(actions, state), actions.names, state.size, path.stem, found, None)

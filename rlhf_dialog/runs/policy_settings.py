@@ -128,9 +128,7 @@ class PolicyConfig(Settings):
     @field_validator("policy")
     @classmethod
     def _numbers_in_args(cls, policy: ClassConfig) -> ClassConfig:
-        """PyYAML reads `3e-4` as text."""
-        args = {key: float(v) if isinstance(v, str) and NUMBER.fullmatch(v) else v for key, v in policy.args.items()}
-        return ClassConfig(id=policy.id, args=args)
+        return ClassConfig(id=policy.id, args=_with_numbers(policy.args))
 
     _folder_name = field_validator("experiment_name")(folder_name)
 
@@ -193,6 +191,13 @@ class PolicyConfig(Settings):
     def of_agent(self) -> dict[str, Any]:
         """What is kept beside a trained policy, so that it can be built again."""
         return self.model_dump(include=set(OF_AGENT))
+
+
+def _with_numbers(value: Any) -> Any:
+    """The arguments, those of a manager's policies among them, with `3e-4` as a number; PyYAML reads it as text."""
+    if isinstance(value, dict):
+        return {key: _with_numbers(own) for key, own in value.items()}
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
 def load_policy_config(path: Path | None, overrides: dict[str, Any] | None = None) -> PolicyConfig:

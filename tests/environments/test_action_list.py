@@ -5,7 +5,7 @@ import json
 import pytest
 from processes import ROOT
 
-from rlhf_dialog.environments.action_list import ActionList, read_actions
+from rlhf_dialog.environments.action_list import ActionList, read_actions, words_of
 from rlhf_dialog.errors import UserError
 
 FREE = {"name": "again", "sentence": "Pardon ?"}
@@ -33,6 +33,10 @@ def allowed(condition, taken, heard=""):
         ({"words": ["bye", "thank you"]}, [], "OK, thank  you!", True),
         ({"words": ["bye", "thank you"]}, [], "thank god you know", False),
         ({"words": ["bye"]}, [], "goodbye", False),
+        ({"words": ["再见", "さようなら"]}, [], "好的再见了！", True),
+        ({"words": ["再见"]}, [], "再说，见", False),
+        ({"words": ["हाँ"]}, [], "हाँ, ठीक है", True),
+        ({"words": ["café"]}, [], "un cafe\u0301 ?", True),
         ({"first": False, "words": ["bye"]}, [], "bye", False),
     ],
 )
@@ -53,12 +57,32 @@ def test_an_action_is_allowed_where_its_conditions_hold(condition, taken, heard,
         ([FREE | {"first": "yes"}], "first: Input should be a valid boolean"),
         ([FREE | {"after": ["agian"]}], "action 'again': there is no action 'agian'; did you mean 'again'"),
         ([FREE | {"first": True}], "every action has a condition"),
+        (
+            [FREE, {"name": "b", "sentence": "B", "words": ["bye", "?!"]}],
+            "action 'b': words: '?!' has no letter or digit",
+        ),
         ([7], "list, action 1: it: Input should be a valid dictionary"),
     ],
 )
 def test_what_cannot_be_used(raw, said):
     with pytest.raises(UserError, match=said.replace("?", r"\?")):
         ActionList(raw, "list")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't, rock'n'roll 'tis a_b x''y 3.5!", ["don't", "rock'n'roll", "tis", "a_b", "x", "y", "3", "5"]),
+        ("Größe, ΜΙΚΡΌ", ["größe", "μικρό"]),
+        ("किताब की कीमत", ["किताब", "की", "कीमत"]),
+        ("שָׁלוֹם, สวัสดี", ["שָׁלוֹם", "สวัสดี"]),
+        ("本はiPhoneの隣", ["本", "は", "iphone", "の", "隣"]),
+        ("책이 있어요?", ["책이", "있어요"]),
+        ("?!・。", []),
+    ],
+)
+def test_words_keep_their_vowel_signs_and_each_chinese_character_is_one(text, words):
+    assert words_of(text) == words
 
 
 def test_the_names_make_the_hash(tmp_path):

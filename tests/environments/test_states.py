@@ -41,6 +41,7 @@ def own(monkeypatch):
     StateFactory.register("ragged", lambda turns: [1.0] * (1 + len(turns)))
     StateFactory.register("endless", lambda turns: [1e400])
     StateFactory.register("raises", lambda turns: turns[0])
+    StateFactory.register("newest_first", lambda turns: [float(turns.reverse() is None)])
 
 
 def test_a_function_of_the_users_own(own):
@@ -48,10 +49,20 @@ def test_a_function_of_the_users_own(own):
     assert (state.size, state(TURNS).tolist()) == (2, [4.0, 1.0])
 
 
+def test_it_may_change_its_list_of_turns_and_the_dialogue_stays(own):
+    turns = list(TURNS)
+    State("newest_first", {})(turns)
+    assert turns == TURNS
+
+
 @pytest.mark.parametrize(
     ("name", "args", "said"),
     [
-        ("lenght", {}, "domain.state: unknown state 'lenght'; did you mean 'length'"),
+        (
+            "lenght",
+            {},
+            "domain.state: unknown state 'lenght'; did you mean 'length'.* your own class in a file of --register",
+        ),
         ("length", {"units": 1}, "domain.state: wrong arguments for length"),
         ("endless", {}, r"domain.state endless: returned \[inf\] for \[\]; return a list of finite numbers"),
         ("raises", {}, "domain.state raises: raised IndexError"),

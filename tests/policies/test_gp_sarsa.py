@@ -117,6 +117,19 @@ def test_a_piece_without_its_beginning_is_worth_what_followed_it():
     assert (late.num_points, early.num_points) == (len(one) - 1, len(one) - 2)
 
 
+def test_the_error_is_that_of_the_means_before_the_dialogues_are_learned():
+    policy = GPSarsa(SETTING, prior_mean=1.5, gamma=0.5)
+    one = random_dialogues(1)[0]
+    one.actions, one.rewards = one.actions[:2], np.array([2.0, 4.0], np.float32)
+    one.observations, one.masks = one.observations[:2], one.masks[:2]
+    policy.observe(one)
+    first = policy.update()
+    assert first == {"gp/points": 2.0, "gp/dialogues": 1.0, "gp/error": pytest.approx(2.5)}  # (2.5 ** 2 + 2.5 ** 2) / 2
+    policy.observe(one)
+    assert 0 < policy.update()["gp/error"] < 2.5
+    assert policy.update() == {"gp/points": 2.0, "gp/dialogues": 2.0}
+
+
 def test_only_allowed_actions_are_compared_and_a_turn_draws_from_its_own_stream():
     policy = taught(GPSarsa(SETTING), random_dialogues(6))
     observations = random_dialogues(3, seed=5)[1].observations[:1].repeat(1000, axis=0)
@@ -133,6 +146,20 @@ def test_only_allowed_actions_are_compared_and_a_turn_draws_from_its_own_stream(
     np.testing.assert_allclose(extras["values"], mean[actions], rtol=1e-5)
     alone, _ = policy.act(observations[:1], masks[:1], False, [stream(0, 7, 0)])
     assert alone[0] == actions[7]
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale):
+    policy = taught(GPSarsa(SETTING, scale=scale, sigma=15.0), random_dialogues(20))
+    asked = np.concatenate([one.observations for one in random_dialogues(20, seed=5)])
+    (mean, variance), masks = policy.posterior(asked), np.ones((len(asked), SIZES[1]), bool)
+    expected = []
+    for row in range(len(asked)):
+        draws = stream(1, row, 0)
+        worth = [m + scale * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)]
+        expected.append(worth.index(max(worth)))
+    streams = [stream(1, row, 0) for row in range(len(asked))]
+    assert policy.act(asked, masks, False, streams)[0].tolist() == expected
 
 
 def test_without_exploration_and_with_the_scale_minus_one_it_takes_the_mean():
@@ -184,6 +211,7 @@ def test_the_dictionary_stays_small_and_below_its_cap():
     sizes = [taught(GPSarsa(SETTING, **args), episodes).num_points for args in (EXACT, *few)]
     turns = sum(len(one) for one in episodes)
     assert sizes[0] == turns
+    assert taught(GPSarsa(SETTING, nu=0.2 * 400, relative_nu=0.0), episodes).num_points == sizes[1]
     assert 9 < sizes[1] < turns
     assert sizes[2] == 9
 
@@ -260,11 +288,14 @@ def test_a_reward_that_is_not_finite_stops_the_run_before_anything_is_learned():
         ({"scale": "high"}, r"policy\.args\.scale: found 'high'"),
         ({"kernel": "poly sort"}, r"policy\.args\.kernel: found 'poly sort'"),
         ({"action_kernel": "distributed"}, r"policy\.args\.action_kernel: found 'distributed'"),
+        ({"blocks": 3}, r"policy\.args\.blocks: found 3"),
+        ({"prior": 3}, r"policy\.args\.prior: 3 holds no gp_sarsa"),
+        ({"prior": ["a"]}, r"policy\.args\.prior: \['a'\] holds no gp_sarsa"),
     ],
 )
 def test_a_mistake_is_named(args, said):
     with pytest.raises(UserError, match=said):
-        GPSarsa(SETTING, **args)
+        GPSarsa(SETTING, **args).posterior(np.zeros((1, SIZES[0]), np.float32))
 
 
 def test_it_learns_the_right_masked_policy_of_a_toy_without_a_domain():

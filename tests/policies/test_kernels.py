@@ -5,6 +5,7 @@ import pytest
 from small_domain import small_domain
 from small_world import small_world
 
+from rlhf_dialog.data.domains import Domain
 from rlhf_dialog.environments.multi_domain.observations import MultiLayout
 from rlhf_dialog.environments.observations import Layout
 from rlhf_dialog.environments.summary_actions import action_names
@@ -46,6 +47,8 @@ def test_the_parts_fill_the_observation_and_a_value_may_stand_for_each_other_one
     assert sum(size for size, _ in parts) == LAYOUT.size
     sizes = [part.stop - part.start for part in LAYOUT.slots.values()]
     assert parts[: len(sizes)] == [(size, size - 1) for size in sizes]
+    # method, discourse act, four requestable slots, two flags; how many entities fit and whether they differ, for each slot
+    assert parts[len(sizes) :] == [(6, 0), (6, 0), (4, 4), (1, 0), (1, 0), (4, 0), (1, 0), (4, 0), (1, 0)]
     assert parts_of(Setting(7, 2)) == [(7, 0)]
     layout = MultiLayout(small_world())
     assert parts_of(Setting(7, 2, domain=small_world())) == [(7, 0)]
@@ -118,6 +121,16 @@ def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_on
     np.testing.assert_array_equal(relations_of("delta", SETTING, 0.4), np.eye(len(NAMES)))
 
 
+def test_a_slot_with_the_name_of_an_act_is_a_slot():
+    slots = {"byname": ["a", "b"], "with_blanks_": ["c", "d"]}
+    entity = {"name": "e", "byname": "a", "with_blanks_": "c"}
+    domain = Domain("odd", "thing", slots, ["name"], [entity])
+    names = action_names(domain)
+    found = relations_of("handcrafted", Setting(9, len(names), domain=domain), 0.4)
+    pairs = {(names[a], names[b]) for a, b in np.argwhere(np.triu(found, 1) > 0)}
+    assert pairs == {(f"{kind}_byname", f"{kind}_with_blanks_") for kind in ("request", "confirm", "select")}
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -127,6 +140,8 @@ def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_on
         (lambda: parts_of(Setting(7, 2), [4, 4]), r"policy.args.blocks: found \[4, 4\], wanted .* 7 columns in all"),
         (lambda: parts_of(Setting(7, 2), [8, -1]), "policy.args.blocks"),
         (lambda: parts_of(Setting(7, 2), ["7"]), "policy.args.blocks"),
+        (lambda: parts_of(Setting(7, 2), 7), "policy.args.blocks: found 7, wanted sizes of parts"),
+        (lambda: parts_of(Setting(7, 2), {7: 1}), "policy.args.blocks"),
     ],
 )
 def test_a_mistake_is_named(make, said):

@@ -12,6 +12,7 @@ from processes import ROOT, environment, run_command
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.policies.sampling.sampler import play
 
 TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
 
@@ -46,20 +47,47 @@ def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
     assert [row["day"] for row in rows(tmp_path / "days")] == [1, 1, 2, 2, 2]
 
 
-def test_a_mistyped_reward_that_is_taken_back_was_never_learned(tmp_path):
-    for name, lines in (("right", [*TWO, *BAD]), ("undone", [*GOOD, *BAD[:-1], "15", "/undo", *BAD[-1:], *BAD])):
+PRAISED = ["hi", "/reward 7", "black tea", "/reward -3", "bye"]
+
+
+@pytest.mark.parametrize(
+    ("right", "undone", "settings"),
+    [
+        ([*TWO, *BAD], [*GOOD, *BAD[:-1], "15", "/undo", *BAD[-1:], *BAD], {}),
+        ([*PRAISED, "-5", *BAD], [*PRAISED, "15", "/undo", "-5", *BAD], {}),
+        ([*ASKED[:5], *ASKED], [*ASKED[:3], "1", "/end", "/undo", "-1", *ASKED], SHOP),
+    ],
+)
+def test_a_mistyped_reward_that_is_taken_back_was_never_learned(tmp_path, right, undone, settings):
+    for name, lines in (("right", right), ("undone", undone)):
         (tmp_path / name).mkdir()
-        talked(tmp_path / name, lines)
+        talked(tmp_path / name, lines, **settings)
     right, undone = (tmp_path / name / "run" for name in ("right", "undone"))
     for file in ("policy.json", "policy.safetensors"):
         assert hashes(right / "agent")[file] == hashes(undone / "agent")[file]
     assert rows(tmp_path / "right") == rows(tmp_path / "undone")
+    count = len(rows(tmp_path / "undone"))
+    next_day = talked(tmp_path / "undone", [], **settings)[0]
+    assert f": {count} dialogues so far, {count} of them rewarded; " in next_day
 
 
 def test_the_reward_of_the_last_answer_is_taken_back_before_the_next_dialogue(tmp_path):
     shown = talked(tmp_path, [*ASKED[:5], "/undo", "0.5"], **SHOP)
     assert shown[0].startswith("day 1: no dialogue yet; gp_sarsa learns in ")
     assert [(row["reward"], row["success"]) for row in rows(tmp_path)] == [(1.5, 1.0)]
+
+
+def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, monkeypatch):
+    led = []
+
+    def noted(policy, make, seed, dialogues, **args):
+        led.append((seed, list(dialogues), args))
+        return play(policy, make, seed, dialogues, **args)
+
+    monkeypatch.setattr("rlhf_dialog.runs.person_run.play", noted)
+    talked(tmp_path, TWO, seed=4)
+    talked(tmp_path, BAD, seed=4)  # the third dialogue was left before its first words
+    assert led == [(4, [number], {"deterministic": False}) for number in (0, 1, 2, 2, 3)]
 
 
 def test_undo_without_a_dialogue_of_today(tmp_path):

@@ -1,5 +1,7 @@
 """Where a policy is trained: a domain, or a class of the user's own."""
 
+from random import Random
+
 import own_environments
 import pytest
 from policy_runs import domain_file
@@ -7,11 +9,12 @@ from small_domain import small_domain
 
 from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.environments.users.scripted_teacher import ScriptedTeacher
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
 from rlhf_dialog.policies.random import RandomPolicy
 from rlhf_dialog.policies.sampling.sampler import play
-from rlhf_dialog.runs.policy_scene import environment_of, scene_of
+from rlhf_dialog.runs.policy_scene import environment_of, scene_of, taught_scene
 
 OWN = {"id": "Guess", "args": {}}
 
@@ -79,3 +82,11 @@ def test_what_cannot_be_trained_in():
         scene_of(settings(environment={"id": "Words", "args": {}}))
     with pytest.raises(UserError, match="there is no such file or folder"):
         scene_of(settings(domain="nowhere"))
+
+
+def test_a_list_of_actions_that_is_not_there():
+    domain = {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}
+    with pytest.raises(
+        UserError, match=r"domain\.actions: there is no file 'nowhere\.json', neither here nor in configs/"
+    ):
+        taught_scene(settings(domain=domain), ScriptedTeacher({}, Random(0)))

@@ -56,6 +56,13 @@ def test_a_run_of_before_these_keys_goes_on():
     }  # as in a checkpoint without the key
 
 
+def test_numbers_of_a_managers_policies_are_numbers():
+    given = {"policies": {"hotel": {"id": "dqn", "args": {"lr": "3e-4", "hidden_sizes": [8]}}}, "others": "1e5x"}
+    args = load_policy_config(None, {"policy": {"id": "manager", "args": given}}).policy.args
+    assert args["policies"]["hotel"]["args"] == {"lr": 3e-4, "hidden_sizes": [8]}
+    assert args["others"] == "1e5x"
+
+
 def test_what_a_person_rewards_follows_from_the_domain():
     one, other = PolicyConfig(user="person"), PolicyConfig(user="person", domain={"actions": "a.json", "state": "mine"})
     assert (one.reward_range, one.rewards_each_answer) == ((-20, 20), False)

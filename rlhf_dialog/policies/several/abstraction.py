@@ -77,7 +77,7 @@ def read_abstraction(path: str | Path, domain: MultiDomain) -> Abstraction:
     try:
         found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         given = {name: dict(slots) for name, slots in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: is not an abstraction, an object with the slots of each domain: {error}") from error
     for name, slots in given.items():
         known = abstraction_of(domain.only([name]))[name]

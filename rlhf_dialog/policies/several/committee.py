@@ -62,10 +62,12 @@ class Committee:
         if learning not in LEARNING:
             raise UserError(f"policy.args.learning: found {learning!r}, wanted one of {', '.join(LEARNING)}")
         self.views, self.learning, self.scale = Views(setting, "committee"), learning, scale
-        names = list(self.views.of if members is None else members)
+        names = list(self.views.of) if members is None else members
+        if not isinstance(names, list | tuple) or not names or len({*map(str, names)}) < len(names):
+            raise UserError(
+                f"policy.args.members: found {members!r}, wanted at least one domain, each one once, as a list"
+            )
         self.views.check(names, "policy.args.members")
-        if not names or len(set(names)) < len(names):
-            raise UserError(f"policy.args.members: found {members!r}, wanted at least one domain, each one once")
         self.members = {name: GPSarsa(self.views.of[name].setting, scale=scale, **args) for name in names}
         first = self.members[names[0]]
         self.prior_mean, self.prior_variance = first.prior_mean, float(first.args["prior_deviation"]) ** 2

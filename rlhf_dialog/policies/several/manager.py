@@ -27,7 +27,11 @@ class Manager:
     """
 
     def __init__(self, setting: Setting, policies: Mapping[str, Any] | None = None, others: Any = "handcrafted"):
-        self.views, given = Views(setting, "manager"), dict(policies or {})
+        self.views, given = Views(setting, "manager"), {} if policies is None else policies
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"policy.args.policies: found {policies!r}, wanted the policy of each domain, {{domain: policy}}"
+            )
         self.views.check(given, "policy.args.policies")
         self.policies = {name: _built(name, given.get(name, others), view) for name, view in self.views.of.items()}
         self._blank = {key: row for view in self.views.of.values() for key, row in self._extras_of(view).items()}
@@ -97,10 +101,14 @@ def _built(name: str, given: Any, view: View) -> base.Policy:
     """The policy of a domain. Raises UserError, with the domain, for one that cannot be built."""
     where = f"policy.args.policies.{name}"
     wanted: Any = {"id": given} if isinstance(given, str) else given
-    if not isinstance(wanted, Mapping) or "id" not in wanted or not {*wanted} <= {"id", "args"}:
+    keys = wanted if isinstance(wanted, Mapping) and {*wanted} <= {"id", "args"} else {}
+    args = {} if keys.get("args") is None else keys["args"]
+    if not isinstance(keys.get("id"), str) or not isinstance(args, Mapping):
         raise UserError(f"{where}: found {given!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
+    if "setting" in args:
+        raise UserError(f"{where}: leave 'setting' out of args; the run gives it")
     try:
-        built: base.Policy = PolicyFactory.create(wanted["id"], {**(wanted.get("args") or {}), "setting": view.setting})
+        built: base.Policy = PolicyFactory.create(keys["id"], {**args, "setting": view.setting})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     return built

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.environments.acts import Act
+from rlhf_dialog.errors import UserError, nearest
 
 SHORTEST = 3  # letters of a value that points to a domain by itself
 BYE, HELP, HELLO = r"\b(bye|goodbye|quit)\b", r"\b(help|what can you do)\b|^\?$", r"\b(hello|hi|hey)\b"
@@ -16,6 +17,7 @@ class Topics:
 
     domain: its domains are the topics; words: topic -> further words that mean it, such as {"restaurant": ["dinner"]}
     topic: the domain whose policy speaks now, "" while that is open; is_over: whether the dialogue has ended
+    Raises UserError for words of an unknown topic, and for something else than a list of words.
 
     >>> topics = Topics(open_domain("multiwoz", folder, ["hotel", "train"]))
     >>> topics.begin()
@@ -27,6 +29,13 @@ class Topics:
     def __init__(self, domain: MultiDomain, words: Mapping[str, Iterable[str]] | None = None, attempts: int = 3):
         self.domain, self.attempts = domain, attempts
         self.names = tuple(domain.services)
+        for name, own in (words or {}).items():
+            if name not in self.names:
+                raise UserError(
+                    f"words: '{name}' is unknown{nearest(name, self.names) or '.'} Use {', '.join(self.names)}"
+                )
+            if isinstance(own, str) or not all(isinstance(word, str) and word.strip() for word in own):
+                raise UserError(f"words: found {own!r} for '{name}', wanted a list of words")
         self._named = {name: _pattern([name, f"{name}s", *(words or {}).get(name, ())]) for name in self.names}
         self._meant = {name: _pattern(values) for name, values in _own_values(domain).items()}
         self.begin()
@@ -85,7 +94,7 @@ class Topics:
 
 
 def _pattern(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b")
+    return re.compile(rf"\b(?:{'|'.join(re.escape(word.lower()) for word in words)})\b")
 
 
 def _own_values(domain: MultiDomain) -> dict[str, list[str]]:

@@ -66,7 +66,7 @@ class Views:
     def check(self, names: Iterable[Any], where: str) -> None:
         """Raises UserError, with the place where it was named, for a domain that is unknown."""
         for name in names:
-            if name not in self.of:
+            if not isinstance(name, str) or name not in self.of:
                 hint = nearest(str(name), self.of) or "."
                 raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.of)}")
 

@@ -6,7 +6,7 @@ import pytest
 from several_policies import TWO, seen, setting_of
 from small_world import small_world
 
-from rlhf_dialog.data.domains import MultiDomain
+from rlhf_dialog.data.domains import UNKNOWN, MultiDomain
 from rlhf_dialog.data.domains.services import Chances, Service
 from rlhf_dialog.environments.multi_domain.observations import MultiLayout
 from rlhf_dialog.errors import UserError
@@ -57,6 +57,19 @@ def test_slots_are_ranked_by_hand():
     assert found["rooms"] == {**slots, "fee": "info0", "book day": "book0", "book nights": "book1"}
 
 
+def test_a_value_that_is_not_known_is_none_of_the_values_and_a_name_that_is_only_asked_for_is_the_name():
+    sizes, colours = ["s", "l", UNKNOWN, UNKNOWN], ["red", "red", "red", "blue"]
+    entities = tuple({"name": str(n), "size": sizes[n], "colour": colours[n], "phone": str(n)} for n in range(4))
+    service = Service("hat", "name", {"colour": EVEN, "size": EVEN}, {"phone": 1.0, "name": 1.0}, entities=entities)
+    found = abstraction_of(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
+    # size log 2 / 2 = .3466, colour .2812
+    assert found["hat"] == {"name": "name", "size": "slot0", "colour": "slot1", "phone": "info0"}
+    worse = tuple(entity | {"size": "s"} if n < 2 else entity for n, entity in enumerate(entities))
+    service = Service("hat", "name", {"colour": EVEN, "size": EVEN}, {"phone": 1.0}, entities=worse)
+    found = abstraction_of(MultiDomain("one", {"hat": service}, Chances({("hat",): 1})))
+    assert found["hat"] == {"colour": "slot0", "size": "slot1", "phone": "info0"}  # one value is known: entropy 0
+
+
 def test_values_that_are_not_known_do_not_count_and_without_entities_users_do():
     hospital = abstraction_of(small_world())["hospital"]
     assert hospital == {"department": "name", "phone": "info0"}
@@ -80,6 +93,7 @@ def test_what_was_written_is_read_and_may_be_changed_by_hand(tmp_path):
     [
         ("[1]", "is not an abstraction"),
         ("{", "is not an abstraction"),
+        ("[" * 100_000, "is not an abstraction"),
         ('{"tee": {}}', "no domain 'tee'; did you mean 'tea'"),
         ('{"tea": {"kinds": "slot0"}}', "the domain tea has no slot 'kinds'; did you mean 'kind'"),
         ('{"tea": {"kind": "x", "size": "x"}}', "the domain tea has 'x' twice"),

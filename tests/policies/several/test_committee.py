@@ -159,6 +159,27 @@ def test_what_hotels_taught_counts_for_restaurants_and_for_a_domain_without_a_me
         assert (names[action[0]], extras["weights"].tolist()) == (f"{domain}_recommend", [[1.0]])
 
 
+@pytest.mark.parametrize("scale", [-1, 0.3, 3.0])
+def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale):
+    policy = Committee(setting_of(TWO), scale=scale, sigma=15.0)
+    trained(policy, Sampler(make(TWO), 5, 2), 10)
+    episodes = play(RandomPolicy(setting_of(TWO)), make(TWO), 1, range(10))
+    asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
+    means_, variances, possible = policy.opinions(asked)
+    mean, variance = combined(means_, variances, 0.0, 400.0)
+    expected = []
+    for row in range(len(asked)):
+        draws = stream(1, row, 0)
+        worth = [m + max(scale, 0) * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)]
+        expected.append(max(np.flatnonzero(masks[row] & possible[row]).tolist(), key=worth.__getitem__))
+    actions, extras = policy.act(asked, masks, False, [stream(1, row, 0) for row in range(len(asked))])
+    assert actions.tolist() == expected
+    np.testing.assert_allclose(extras["values"], mean[range(len(asked)), actions], rtol=1e-6)
+    precisions = 1 / variances[:, range(len(asked)), actions].T  # both members know all actions
+    np.testing.assert_allclose(extras["weights"], precisions / precisions.sum(axis=1, keepdims=True), rtol=1e-6)
+    assert extras["weights"].max() > 0.51
+
+
 def test_only_allowed_actions_of_the_active_domain_are_taken():
     policy = Committee(setting_of(TWO))
     users = ["inform(restaurant-food=thai)", NORTH, ""]
@@ -169,6 +190,21 @@ def test_only_allowed_actions_of_the_active_domain_are_taken():
         names = [NAMES[action].split("_")[0] for action in actions]
         assert names[0] in ("restaurant", "reqmore", "bye")
         assert names[1] in ("hotel", "reqmore", "bye")
+
+
+def test_another_domain_gets_an_action_only_where_the_mask_allows_nothing_else():
+    policy = Committee(setting_of(TWO), scale=-1, prior_mean=-3.0)
+    for number in range(3):  # restaurants are known to be worth more than the prior, hotels to be worth less
+        users = [f"inform({domain}-area=north)" for domain in ("restaurant", "hotel")]
+        for user, act, reward in zip(users, ("restaurant_recommend", "hotel_recommend"), (17.0, -18.0), strict=True):
+            extras = {"weights": np.array([[1, 0] if act.startswith("hotel") else [0, 1]], np.float32)}
+            policy.observe(dialogue(TWO, [user], [act], [reward], number, extras))
+    policy.update()
+    one = dialogue(TWO, [NORTH], ["reqmore"], [-1.0])
+    mask = np.array([[name.startswith("restaurant_") or name == "hotel_recommend" for name in NAMES]])
+    assert NAMES[policy.act(one.observations, mask, True)[0][0]] == "hotel_recommend"
+    mask[:, NAMES.index("hotel_recommend")] = False
+    assert NAMES[policy.act(one.observations, mask, True)[0][0]].startswith("restaurant_")
 
 
 def test_a_cut_dialogue_is_learned_whole():
@@ -211,6 +247,9 @@ def test_the_abstraction_is_saved_and_comes_back(tmp_path):
         ({"members": ["hotels"]}, "'hotels' is unknown; did you mean 'hotel'"),
         ({"members": []}, "wanted at least one domain"),
         ({"members": ["hotel", "hotel"]}, "each one once"),
+        ({"members": "hotel"}, "found 'hotel', wanted at least one domain, each one once, as a list"),
+        ({"members": 3}, "found 3, wanted at least one domain, each one once, as a list"),
+        ({"members": [["hotel"]]}, r"'\['hotel'\]' is unknown"),
         ({"learning": "all"}, r"policy\.args\.learning: found 'all', wanted one of evidence, reward, own"),
         ({"sigma": 0}, r"policy\.args\.sigma"),
     ],

@@ -144,6 +144,18 @@ def test_turns_that_wait_for_the_end_are_saved_between_observe_and_update(tmp_pa
             {"policies": {"hotel": {"name": "dqn"}}},
             r"policies\.hotel: found \{'name': 'dqn'\}, wanted the name of a policy",
         ),
+        ({"policies": "dqn"}, r"policies: found 'dqn', wanted the policy of each domain, \{domain: policy\}"),
+        ({"policies": []}, r"policies: found \[\], wanted the policy of each domain"),
+        ({"policies": {"hotel": {"id": None}}}, r"policies\.hotel: found \{'id': None\}, wanted the name of a policy"),
+        (
+            {"policies": {"hotel": {"id": "dqn", "args": "lr"}}},
+            r"policies\.hotel: found .*, wanted the name of a policy",
+        ),
+        ({"policies": {"hotel": {"id": "dqn", "args": []}}}, r"policies\.hotel: found .*, wanted the name of a policy"),
+        (
+            {"policies": {"hotel": {"id": "dqn", "args": {"setting": 3}}}},
+            r"policies\.hotel: leave 'setting' out of args",
+        ),
         ({"others": 3}, r"policies\.restaurant: found 3, wanted the name of a policy|policies\.hotel: found 3"),
     ],
 )

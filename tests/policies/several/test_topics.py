@@ -2,6 +2,7 @@ import pytest
 from small_world import small_world
 
 from rlhf_dialog.environments.acts import acts_of
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.several.topics import Topics
 
 WORLD = small_world().only(["restaurant", "hotel", "train"])
@@ -20,7 +21,8 @@ def talk(*turns, **args):
 def test_it_greets_and_asks_which_topic():
     assert talk()[1] == f"Hello! I can help you with {NAMES}. What are you looking for?"
     assert talk("hi there")[1] == f"Hello! Please name one of these: {NAMES}."
-    assert talk("hm")[1] == f"I am sorry, I did not understand that. Please name one of these: {NAMES}."
+    for said in ("hm", "in the north", "at 09:00"):  # several have a north, and a number may be anybody's
+        assert talk(said)[1] == f"I am sorry, I did not understand that. Please name one of these: {NAMES}."
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,21 @@ def test_help_says_what_may_be_said_and_is_not_an_attempt():
 def test_goodbye_ends_it(said):
     topics, answer = talk("hotel", said)
     assert (topics.is_over, answer) == (True, "Goodbye!")
+
+
+def test_a_word_may_be_written_with_capitals():
+    topics, said = talk("DINNER for two", words={"restaurant": ["Dinner"]})
+    assert (topics.topic, said) == ("restaurant", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"restaurants": ["dinner"]}, "words: 'restaurants' is unknown; did you mean 'restaurant'"),
+        ({"restaurant": "dinner"}, "words: found 'dinner' for 'restaurant', wanted a list of words"),
+        ({"restaurant": [" "]}, r"words: found \[' '\] for 'restaurant', wanted a list of words"),
+    ],
+)
+def test_a_mistake_in_the_words_is_named(words, said):
+    with pytest.raises(UserError, match=said):
+        talk("dinner", words=words)

@@ -57,6 +57,16 @@ def test_each_domain_gets_its_turns_and_the_outcome():
     assert own.observations.shape == (1, MultiLayout(TWO.only(["hotel"])).size)
 
 
+def test_a_policy_sees_the_turns_from_a_given_one_on():
+    users = ["inform(hotel-area=north)", "inform(hotel-stars=2)", "inform(restaurant-food=thai)"]
+    whole = dialogue(TWO, users, ["hotel_recommend", "reqmore", "restaurant_recommend"], [-1.0, -2.0, 17.0])
+    view, part = next(found for found in Views(setting_of(TWO), "x").split(whole) if found[0].name == "hotel")
+    later = view.seen(part, 1)
+    np.testing.assert_array_equal(later.observations, whole.observations[1:2, view.columns])
+    np.testing.assert_array_equal(later.last_observation, whole.last_observation[view.columns])
+    assert (later.start, later.rewards.tolist(), later.ended) == (1, [15], True)
+
+
 def test_pieces_are_held_back_until_the_end_and_saved(tmp_path):
     extras = {"weights": np.arange(6, dtype=np.float32).reshape(3, 2)}
     whole = dialogue(TWO, ["inform(hotel-area=north)"] * 3, ["reqmore"] * 3, [-1.0, -1.0, 4.0], 7, extras)
