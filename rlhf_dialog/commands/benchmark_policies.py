@@ -51,6 +51,7 @@ from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.policy_settings import load_policy_config
 from rlhf_dialog.runs.policy_table import (
     BASELINES,
+    IMITATION,
     LANGUAGE_MODEL,
     Cell,
     Plan,
@@ -63,6 +64,7 @@ from rlhf_dialog.runs.verification import sha256_of_file
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
+ALL = (*BUILT_IN, IMITATION)
 UNITS = {"s": 1, "m": 60, "h": 3600}
 KEPT = ("policies", "errors", "seeds", "first_seed", "marks", "test_dialogues", "user", "args", "register")
 WIDTH = 150  # of tables that go to a file
@@ -86,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--policies", nargs="+", required=True, help=f"names, or all: {', '.join(BUILT_IN)}")
+    add("--policies", nargs="+", required=True, help=f"names, or all: {', '.join(ALL)}")
     add("--errors", nargs="+", type=float, default=[0, 15, 30], help="in percent; default 0 15 30")
     add("--seeds", type=int, default=5, help="trainings of each policy at each error rate; default 5")
     add("--first-seed", "--first_seed", type=int, default=0, help="another number gives other trainings; default 0")
@@ -173,7 +175,7 @@ def _args(given: str | None) -> dict[str, dict[str, Any]]:
 
 def _cells(options: argparse.Namespace) -> list[Cell]:
     """All cells of the table, in their order; the baselines come first."""
-    names = [own for name in options.policies for own in (BUILT_IN if name == "all" else [name])]
+    names = [own for name in options.policies for own in (ALL if name == "all" else [name])]
     rates = [error / 100 for error in dict.fromkeys(options.errors)]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     cells = ordered(list(dict.fromkeys([*BASELINES, *names])), rates, seeds)
@@ -288,7 +290,7 @@ class _Table:
 
     def _known(self, cell: Cell) -> Known:
         if cell.policy != LANGUAGE_MODEL:
-            file = self.options.register if cell.policy not in BUILT_IN else None
+            file = self.options.register if cell.policy not in ALL else None
             own = {"register": sha256_of_file(Path(file))} if file else {}
             return self.plan.known_of(cell, self.scene.hash) | own
         from rlhf_dialog.commands.benchmark_language_model import known_of

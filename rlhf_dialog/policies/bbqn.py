@@ -53,7 +53,7 @@ class BayesianLayers(nn.Module):
 @PolicyFactory.register("bbqn")
 @takes_also(DQN, "epsilon", "epsilon_dialogues")
 class BBQN(DQN):
-    """DQN that explores by drawing weights for each turn (Thompson sampling), not by epsilon; without exploration the slow means act.
+    """DQN that explores by weights drawn for each turn (Thompson sampling), not by epsilon; otherwise the slow means act.
 
     prior_sigma: of each weight before anything is known; initial_sigma: at the start; noise_sigma: of the targets
     kl_coef: weight of the divergence from the prior, which counts once for all turns of the replay

@@ -8,8 +8,8 @@ them changes a number.
 import inspect
 import json
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Episode, Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.built_in import build_policy, handcrafted
 from rlhf_dialog.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.policies.imitation import imitate
 from rlhf_dialog.policies.sampling.measures import TEST_SEED, VALIDATION_SEED, numbers_of
 from rlhf_dialog.policies.sampling.sampler import Sampler, play
 from rlhf_dialog.runs.policy_scene import Scene, scene_of
 
 BASELINES, LANGUAGE_MODEL = ("random", "handcrafted"), "language_model"
+IMITATION = "imitation"  # the network of ppo, fitted to dialogues of the handcrafted policy; it sees no reward
 PACE, OTHER_PACES = (64, 8), {"ppo": (1024, 8), "gp_sarsa": (8, 2)}  # turns between two updates, dialogues side by side
 TEST_ENVS, MAX_TURNS = 64, 25
 LENGTH_DIALOGUES = 200  # of the handcrafted policy, from which the number of updates is estimated
@@ -69,14 +71,16 @@ class Plan:
             raise UserError(f"--domain {self.domain}: has several domains; the table is for policies of one domain")
         return found
 
-    def policy(self, name: str, setting: Setting) -> Policy:
+    def policy(self, name: str, setting: Setting) -> Any:
         """The policy with its args. Raises UserError for an unknown name or wrong arguments."""
-        return build_policy(name, self.args.get(name, {}), setting)
+        return build_policy(_class_of(name), self.args.get(name, {}), setting)
 
     def known_of(self, cell: Cell, domain_hash: str) -> dict[str, Any]:
         """All that decides the numbers of a cell, as JSON."""
         batchsz, num_envs = OTHER_PACES.get(cell.policy, PACE)
-        trained = {"marks": list(self.marks), "batchsz": batchsz, "num_envs": num_envs}
+        trained = {"marks": list(self.marks)}
+        if cell.policy != IMITATION:
+            trained |= {"batchsz": batchsz, "num_envs": num_envs}
         args = defaults_of(cell.policy) | self.args.get(cell.policy, {})
         found = {
             **{"policy": cell.policy, "error_rate": cell.error_rate, "seed": cell.seed},
@@ -89,8 +93,12 @@ class Plan:
 
 def defaults_of(policy: str) -> dict[str, Any]:
     """The arguments that a registered policy takes, as far as they have defaults."""
-    parameters = inspect.signature(PolicyFactory.classes[policy]).parameters.values()
+    parameters = inspect.signature(PolicyFactory.classes[_class_of(policy)]).parameters.values()
     return {one.name: one.default for one in parameters if one.default is not one.empty}
+
+
+def _class_of(policy: str) -> str:
+    return "ppo" if policy == IMITATION else policy
 
 
 def ordered(policies: Sequence[str], error_rates: Sequence[float], seeds: Sequence[int]) -> list[Cell]:
@@ -141,6 +149,8 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     if cell.policy in BASELINES:
         policy, training = plan.policy(cell.policy, Setting(*sizes)), _Training()
         return [{"mark": 0, "training": training.costs(policy), "test": _tested(policy, scene, plan)}]
+    if cell.policy == IMITATION:
+        return [_imitated(mark, Setting(*sizes), scene, plan) for mark in plan.marks]
     policy = plan.policy(cell.policy, Setting(*sizes, expected_updates(scene, plan.marks[-1], batchsz)))
     points, training = [], _Training()
     with closing(Sampler(scene.make, cell.seed, num_envs)) as sampler:
@@ -149,6 +159,16 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
                 training.iterate(sampler, policy, batchsz)
             points.append({"mark": mark, "training": training.costs(policy), "test": _tested(policy, scene, plan)})
     return points
+
+
+def _imitated(mark: int, setting: Setting, scene: Scene, plan: Plan) -> dict[str, Any]:
+    """The entry after `mark` dialogues of the handcrafted policy."""
+    training, policy = _Training(), plan.policy(IMITATION, setting)
+    with training.timed():
+        episodes = play(handcrafted(setting), scene.make, setting.seed, range(mark), TEST_ENVS)
+        training.metrics = imitate(policy, episodes, setting.seed)
+    training.dialogues, training.turns, training.updates = mark, sum(map(len, episodes)), 1
+    return {"mark": mark, "training": training.costs(policy), "test": _tested(policy, scene, plan)}
 
 
 def expected_updates(scene: Scene, dialogues: int, batchsz: int) -> int:
@@ -178,14 +198,20 @@ class _Training:
         self.cpu = self.wall = 0.0
         self.metrics: dict[str, float] = {}
 
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """What runs here is training."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        yield
+        self.cpu, self.wall = self.cpu + time.process_time() - cpu, self.wall + time.perf_counter() - wall
+
     def iterate(self, sampler: Sampler, policy: Policy, batchsz: int) -> None:
         """Sample turns, and learn from them."""
-        cpu, wall = time.process_time(), time.perf_counter()
-        episodes: list[Episode] = sampler.sample(policy, batchsz)
-        for episode in episodes:
-            policy.observe(episode)
-        self.metrics = policy.update() or self.metrics
-        self.cpu, self.wall = self.cpu + time.process_time() - cpu, self.wall + time.perf_counter() - wall
+        with self.timed():
+            episodes: list[Episode] = sampler.sample(policy, batchsz)
+            for episode in episodes:
+                policy.observe(episode)
+            self.metrics = policy.update() or self.metrics
         self.dialogues += sum(episode.ended for episode in episodes)
         self.turns, self.updates = self.turns + batchsz, self.updates + 1
 

@@ -7,6 +7,9 @@ from policy_runs import domain_file
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.base import Setting
+from rlhf_dialog.policies.handcrafted import Handcrafted
+from rlhf_dialog.policies.imitation import imitate
+from rlhf_dialog.policies.ppo import PPO
 from rlhf_dialog.policies.sampling.measures import TEST_SEED, means
 from rlhf_dialog.policies.sampling.sampler import play
 from rlhf_dialog.runs import policy_table
@@ -38,6 +41,20 @@ def test_a_cell_is_measured_at_each_mark(plan):
     assert "learn/loss" in points[1]["training"]["metrics"]
     assert without_seconds(train_cell(Cell("dqn", 0.15, 3), plan)) == without_seconds(points)
     assert without_seconds(train_cell(Cell("dqn", 0.15, 4), plan)) != without_seconds(points)
+
+
+def test_imitation_is_the_network_of_ppo_fitted_to_dialogues_of_the_rules(plan):
+    known = plan.known_of(Cell("imitation", 0.15, 3), "")
+    assert known["marks"] == [3, 8] and "batchsz" not in known and known["args"]["hidden_sizes"] == [128, 64]
+    points, scene = train_cell(Cell("imitation", 0.15, 3), plan), plan.scene(0.15)
+    for point, mark in zip(points, (3, 8), strict=True):
+        policy = PPO(setting := Setting(scene.num_features, len(scene.names), 3, scene.domain))
+        episodes = play(Handcrafted(setting.domain), scene.make, 3, range(mark))
+        assert point["training"]["metrics"] == imitate(policy, episodes, 3)
+        assert point["training"]["turns"] == sum(map(len, episodes))
+        assert (point["mark"], point["training"]["dialogues"]) == (mark, mark)
+        expected = means(play(policy, scene.make, TEST_SEED, range(6)))
+        assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
 
 
 def test_a_baseline_is_measured_without_training(plan):
