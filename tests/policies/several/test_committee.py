@@ -170,7 +170,9 @@ def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal
     expected = []
     for row in range(len(asked)):
         draws = stream(1, row, 0)
-        worth = [m + max(scale, 0) * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)]
+        worth = [
+            m + max(scale, 0) * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)
+        ]
         expected.append(max(np.flatnonzero(masks[row] & possible[row]).tolist(), key=worth.__getitem__))
     actions, extras = policy.act(asked, masks, False, [stream(1, row, 0) for row in range(len(asked))])
     assert actions.tolist() == expected
