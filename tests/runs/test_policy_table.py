@@ -45,7 +45,7 @@ def test_a_cell_is_measured_at_each_mark(plan):
 
 def test_imitation_is_the_network_of_ppo_fitted_to_dialogues_of_the_rules(plan):
     known = plan.known_of(Cell("imitation", 0.15, 3), "")
-    assert known["marks"] == [3, 8] and "batchsz" not in known and known["args"]["hidden_sizes"] == [128, 64]
+    assert (known["marks"], known["args"]["hidden_sizes"], "batchsz" in known) == ([3, 8], [128, 64], False)
     points, scene = train_cell(Cell("imitation", 0.15, 3), plan), plan.scene(0.15)
     for point, mark in zip(points, (3, 8), strict=True):
         policy = PPO(setting := Setting(scene.num_features, len(scene.names), 3, scene.domain))
