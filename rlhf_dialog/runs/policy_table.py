@@ -78,7 +78,7 @@ class Plan:
     def known_of(self, cell: Cell, domain_hash: str) -> dict[str, Any]:
         """All that decides the numbers of a cell, as JSON."""
         batchsz, num_envs = OTHER_PACES.get(cell.policy, PACE)
-        trained = {"marks": list(self.marks)}
+        trained: dict[str, Any] = {"marks": list(self.marks)}
         if cell.policy != IMITATION:
             trained |= {"batchsz": batchsz, "num_envs": num_envs}
         args = defaults_of(cell.policy) | self.args.get(cell.policy, {})
