@@ -16,7 +16,7 @@ COLORS = [matplotlib.colormaps["tab20"](number) for number in (*range(0, 20, 2),
 
 def plot_curves(rows: Sequence[Row], title: str, output: Path) -> None:
     """Draw the rows of `rows_of` (at least one) into the PNG file `output`: the mean of the seeds, and a band from the worst seed
-    to the best one. Policies that do not learn are lines."""
+    to the best one. Policies that do not learn are lines; one that lies below all curves is named with its number instead."""
     errors = sorted({row["error_rate"] for row in rows})
     names = list(dict.fromkeys(row["policy"] for row in rows if row["mark"]))
     figure = Figure(figsize=(4 * len(errors) + 2, 8), layout="constrained")
@@ -41,6 +41,8 @@ def _panel(axis: Any, rows: Sequence[Row], names: Sequence[str], measure: str) -
         if not row["mark"]:
             style = {"linestyle": LINES.get(row["policy"], "-."), "label": row["policy"]}
             axis.axhline(row[measure]["mean"], color="black", linewidth=1, **style)
+    if names:
+        _limit(axis, rows, measure)
     axis.set_xscale("log")
     marks = sorted({row["mark"] for row in rows if row["mark"]})
     axis.set_xticks(marks, [f"{mark:,}" for mark in marks], minor=False)
@@ -57,3 +59,15 @@ def _curve(axis: Any, rows: Sequence[Row], measure: str, name: str, number: int)
     axis.plot(places, means, color=color, marker=MARKERS[number % 10], markersize=4, label=name)
     bands = [row["seed_means"][measure] for row in rows]
     axis.fill_between(places, [min(band) for band in bands], [max(band) for band in bands], color=color, alpha=0.12)
+
+
+def _limit(axis: Any, rows: Sequence[Row], measure: str) -> None:
+    """The range is that of the curves and the handcrafted policy: far below them `random` would press them together."""
+    kept = [row for row in rows if row["mark"] or row["policy"] == "handcrafted"]
+    means = [mean for row in kept for mean in row["seed_means"][measure]]
+    margin = 0.05 * (max(means) - min(means)) or 0.05
+    axis.set_ylim(min(means) - margin, max(means) + margin)
+    lines = [(row["policy"], row[measure]["mean"]) for row in rows if not row["mark"]]
+    if below := [f"{name}: {mean:.2f}" for name, mean in lines if mean < min(means) - margin]:
+        text = f"below: {', '.join(below)}"
+        axis.annotate(text, (0.98, 0.02), xycoords="axes fraction", horizontalalignment="right", fontsize=8)

@@ -18,6 +18,10 @@ def test_a_panel_for_each_error_rate_with_curves_and_lines(tmp_path, monkeypatch
     assert reward == {"good": [0.0, 10.0], "bad": [-9.0, -8.0], "handcrafted": [8.0, 8.0], "random": [-5.0, -5.0]}
     band = axes[2].collections[0].get_paths()[0].vertices  # of `good` at 10 dialogues: both seeds have the mean 0
     assert band[:, 1].min() == 0.0
+    assert axes[2].get_ylim()[0] < -9 < 10 < axes[2].get_ylim()[1]
+    assert not axes[2].texts
+    assert axes[3].get_ylim()[0] > -9
+    assert [text.get_text() for text in axes[3].texts] == ["below: random: -9.00"]
     colors = [axis.get_lines()[0].get_color() for axis in axes]
     assert len(set(colors)) == 1
 
