@@ -85,7 +85,7 @@ def test_a_list_of_actions_and_a_state_of_the_users_own(tmp_path, monkeypatch, c
         (["--error_rate", "0.1"], "leave error_rate and imitation_dialogues out"),
         (["--rewards", "[3, 1]"], "rewards: the first number is the lowest reward, found [3.0, 1.0]"),
         (["--reward_after", "week"], "reward_after: found 'week', wanted 'dialogue' or 'turn'"),
-        (["--domain", "{actions: nowhere.json}"], "config file 'nowhere.json' not found"),
+        (["--domain", "{actions: nowhere.json}"], "domain.actions: there is no file 'nowhere.json'"),
         (["--policy", "gp_sarse"], "unknown policy 'gp_sarse'"),
     ],
 )
