@@ -4,6 +4,7 @@ import errno
 import gc
 import subprocess
 import sys
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_the_folder_goes_with_the_process():
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     folder, existed = ran.stdout.split()
     assert (existed, ran.returncode) == ("True", 3)
-    assert subprocess.run(["ls", folder], capture_output=True, check=False).returncode != 0
+    assert not Path(folder).exists()
 
 
 def test_a_full_disk_is_reported_and_loses_nothing(monkeypatch):
@@ -120,18 +121,14 @@ def test_a_full_disk_is_reported_and_loses_nothing(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     stack, kept = filled(100, 10, [3] * 6)
-    with (
-        monkeypatch.context() as patched,
-        pytest.raises(UserError, match=r"No space left on device; free some .*TMPDIR"),
-    ):
-        patched.setattr(episode_stack, "write_streams", full)
-        for number in range(6, 9):
-            kept.append(dialogue(number, 3))
-            stack.append(kept[-1])
-    assert len(kept) > 6
+    monkeypatch.setattr(episode_stack, "write_streams", full)
+    with pytest.raises(UserError, match=r"No space left on device; free some .*TMPDIR"):
+        stack.append(dialogue(6, 3))
+    monkeypatch.undo()
+    kept.append(dialogue(6, 3))
     assert_same(stack.rows(range(len(stack))), joined(kept))
-    stack.append(dialogue(9, 3))
-    assert_same(stack.rows(range(len(stack))), joined([*kept, dialogue(9, 3)]))
+    stack.append(dialogue(7, 3))
+    assert_same(stack.rows(range(len(stack))), joined([*kept, dialogue(7, 3)]))
 
 
 def test_a_file_that_cannot_be_finished_is_removed(tmp_path):
