@@ -162,7 +162,9 @@ def test_the_arguments_of_ppo_are_all_named():
 @pytest.mark.parametrize("row", re.findall(r"^\| (\w+) \| [^|]+ \| ([^|]+) \| [\d., ]+ \|$", PAGE, re.MULTILINE))
 def test_the_arguments_of_the_learners_from_replay_are_theirs(row):
     text = PAGE[PAGE.index("All take `hidden_sizes`") :].split("\n\n")[0]
-    common = set(re.findall(r"`(\w+)`", text)) - ({"lr", "capacity", "max_grad_norm"} if row[0] == "enac" else set())
+    common = set(re.findall(r"`(\w+)`", text)) - (
+        {"lr", "capacity", "in_memory", "max_grad_norm"} if row[0] == "enac" else set()
+    )
     others = {"tracer": re.search(r"^\| a2c \|.*$", PAGE, re.MULTILINE)[0]}
     named = set(re.findall(r"`(\w+)`", row[1] + others.get(row[0], "")))
     assert row[0] in BUILT_IN

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from rlhf_dialog.policies.base import PolicyFactory, Setting, check_args
 from rlhf_dialog.policies.network import Learner, check_sizes, masked_logprobs, mlp
-from rlhf_dialog.policies.replay import ReplayLearner
+from rlhf_dialog.policies.replay import IN_MEMORY, ReplayLearner
 
 
 @PolicyFactory.register("a2c")
@@ -37,11 +37,12 @@ class A2C(ReplayLearner):
         truncation: float = 1.0,
         entropy_coef: float = 0.01,
         capacity: int = 6000,
+        in_memory: int = IN_MEMORY,
         batch_size: int = 16,
         steps_per_dialogue: float = 1.0,
         max_grad_norm: float = 10.0,
     ):
-        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm)
+        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, in_memory=in_memory)
         check_args(float, 1e-9, 1.0, lr=lr)
         check_args(float, 0.0, 1.0, gamma=gamma, td_lambda=td_lambda)
         check_args(float, 0.0, 1e6, truncation=truncation, entropy_coef=entropy_coef)

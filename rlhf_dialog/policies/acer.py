@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from rlhf_dialog.policies.base import PolicyFactory, Setting, check_args
 from rlhf_dialog.policies.network import Learner, check_sizes, masked_logprobs, mlp
-from rlhf_dialog.policies.replay import ReplayLearner
+from rlhf_dialog.policies.replay import IN_MEMORY, ReplayLearner
 
 
 @PolicyFactory.register("acer")
@@ -35,11 +35,12 @@ class ACER(ReplayLearner):
         average_share: float = 0.05,
         entropy_coef: float = 0.01,
         capacity: int = 6000,
+        in_memory: int = IN_MEMORY,
         batch_size: int = 16,
         steps_per_dialogue: float = 1.0,
         max_grad_norm: float = 10.0,
     ):
-        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, average_share)
+        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, average_share, in_memory)
         check_args(float, 1e-9, 1.0, lr=lr, average_share=average_share)
         check_args(float, 0.0, 1.0, gamma=gamma)
         check_args(float, 0.0, 1e6, truncation=truncation, trust=trust, entropy_coef=entropy_coef)

@@ -95,7 +95,7 @@ class BBQN(DQN):
         values = self.layers(turns["observations"], noise).gather(1, turns["actions"][:, None])[:, 0]
         errors = (values - self.targets(turns)) / self.noise_sigma
         divergence = self.layers.divergence(self.prior_sigma)
-        loss = errors.square().mean() / 2 + self.kl_coef * divergence / len(self.replay.columns["turn"])
+        loss = errors.square().mean() / 2 + self.kl_coef * divergence / len(self.replay)
         return loss, {"bbqn/value": values.mean().item(), "bbqn/divergence": divergence.item()}
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from rlhf_dialog.policies.base import Actions, Extras, Features, Masks, PolicyFactory, Setting, check_args
 from rlhf_dialog.policies.network import Learner, check_sizes, mlp
-from rlhf_dialog.policies.replay import ReplayLearner
+from rlhf_dialog.policies.replay import IN_MEMORY, ReplayLearner
 
 
 @PolicyFactory.register("dqn")
@@ -32,12 +32,13 @@ class DQN(ReplayLearner):
         epsilon: float = 0.3,
         epsilon_dialogues: int = 1000,
         capacity: int = 6000,
+        in_memory: int = IN_MEMORY,
         batch_size: int = 64,
         steps_per_dialogue: float = 2.0,
         target_share: float = 0.02,
         max_grad_norm: float = 10.0,
     ):
-        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, target_share)
+        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, target_share, in_memory)
         check_args(float, 1e-9, 1.0, lr=lr, target_share=target_share)
         check_args(float, 0.0, 1.0, gamma=gamma, epsilon=epsilon)
         check_args(int, 1, 10**9, batch_size=batch_size, epsilon_dialogues=epsilon_dialogues)

@@ -7,33 +7,42 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rlhf_dialog.data.episode_stack import Columns, EpisodeStack, split_slices
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.policies.base import Actions, Episode, Extras, Features, Masks, Setting, check_args
 from rlhf_dialog.policies.network import Learner, categorical, load_learner, masked_logprobs, save_learner
 
 REPLAY = "replay.safetensors"
-Columns = dict[str, NDArray[Any]]
+IN_MEMORY = 200_000  # turns; older ones lie on disk
 
 
 class Replay:
-    """The newest whole dialogues, `capacity` turns at most.
+    """The newest whole dialogues, `capacity` turns at most, of which the newest `in_memory` turns are in memory.
 
     A dialogue that comes in pieces is held back until its end is there, so that the observation and the mask after a turn are
     those of the next turn, and nothing follows the last one.
     """
 
-    def __init__(self, capacity: int):
-        self.capacity, self.dialogues = capacity, list[Columns]()
+    def __init__(self, capacity: int, in_memory: int = IN_MEMORY):
+        self.stack = EpisodeStack(capacity, in_memory)
         self._held: dict[int, Columns] = {}
-        self._joined: dict[str, Tensor] = {}
+
+    def __len__(self) -> int:
+        """Number of turns."""
+        return len(self.stack)
 
     def add(self, episode: Episode) -> bool:
-        """Take in a dialogue or a piece of one; returns whether a dialogue is whole now."""
+        """Take in a dialogue or a piece of one; returns whether a dialogue is whole now. Raises UserError for a full disk."""
+        whole = self.join(episode)
+        if whole is not None:
+            self.stack.append(whole)
+        return whole is not None
+
+    def join(self, episode: Episode) -> Columns | None:
+        """The columns of the whole dialogue, which is not kept here, or None: its end is not there, so the piece is held."""
         names = ("observations", "masks", "actions", "logprobs", "rewards")
         columns: Columns = {name: getattr(episode, name) for name in names} | episode.extras
         columns["turn"] = np.arange(episode.start, episode.start + len(episode))
@@ -42,65 +51,52 @@ class Replay:
             columns = {name: np.concatenate([held[name], column]) for name, column in columns.items()}
         if not episode.ended:
             self._held[episode.dialogue] = columns
-            return False
-        self.dialogues.append(columns)
-        self._joined = {}
-        to_the_end = self._lengths()[::-1].cumsum()[::-1]
-        self.dialogues = self.dialogues[int((to_the_end[:-1] > self.capacity).sum()) :]
-        return True
-
-    @property
-    def columns(self) -> dict[str, Tensor]:
-        """All turns (N, ...), one dialogue after the other; `ended` (N,) is True in the last turn of each."""
-        if not self._joined:
-            joined = {name: np.concatenate([of[name] for of in self.dialogues]) for name in self.dialogues[0]}
-            joined["ended"] = np.isin(np.arange(len(joined["turn"])), self._lengths().cumsum() - 1)
-            self._joined = {name: torch.from_numpy(column) for name, column in joined.items()}
-        return self._joined
+        return columns if episode.ended else None
 
     def turns(self, num: int, generator: torch.Generator) -> dict[str, Tensor]:
         """`num` turns: their columns, and what was seen after them, `next_observations`, `next_masks` (of no use at an end)."""
-        columns = self.columns
-        last = len(columns["turn"]) - 1
-        rows = torch.randint(last + 1, (num,), generator=generator)
-        after = (rows + 1).clamp_max(last)
-        nexts = {f"next_{name}": columns[name][after] for name in ("observations", "masks")}
-        return {name: column[rows] for name, column in columns.items()} | nexts
+        rows = torch.randint(len(self), (num,), generator=generator)
+        after = self.stack.rows((rows + 1).clamp_max(len(self) - 1), ("observations", "masks"))
+        return self._at(rows) | {f"next_{name}": torch.from_numpy(column) for name, column in after.items()}
 
     def whole(self, num: int, generator: torch.Generator) -> dict[str, Tensor]:
         """The turns of `num` dialogues, one after the other."""
-        starts = np.concatenate([[0], self._lengths().cumsum()])
-        drawn = torch.randint(len(self.dialogues), (num,), generator=generator).tolist()
-        rows = torch.from_numpy(np.concatenate([np.arange(starts[n], starts[n + 1]) for n in drawn]))
-        return {name: column[rows] for name, column in self.columns.items()}
+        starts = np.concatenate([[0], self.stack.ends])
+        drawn = torch.randint(len(self.stack.ends), (num,), generator=generator).tolist()
+        return self._at(np.concatenate([np.arange(starts[n], starts[n + 1]) for n in drawn]))
 
     def newest(self, num: int) -> dict[str, Tensor]:
         """The turns of the `num` dialogues that ended last."""
-        count = int(self._lengths()[-num:].sum())
-        return {name: column[-count:] for name, column in self.columns.items()}
+        return self._at(np.arange(len(self) - self.stack.lengths[-num:].sum(), len(self)))
+
+    def _at(self, rows: Any) -> dict[str, Tensor]:
+        """The columns of these rows (N,); `ended` (N,) is True in the last turn of each dialogue."""
+        ends = self.stack.ends
+        ended = ends[np.searchsorted(ends, rows, side="right")] == np.asarray(rows) + 1
+        return {name: torch.from_numpy(column) for name, column in (self.stack.rows(rows) | {"ended": ended}).items()}
 
     def save(self, folder: Path) -> None:
         """Write all dialogues, those that are held back too."""
-        kept = [*self.dialogues, *self._held.values()]
-        numbers = [-1] * len(self.dialogues) + list(self._held)
-        columns = {name: torch.from_numpy(np.concatenate([of[name] for of in kept])) for name in (kept or [{}])[0]}
-        lengths = torch.tensor([len(of["turn"]) for of in kept], dtype=torch.int64)
-        save_file({**columns, "lengths": lengths, "held": torch.tensor(numbers, dtype=torch.int64)}, folder / REPLAY)
+        held, lengths = list(self._held.values()), self.stack.lengths.tolist()
+        numbers = np.array([-1] * len(lengths) + list(self._held), dtype=np.int64)
+        lengths = np.array(lengths + [len(of["turn"]) for of in held], dtype=np.int64)
+        self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises UserError when the file is damaged."""
+        stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
         try:
-            found = load_file(folder / REPLAY)
-            lengths, numbers = found.pop("lengths").tolist(), found.pop("held").tolist()
-            parts = {name: column.split(lengths) for name, column in found.items()}
-            kept = [(number, {name: own[n].numpy() for name, own in parts.items()}) for n, number in enumerate(numbers)]
-        except (OSError, LookupError, RuntimeError, SafetensorError) as error:
+            with safe_open(folder / REPLAY, "np") as found:
+                lengths, numbers = found.get_tensor("lengths"), found.get_tensor("held").tolist()
+                slices = {name: found.get_slice(name) for name in set(found.keys()) - {"lengths", "held"}}
+                for number, own in zip(numbers, split_slices(slices, lengths), strict=True):
+                    if number == -1:
+                        stack.append(own)
+                    else:
+                        held[number] = {name: column.copy() for name, column in own.items()}
+        except (OSError, LookupError, ValueError, SafetensorError) as error:
             raise UserError(f"{folder / REPLAY}: is damaged: {error}") from error
-        self.dialogues = [of for number, of in kept if number == -1]
-        self._held, self._joined = {number: of for number, of in kept if number != -1}, {}
-
-    def _lengths(self) -> NDArray[np.int64]:
-        return np.array([len(of["turn"]) for of in self.dialogues], dtype=np.int64)
+        self.stack, self._held = stack, held
 
 
 class ReplayLearner:
@@ -109,7 +105,8 @@ class ReplayLearner:
     A subclass has a `learner` and a `_loss`.
 
     steps_per_dialogue: optimizer steps for each dialogue that has ended, made in the next update; 0.5: one for two dialogues
-    capacity: turns that are kept; slow_share: how far the slow copy follows in each step
+    capacity: turns that are kept; in_memory: turns of these in memory, the older ones lie in a temporary folder
+    slow_share: how far the slow copy follows in each step
     """
 
     learner: Learner
@@ -121,11 +118,12 @@ class ReplayLearner:
         steps_per_dialogue: float,
         max_grad_norm: float = 1e6,
         slow_share: float = 0.0,
+        in_memory: int = IN_MEMORY,
     ):
-        check_args(int, 1, 10**9, capacity=capacity)
+        check_args(int, 1, 10**9, capacity=capacity, in_memory=in_memory)
         check_args(float, 0.0, 1e6, steps_per_dialogue=steps_per_dialogue)
         check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
-        self.setting, self.replay = setting, Replay(capacity)
+        self.setting, self.replay = setting, Replay(capacity, in_memory)
         self.steps_per_dialogue, self.max_grad_norm, self.slow_share = steps_per_dialogue, max_grad_norm, slow_share
         self.num_dialogues = self.num_steps = 0
         self.due = 0.0

@@ -33,16 +33,23 @@ def counted(capacity, *batches, num_envs=3):
     return replay, num_ended
 
 
+def dialogues(replay):
+    """All whole dialogues as arrays, the oldest first."""
+    columns = replay.newest(len(replay.stack.lengths))
+    parts = {name: column.split(replay.stack.lengths.tolist()) for name, column in columns.items()}
+    return [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+
+
 def test_pieces_of_dialogues_become_whole_ones_in_the_order_of_their_ends():
     replay, num_ended = counted(10**6, *[4] * 20)
-    assert len(replay.dialogues) == num_ended > 10
-    for own in replay.dialogues:
+    assert len(dialogues(replay)) == num_ended > 10
+    for own in dialogues(replay):
         number = int(own["observations"][0, 0])
         turns = np.arange(number % 5 + 1)
         np.testing.assert_array_equal(own["observations"], [[number, turn] for turn in turns])
         np.testing.assert_array_equal(own["turn"], turns)
         np.testing.assert_allclose(own["rewards"], number + turns / 10)
-    columns = replay.columns
+    columns = replay.newest(num_ended)
     last = columns["observations"][:, 1] == columns["observations"][:, 0] % 5
     assert torch.equal(columns["ended"], last)
 
@@ -54,7 +61,7 @@ def test_what_follows_a_turn_is_of_the_same_dialogue():
     following = turns["observations"][goes_on] + torch.tensor([0.0, 1.0])
     assert torch.equal(turns["next_observations"][goes_on], following)
     assert turns["next_masks"].shape == turns["masks"].shape == (2000, 3)
-    assert len(turns["observations"].unique(dim=0)) == len(replay.columns["turn"])
+    assert len(turns["observations"].unique(dim=0)) == len(replay)
 
 
 def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
@@ -65,7 +72,7 @@ def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
     assert len(lengths) == 40
     assert torch.equal(lengths.float(), drawn["observations"][firsts, 0] % 5 + 1)
     newest = replay.newest(2)
-    numbers = [int(own["observations"][0, 0]) for own in replay.dialogues[-2:]]
+    numbers = [int(own["observations"][0, 0]) for own in dialogues(replay)[-2:]]
     assert newest["observations"][:, 0].unique_consecutive().tolist() == numbers
     assert newest["ended"].sum() == 2
 
@@ -73,13 +80,13 @@ def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
 def test_the_oldest_dialogues_make_room():
     everything, _ = counted(10**6, 200)
     replay, _ = counted(20, 200)
-    kept = len(replay.dialogues)
-    assert 16 < len(replay.columns["turn"]) <= 20
-    assert torch.equal(replay.columns["observations"], everything.newest(kept)["observations"])
-    full, _ = counted(len(replay.columns["turn"]), 200)
-    assert len(full.dialogues) == kept
+    kept = len(dialogues(replay))
+    assert 16 < len(replay) <= 20
+    assert torch.equal(replay.newest(kept)["observations"], everything.newest(kept)["observations"])
+    full, _ = counted(len(replay), 200)
+    assert len(dialogues(full)) == kept
     tiny, _ = counted(1, 200)
-    assert len(tiny.dialogues) == 1
+    assert len(dialogues(tiny)) == 1
 
 
 def test_a_dialogue_that_begins_again_forgets_its_earlier_piece():
@@ -177,6 +184,22 @@ def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
     go_on(resumed, second, 4)
     assert whole.num_steps > 20
     assert hashes(resumed, tmp_path / "resumed") == hashes(whole, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["dqn", "acer"])
+def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name, tmp_path):
+    args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8, "capacity": 60}
+    in_memory = build_policy(name, args, Setting(3, 4, seed=1))
+    on_disk, resumed = (build_policy(name, args | {"in_memory": 5}, Setting(3, 4, seed=1)) for _ in range(2))
+    go_on(in_memory, Sampler(Colours, 0, 8), 6)
+    sampler = Sampler(Colours, 0, 8)
+    go_on(on_disk, sampler, 3)
+    hashes(on_disk, tmp_path / "half")
+    resumed.load(tmp_path / "half")
+    go_on(resumed, sampler, 3)
+    assert len(list(resumed.replay.stack._folder.iterdir())) > 5
+    assert not in_memory.replay.stack._folder
+    assert hashes(resumed, tmp_path / "resumed") == hashes(in_memory, tmp_path / "memory")
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ class Pieces:
     def join(self, episode: Episode) -> Episode | None:
         """The whole dialogue, once its last piece has come; one whose beginning was not seen begins with what was seen."""
         known = replace(episode, extras=episode.extras | {"values": episode.values})
-        if not self._replay.add(known):
+        columns = self._replay.join(known)
+        if columns is None:
             return None
-        columns = self._replay.dialogues.pop()
         start, values = int(columns.pop("turn")[0]), columns.pop("values")
         names = "observations", "masks", "actions", "logprobs", "rewards"
         own: dict[str, Any] = {name: columns.pop(name) for name in names}
