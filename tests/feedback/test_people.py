@@ -124,6 +124,7 @@ def judged(store, person):
     return [(ASKS.likes(texts[e.turn]), e.value > (0 if e.kind == "thumb" else 3)) for e in some]
 
 
+@pytest.mark.slow
 def test_people_err_in_a_share_of_their_judgements_and_the_troll_always(tmp_path, host):
     store = talked(tmp_path, host, dialogues_per_night=150, noise=0.2)
     wrong = [liked != said for liked, said in judged(store, "people")]
