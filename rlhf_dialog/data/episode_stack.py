@@ -21,7 +21,6 @@ Place = tuple[int, np.dtype[Any], tuple[int, ...]]  # byte, dtype, shape
 Stream = tuple[np.dtype[Any], tuple[int, ...], Iterable[NDArray[Any]]]  # dtype, shape, and the rows in pieces
 SAFETENSORS_ORDER = ["uint64", "int64", "float64", "float32", "uint32", "int32", "float16", "uint16", "int16", "int8"]
 SAFETENSORS_ORDER += ["uint8", "bool"]
-
 AT_ONCE = 1000  # dialogues
 
 
@@ -78,14 +77,9 @@ class EpisodeStack:
     def append(self, columns: Columns) -> None:
         """Copy a dialogue; the oldest ones make room. Raises UserError, and keeps all, when the disk is full."""
         self._ends.append(self._put(columns))
-        surplus = len(self) > self.capacity
-        gone = surplus * min(bisect_left(self._ends, self._end - self.capacity) + 1, len(self._ends) - 1)
-        self._first = self._ends[gone - 1] if gone else self._first
-        self._spilled = max(self._spilled, self._first)
-        del self._ends[:gone]
+        if len(self) > self.capacity:
+            self._make_room()
         self._known_ends = self._known_ends[:0]
-        while self._blocks and self._blocks[0].last <= self._first:
-            self._blocks.pop(0).path.unlink(missing_ok=True)
         if self._end - self._spilled > self.in_memory:
             self._spill(self._ends[bisect_left(self._ends, self._end - self.in_memory // 2)])
 
@@ -138,6 +132,15 @@ class EpisodeStack:
         for name, own in self._columns.items():
             own[begin:stop] = columns[name]
         return self._base + stop
+
+    def _make_room(self) -> None:
+        """Drop the oldest dialogues, but never the last one, and the blocks of which nothing is left."""
+        gone = min(bisect_left(self._ends, self._end - self.capacity) + 1, len(self._ends) - 1)
+        self._first = self._ends[gone - 1] if gone else self._first
+        self._spilled = max(self._spilled, self._first)
+        del self._ends[:gone]
+        while self._blocks and self._blocks[0].last <= self._first:
+            self._blocks.pop(0).path.unlink(missing_ok=True)
 
     def _in_memory(self, last: int) -> Columns:
         return {name: own[self._spilled - self._base : last - self._base] for name, own in self._columns.items()}

@@ -14,9 +14,8 @@ from rlhf_dialog.config.registry import Registry
 from rlhf_dialog.environments.action_list import words_of
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 
-StateFactory = Registry(
-    "state", "in a file of --register"
-)  # functions (turns, **args) -> a vector, always of the same size
+# functions (turns, **args) -> a vector, always of the same size
+StateFactory = Registry("state", "in a file of --register")
 Turn = tuple[str, str]  # an action of the system (an empty text before the first one), and what the user said then
 
 

@@ -148,7 +148,7 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     sizes = scene.num_features, len(scene.names), cell.seed, scene.domain
     if cell.policy in BASELINES:
         policy, training = plan.policy(cell.policy, Setting(*sizes)), _Training()
-        return [{"mark": 0, "training": training.costs(policy), "test": _tested(policy, scene, plan)}]
+        return [_point(0, training, policy, scene, plan)]
     if cell.policy == IMITATION:
         return [_imitated(mark, Setting(*sizes), scene, plan) for mark in plan.marks]
     policy = plan.policy(cell.policy, Setting(*sizes, expected_updates(scene, plan.marks[-1], batchsz)))
@@ -157,7 +157,7 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
         for mark in plan.marks:
             while training.dialogues < mark:
                 training.iterate(sampler, policy, batchsz)
-            points.append({"mark": mark, "training": training.costs(policy), "test": _tested(policy, scene, plan)})
+            points.append(_point(mark, training, policy, scene, plan))
     return points
 
 
@@ -168,7 +168,7 @@ def _imitated(mark: int, setting: Setting, scene: Scene, plan: Plan) -> dict[str
         episodes = play(handcrafted(setting), scene.make, setting.seed, range(mark), TEST_ENVS)
         training.metrics = imitate(policy, episodes, setting.seed)
     training.dialogues, training.turns, training.updates = mark, sum(map(len, episodes)), 1
-    return {"mark": mark, "training": training.costs(policy), "test": _tested(policy, scene, plan)}
+    return _point(mark, training, policy, scene, plan)
 
 
 def expected_updates(scene: Scene, dialogues: int, batchsz: int) -> int:
@@ -222,7 +222,8 @@ class _Training:
         return counts | seconds | {"parameters": num_parameters(policy), "metrics": self.metrics}
 
 
-def _tested(policy: Policy, scene: Scene, plan: Plan) -> dict[str, list[float]]:
-    """The numbers of the test dialogues, which are the same for all policies and seeds, without exploration."""
+def _point(mark: int, training: _Training, policy: Policy, scene: Scene, plan: Plan) -> dict[str, Any]:
+    """An entry of `train_cell`. The test dialogues are the same for all policies and seeds, without exploration."""
     found = numbers_of(play(policy, scene.make, TEST_SEED, range(plan.test_dialogues), TEST_ENVS))
-    return {name: np.round(found[name], 6).tolist() for name in ("success", "reward", "turns")}
+    test = {name: np.round(found[name], 6).tolist() for name in ("success", "reward", "turns")}
+    return {"mark": mark, "training": training.costs(policy), "test": test}
