@@ -58,6 +58,15 @@ def test_prompts_of_one_dialogue_are_drawn_together():
     assert found["high"] - found["low"] > 1.8 * (alone["high"] - alone["low"])
 
 
+def test_a_dialogue_without_rows_is_a_unit_with_nothing():
+    """The second of three dialogues is empty: it can be drawn, and adds 0."""
+    rows = np.array([[1.0, 1.0], [2.0, 1.0], [3.0, 1.0]])
+    statistic = Statistic(rows, intervals.ratio, units=np.array([2, 0, 2]))
+    assert statistic.unit_sums().tolist() == [[2.0, 1.0], [0.0, 0.0], [4.0, 2.0]]
+    with_empty = intervals.interval(replace(statistic, value=lambda sums: sums[..., 1]))
+    assert with_empty == {"mean": 3.0, "low": 0.0, "high": 6.0}
+
+
 def test_a_difference_draws_the_same_dialogues_for_both():
     units = np.repeat(np.arange(20), 3)
     before = np.random.default_rng(2).normal(0, 10, 20)[units]

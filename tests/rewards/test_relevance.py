@@ -33,6 +33,14 @@ def test_the_margin_by_hand(reward):
     assert reward([Dialogue(contexts[0], reply)]) == [pytest.approx(sum(expected) / 2, abs=1e-5)]
 
 
+def test_a_prompt_longer_than_the_context_is_left_out_of_its_own_bank(reward):
+    """The model reads three turns; before them anything may have been said, and the prompt is still the third of the bank."""
+    contexts, reply = [["t", "q", *BANK[2]], *BANK[:2], *BANK[3:]], "d e"
+    scores = reward.model.scores(contexts, [reply], torch.arange(7).unsqueeze(0))[:, 0].double()
+    expected = [math.log(math.exp(s[0]) / (sum(map(math.exp, s)) / 7)) for s in scores.tolist()]
+    assert reward([Dialogue(contexts[0], reply)]) == [pytest.approx(sum(expected) / 2, abs=1e-5)]
+
+
 def test_margins_of_scores_by_hand():
     """Own prompt e^2, others 1 and e: e^2 / ((1 + e + e^2) / 3); without the last one e^2 / ((1 + e^2) / 2)."""
     scores = torch.tensor([[[2.0, 0.0, 1.0], [2.0, 0.0, 1.0]]])

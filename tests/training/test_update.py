@@ -59,6 +59,20 @@ def same(left, right):
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def test_the_divisor_is_of_the_minibatches_there_are(monkeypatch):
+    """Six minibatches asked, three responses: three of one, and each loss is divided by the mean length of a response."""
+    trainer = make_trainer(num_mini_batch=6, ppo_epoch=1)
+    divisors, original = [], trainer.update.optimizer_step
+
+    def recording(rollout, rows, is_first, num_tokens):
+        divisors.append(float(num_tokens))
+        return original(rollout, rows, is_first, num_tokens)
+
+    monkeypatch.setattr(trainer.update, "optimizer_step", recording)
+    trainer.step_on([[5], [6], [7]], [[1, 2], [3], [4, 5, 6]], [1.0, 0.0, 2.0])
+    assert divisors == [(2 + 1 + 3) / 3] * 3
+
+
 def test_a_bad_microbatch_skips_its_step_and_is_named(monkeypatch, caplog):
     """Of three minibatches of two, the one with a certain prompt is left out, whatever its position."""
     for share, number in ((True, math.nan), (False, math.inf)):
