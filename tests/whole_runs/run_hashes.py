@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -348,7 +349,7 @@ def timeless(content: Any) -> Any:
         return [timeless(one) for one in content]
     if not isinstance(content, dict):
         return content
-    kept = {key for key in content if not any(word in key.lower() for word in CLOCK_WORDS)}
+    kept = {key for key in content if not set(CLOCK_WORDS) & set(re.split(r"[/_ ]", key.lower()))}
     return {key: timeless(content[key]) for key in sorted(kept)}
 
 
