@@ -15,13 +15,13 @@ from rlhf_dialog.commands.chat_environment import converse_about_a_goal, environ
 from rlhf_dialog.commands.chat_words import ENDS, Screen, answered, run_word, word_of
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
 from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing, terminal_person
 from rlhf_dialog.data import hub
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.answering import Answering
 from rlhf_dialog.feedback.bot import Bot, is_bot
 from rlhf_dialog.feedback.served import load_agent
 from rlhf_dialog.feedback.talk import Talk
-from rlhf_dialog.feedback.terminal_state import forget_lines, is_terminal, line_editing, terminal_person
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.terminal import visible
 
