@@ -15,6 +15,8 @@ def partner(folder, **options):
 
 def test_bots_are_found_by_their_champion(bot, tmp_path):
     (tmp_path / "runs/of_a_model/agent").mkdir(parents=True)
+    (tmp_path / "runs/no_bot").mkdir()
+    (tmp_path / "runs/no_bot/champion").touch()
     (tmp_path / "runs/bot").symlink_to(bot.folder)
     assert bots_in([tmp_path / "runs", tmp_path / "nowhere"]) == {tmp_path / "runs/bot": tmp_path / "runs/bot/champion"}
 
