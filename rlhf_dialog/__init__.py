@@ -6,9 +6,12 @@ Import it before torch: it sets how long torch's waiting threads spin (`openmp`)
 from importlib import import_module
 from typing import Any
 
+from rlhf_dialog import wings
+from rlhf_dialog.config import registry
 from rlhf_dialog.distributed import openmp
 
 openmp.spin_briefly()
+registry.OFFERED.update({kind: wings.registered(kind) for kind in ("environment", "policy", "baseline")})
 _HOME = {
     "BaseReward": "rewards.base",
     "ChatAgent": "models.chat_agent",

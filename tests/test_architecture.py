@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,10 @@ FLOORS = table((ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 
 
 def imports(source: str) -> set[str]:
-    """The dotted names that the source imports anywhere, inside functions too; a relative import counts as ours."""
+    """The dotted names that the source imports anywhere: inside of functions, for type checking, by `import_module("...")`.
+
+    A relative import counts as ours.
+    """
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -35,6 +38,8 @@ def imports(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = f"rlhf_dialog.{node.module or ''}".rstrip(".") if node.level else str(node.module)
             found |= {f"{base}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {text.value for text in node.args[:1] if isinstance(text, ast.Constant)}
     return found
 
 
@@ -78,23 +83,101 @@ def test_every_folder_of_the_table_is_there():
     assert {name for name in FLOORS if not (PACKAGE / name).exists()} == set()
 
 
-def test_no_module_imports_itself_through_others():
-    known = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in PATHS}
-
-    def module_of(name: str) -> str | None:
-        while name and name not in known:
-            name = name.rpartition(".")[0]
-        return name or None
-
-    graph = {
-        module: {module_of(name) for name in ours((PACKAGE / path).read_text(encoding="utf-8"))} - {module, None}
-        for module, path in known.items()
-    }
+def in_order(sources: dict[str, str]) -> list[str]:
+    """The modules in an order in which each follows what it imports. Raises CycleError with the circle where there is one."""
+    graph = {module: {module_of(name) for name in ours(source)} - {module, None} for module, source in sources.items()}
     for (
         module
     ) in graph:  # a package's own __init__ is loaded with each of its modules, and imports nothing of its users
         graph[module] = {name for name in graph[module] if not module.startswith(f"{name}.")}
-    assert list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
+    return list(TopologicalSorter(graph).static_order())
+
+
+def test_no_module_imports_itself_through_others():
+    assert in_order({module: (PACKAGE / path).read_text(encoding="utf-8") for module, path in KNOWN.items()})
+
+
+def test_a_circle_cannot_hide():
+    hidden = "def f():\n    import_module('rlhf_dialog.feedback.preference_night')"
+    typed = "if TYPE_CHECKING:\n    from rlhf_dialog.feedback.night import learn"
+    with pytest.raises(CycleError):
+        in_order({"feedback.night": hidden, "feedback.preference_night": typed})
+
+
+WINGS = {  # whose a file is, by the beginning of its path; of several the longest counts, and all else is the pipeline's
+    "task_oriented": (
+        *("data/domains/", "data/episode_stack.py", "environments/", "policies/"),
+        *("evaluation/fidelity", "evaluation/logistic.py", "evaluation/policy_", "evaluation/seed_intervals.py"),
+        *("evaluation/two_sample.py", "runs/policy_", "runs/person_run.py"),
+        *("commands/train_policy.py", "commands/train_with_person.py", "commands/evaluate_policy.py"),
+        *("commands/evaluate_dialogues.py", "commands/benchmark_policies", "commands/benchmark_language_model.py"),
+        *("commands/compare_users.py", "commands/user_talks.py", "commands/chat_environment.py"),
+        "commands/write_restaurant.py",
+    ),
+    "feedback": ("feedback/", "commands/feedback", "commands/chat_bot.py", "commands/chat_words.py"),
+    "pipeline": (
+        *("environments/__init__.py", "environments/base.py", "environments/adapters.py", "environments/built_in.py"),
+        *("environments/corpus.py", "environments/single_turn.py", "environments/spaces.py"),
+        "environments/text_level.py",
+    ),
+    "programs": (  # which stand on all of them
+        *("commands/benchmark", "commands/month.py", "feedback/people.py", "feedback/simulation.py"),
+        "evaluation/liked_plot.py",
+    ),
+    "table": ("wings.py",),
+}
+BEGINNINGS = {beginning: wing for wing, beginnings in WINGS.items() for beginning in beginnings}
+KNOWN = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in PATHS}
+STARTED = {"commands/dispatcher.py": {"commands.benchmark"}}  # a program that the pipeline's dispatcher names
+
+
+def module_of(name: str) -> str | None:
+    """The module of a dotted name, which may go on with what the module holds."""
+    while name and name not in KNOWN:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def wing_of(path: str) -> str:
+    """The wing of a file, or `pipeline`."""
+    fitting = [beginning for beginning in BEGINNINGS if path.startswith(beginning)]
+    return BEGINNINGS[max(fitting, key=len)] if fitting else "pipeline"
+
+
+def named(source: str) -> set[str]:
+    """The modules that the source imports, or names in a text (as tables do, of what is loaded later)."""
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    paths = {text.partition(":")[0] for text in texts if isinstance(text, str) and text.startswith("rlhf_dialog.")}
+    return {
+        module
+        for name in ours(source) | {path.removeprefix("rlhf_dialog.") for path in paths}
+        if (module := module_of(name))
+    }
+
+
+def strays(path: str, source: str) -> set[str]:
+    """The modules of a wing that a file names from outside of it."""
+    free = {"pipeline", "table", wing_of(path)}
+    return {module for module in named(source) - STARTED.get(path, set()) if wing_of(KNOWN[module]) not in free}
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if wing_of(path) not in ("table", "programs")])
+def test_the_pipeline_imports_no_wing_and_no_wing_another(path):
+    assert strays(path, (PACKAGE / path).read_text(encoding="utf-8")) == set()
+
+
+def test_the_wings_see_what_strays():
+    acts = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlhf_dialog.policies.base import Policy"
+    assert strays("commands/chat.py", acts) == {"policies.base"}
+    assert strays("commands/train_policy.py", acts) == set()
+    assert strays("commands/chat_environment.py", "import rlhf_dialog.feedback.talk") == {"feedback.talk"}
+    assert strays("runs/agent.py", "f = lambda: import_module('rlhf_dialog.feedback.bot')") == {"feedback.bot"}
+    assert strays("runs/agent.py", "PLACE = 'rlhf_dialog.policies.ppo:PPO'") == {"policies.ppo"}
+    assert strays("feedback/talk.py", "from rlhf_dialog.models.generation import Sampling") == set()
+
+
+def test_every_beginning_is_that_of_a_file():
+    assert [one for one in BEGINNINGS if not any(path.startswith(one) for path in PATHS)] == []
 
 
 LOADS_ITS_MODEL = "environments/users/language_model.py"  # in a function: its own test imports it without torch

@@ -168,7 +168,7 @@ def test_the_arguments_of_the_learners_from_replay_are_theirs(row):
     others = {"tracer": re.search(r"^\| a2c \|.*$", PAGE, re.MULTILINE)[0]}
     named = set(re.findall(r"`(\w+)`", row[1] + others.get(row[0], "")))
     assert row[0] in BUILT_IN
-    assert set(inspect.signature(PolicyFactory.classes[row[0]]).parameters) == {"setting"} | common | named
+    assert set(inspect.signature(PolicyFactory.find(row[0])).parameters) == {"setting"} | common | named
 
 
 def test_the_measurement_of_learned_answers_runs():

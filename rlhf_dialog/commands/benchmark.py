@@ -35,6 +35,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.tracking import Trackers, read_metrics
+from rlhf_dialog.runs.versions import versions
 from rlhf_dialog.terminal import Console
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -220,7 +221,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "calibration": calibration,
         "update": update_speed(gflop, result["phases"]["update"], calibration[benchmark_machine.RATES[options.dtype]]),
         "load": {"before": load, "after": benchmark_machine.load()},
-        "versions": benchmark_machine.versions(),
+        "versions": versions(),
         "machine": benchmark_machine.machine(device),
     }
 

@@ -1,15 +1,13 @@
-"""The machine in the results of scripts/benchmark.py: speed of matrix products and copies, memory, load, versions."""
+"""The machine in the results of scripts/benchmark.py: speed of matrix products and copies, memory, load."""
 
 import os
 import platform
 import resource
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 import rlhf_dialog
 
@@ -94,27 +92,3 @@ def _cores() -> int | None:
     """Physical cores: distinct pairs of socket and core in /proc/cpuinfo; None if it does not list them."""
     found = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith(("physical id", "core id"))]
     return len(set(zip(found[::2], found[1::2], strict=False))) or None
-
-
-def versions() -> dict[str, str | None]:
-    """Python, the libraries, and the commit of the checkout (`+` for uncommitted changes), None without one."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "rlhf_dialog": rlhf_dialog.__version__,
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str | None:
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(ROOT), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    if not (ROOT / ".git").exists():  # installed; a repository further up is another project
-        return None
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

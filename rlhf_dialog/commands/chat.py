@@ -7,21 +7,17 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from rlhf_dialog.commands.chat_environment import converse_about_a_goal, environment_of
-from rlhf_dialog.commands.chat_words import ENDS, Screen, answered, run_word, word_of
+from rlhf_dialog import wings
+from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, answered, word_of
 from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
 from rlhf_dialog.commands.registering import REGISTER, register
-from rlhf_dialog.data import hub
+from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.answering import Answering
-from rlhf_dialog.feedback.bot import Bot, is_bot
-from rlhf_dialog.feedback.served import load_agent
-from rlhf_dialog.feedback.talk import Talk
-from rlhf_dialog.feedback.terminal_state import forget_lines, is_terminal, line_editing, terminal_person
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.terminal import visible
 
@@ -38,7 +34,7 @@ def find_agent(root: Path = Path()) -> Path:
         return root / "ppo_agent"
     places = [root / name for name in ("run_results", "runs")]
     found = {path: path for place in places for path in place.glob("*/agent") if path.is_dir()}
-    found |= {path.parent: path for place in places for path in place.glob("*/champion") if is_bot(path.parent)}
+    found |= wings.for_chat("bots")(places)
     if not found:
         raise UserError(
             "no agent found in ./ppo_agent, run_results/*/agent or runs/*/agent, and no bot in run_results or runs; train "
@@ -47,7 +43,7 @@ def find_agent(root: Path = Path()) -> Path:
     return max(found, key=lambda folder: found[folder].stat().st_mtime)
 
 
-def converse(begin: Callable[[], Talk], read: Callable[[str], str], screen: Screen) -> None:
+def converse(begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen) -> None:
     """Read and answer messages until `quit` or the end of input; `begin` starts a dialogue."""
     screen.write(WELCOME)
     talk = begin()
@@ -64,14 +60,14 @@ def converse(begin: Callable[[], Talk], read: Callable[[str], str], screen: Scre
             if word == "reset":
                 talk = _next(talk, begin, screen)
             elif text.startswith("/") and not text.startswith("//"):
-                run_word(talk, text, screen)
+                wings.for_chat("words")(talk, text, screen)
             elif text:
                 _say(talk, text.removeprefix("/"), screen)
     finally:
         talk.end()
 
 
-def _next(talk: Talk, begin: Callable[[], Talk], screen: Screen) -> Talk:
+def _next(talk: AnsweringTalk, begin: Callable[[], AnsweringTalk], screen: Screen) -> AnsweringTalk:
     """A new dialogue in place of `talk`."""
     talk.end()
     new = begin()
@@ -81,7 +77,7 @@ def _next(talk: Talk, begin: Callable[[], Talk], screen: Screen) -> Talk:
     return new
 
 
-def _say(talk: Talk, text: str, screen: Screen) -> None:
+def _say(talk: AnsweringTalk, text: str, screen: Screen) -> None:
     said = talk.spoken(text)
     if said != text:
         screen.write(NOTICE)
@@ -133,24 +129,23 @@ def _main(options: argparse.Namespace) -> None:
         register(options.register)
     name = str(options.agent or find_agent())
     with ExitStack() as stack:
-        bot = Bot(name) if is_bot(Path(name).expanduser()) else None
-        answering = stack.enter_context(_answering(bot, name, options))
-        store = None if bot is None else bot.store()
-        if store is not None:
-            stack.callback(store.close)
+        partner: ChatPartner = wings.for_chat("partner")(
+            name,
+            tokenizer=options.tokenizer,
+            trust_remote_code=options.trust_remote_code,
+            device=options.device,
+            seed=options.seed,
+            adjust=partial(_adjusted, options.temperature),
+        )
+        stack.enter_context(partner)
         screen = Screen(_write, _show if is_terminal() else None, forget_lines)
-        screen.write(f"Agent: {name}" if bot is None else f"Agent: {name}, version {answering.version()}")
-        if bot is not None:
-            screen.write(
-                f"What you say and how you rate it is stored in {bot.store_path} to train this bot; /forget me removes it."
-            )
-        person = "" if store is None else terminal_person()
+        for line in partner.introduction():
+            screen.write(line)
         stack.enter_context(line_editing())
         if options.environment:
-            goal = environment_of(options.environment, read_text, screen)
-            converse_about_a_goal(goal, Talk(store, answering, person, "terminal"), screen, options.seed)
+            wings.for_chat("environment")(options.environment, partner.begin, read_text, screen, options.seed)
             return
-        converse(lambda: Talk(store, answering, person, "terminal"), read_text, screen)
+        converse(partner.begin, read_text, screen)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -165,24 +160,9 @@ def _check(options: argparse.Namespace) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
 
 
-def _answering(bot: Bot | None, name: str, options: argparse.Namespace) -> Answering:
-    """What answers: a bot's versions, or the agent of this name. Raises UserError when there is none."""
-
-    def adjust(sampling: Sampling) -> Sampling:
-        return sampling if options.temperature is None else at_temperature(sampling, options.temperature)
-
-    if bot is not None:
-        if options.tokenizer or options.trust_remote_code:
-            raise UserError(
-                "--agent: a bot has its own tokenizer and runs no code; leave --tokenizer and --trust_remote_code out"
-            )
-        return Answering(bot, device=options.device, seed=options.seed, adjust=adjust)
-    folder = Path(name).expanduser()
-    if (folder / "agent").is_dir() and not (folder / "config.json").exists():  # a training run
-        name = str(folder / "agent")
-    found = hub.model_folder(name, "--agent", options.trust_remote_code)
-    agent = load_agent(found, options.tokenizer, options.device, options.trust_remote_code, adjust)
-    return Answering(agent, seed=options.seed or 0)
+def _adjusted(temperature: float | None, sampling: Sampling) -> Sampling:
+    """The sampling at the temperature that was asked for, if one was."""
+    return sampling if temperature is None else at_temperature(sampling, temperature)
 
 
 def _write(text: str) -> None:

@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Iterator
 
-from rlhf_dialog.commands.chat_words import ENDS, Screen, answered
+from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, Screen, answered
 from rlhf_dialog.data.domains import load_domain
 from rlhf_dialog.environments.goal_oriented import GoalOriented
 from rlhf_dialog.environments.success import Evaluator
 from rlhf_dialog.environments.tracker import FocusTracker
 from rlhf_dialog.environments.users.human import HumanUser, why_failed
 from rlhf_dialog.environments.words import system_words
-from rlhf_dialog.feedback.talk import Talk
+
+
+def converse_in(
+    domain: str, begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen, seed: int | None
+) -> None:
+    """One dialogue about a goal of the domain; `begin` starts it. Raises UserError for an unknown domain."""
+    environment = environment_of(domain, read, screen)
+    converse_about_a_goal(environment, begin(), screen, seed)
 
 
 def environment_of(domain_name: str, read: Callable[[str], str], screen: Screen) -> GoalOriented:
@@ -34,7 +41,9 @@ def environment_of(domain_name: str, read: Callable[[str], str], screen: Screen)
     return GoalOriented(user, FocusTracker(domain), Evaluator(domain), system_words(domain).read)
 
 
-def converse_about_a_goal(environment: GoalOriented, talk: Talk, screen: Screen, seed: int | None = None) -> bool:
+def converse_about_a_goal(
+    environment: GoalOriented, talk: AnsweringTalk, screen: Screen, seed: int | None = None
+) -> bool:
     """One dialogue, until the person says goodbye or the turns are used up; returns and shows whether it succeeded.
 
     The agent reads the line of the data base behind each turn, too, which the person does not see.

@@ -1,12 +1,11 @@
-"""What is shown in a chat, and the words that begin with a slash: how a person rates and steers a dialogue."""
+"""The words of a chat that begin with a slash: how a person rates and steers a dialogue."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
+from rlhf_dialog.commands.chat_screen import Screen, answered, word_of
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.feedback.talk import Talk
 
-AGENT = "> Agent: "
 WORDS = {  # word: its arguments, what it does
     "good": ("[REASON]", "you like the last answer"),
     "bad": ("[REASON]", "you do not like the last answer"),
@@ -20,58 +19,6 @@ WORDS = {  # word: its arguments, what it does
     "reset": ("", "start a new dialogue"),
     "quit": ("", "end the program"),
 }
-ENDS = ("quit", "exit")
-
-
-@dataclass(frozen=True)
-class Screen:
-    """Where a chat is shown: `write` takes a whole line; `show`, where there is a terminal, parts of one."""
-
-    write: Callable[[str], None]
-    show: Callable[[str], None] | None = None
-    forget: Callable[[], None] = lambda: None  # the lines that the terminal keeps
-
-    def answer(self, pieces: Iterator[str], label: str = AGENT) -> None:
-        """Show a growing answer: on a terminal as it grows, else when it is whole."""
-        if self.show is None:
-            *_, whole = ["", *pieces]
-            self.write(label + (_below(whole) or "(an empty reply)"))
-            return
-        self.show(label)
-        done = ""
-        try:
-            for text in map(_below, pieces):
-                if not text.startswith(done):  # what was certain has changed after all
-                    self.show(f"\n{label}")
-                    done = ""
-                self.show(text[len(done) :])
-                done = text
-        finally:
-            self.show("\n" if done else "(an empty reply)\n")
-
-    def note(self, text: object) -> None:
-        """Show something that the agent did not say."""
-        self.write(f"({text})")
-
-
-def _below(text: str) -> str:
-    """The text with further lines below the first: no line of it can pass for a prompt."""
-    return text.replace("\n", "\n         ")
-
-
-def answered(talk: Talk, pieces: Iterator[str], screen: Screen, label: str = AGENT) -> None:
-    """Show an answer, and say so when it is not on disk."""
-    screen.answer(pieces, label)
-    if talk.problem:
-        screen.note(talk.problem)
-
-
-def word_of(line: str) -> tuple[str, str]:
-    """The word of `/word arguments`, in lower case, and its arguments; two empty texts for a message to the agent."""
-    if not line.startswith("/") or line.startswith("//"):
-        return "", ""
-    word, rest = [*line[1:].split(maxsplit=1), "", ""][:2]
-    return word.lower(), rest
 
 
 def run_word(talk: Talk, line: str, screen: Screen) -> None:

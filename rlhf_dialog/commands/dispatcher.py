@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import rlhf_dialog
+from rlhf_dialog import wings
 from rlhf_dialog.errors import UserError, nearest
 
 COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command does
@@ -37,20 +38,7 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.train_relevance_model",
         "train the model of a reward that judges which reply fits its prompt",
     ),
-    "train-policy": ("rlhf_dialog.commands.train_policy", "train a dialogue policy that chooses acts"),
-    "evaluate-policy": (
-        "rlhf_dialog.commands.evaluate_policy",
-        "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
-    ),
-    "benchmark-policies": (
-        "rlhf_dialog.commands.benchmark_policies",
-        "compare dialogue policies: each policy, error rate and seed in one table",
-    ),
-    "compare-users": (
-        "rlhf_dialog.commands.compare_users",
-        "compare simulated users with real ones, and say where they differ",
-    ),
-    "feedback": ("rlhf_dialog.commands.feedback", "let a bot learn from what people say of its answers"),
+    **wings.commands(),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 

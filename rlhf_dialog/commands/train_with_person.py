@@ -3,8 +3,8 @@
 import sys
 
 from rlhf_dialog.commands.chat import read_text
+from rlhf_dialog.commands.terminal_state import line_editing
 from rlhf_dialog.environments.users.teacher import TypedTeacher
-from rlhf_dialog.feedback.terminal_state import line_editing
 from rlhf_dialog.runs.interrupts import WhileWaiting
 from rlhf_dialog.runs.person_run import PersonRun
 from rlhf_dialog.runs.policy_scene import taught_scene

@@ -10,8 +10,8 @@ from rlhf_dialog.data.domains import Domain
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.data.sources.record import ACTS
 from rlhf_dialog.environments.acts import Act, acts_of
+from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.environments.goals import goal_of
-from rlhf_dialog.environments.users.corpus import CorpusUser
 from rlhf_dialog.environments.users.language_model import LMUser, answer_all, written
 from rlhf_dialog.environments.users.language_model_words import LMWords
 from rlhf_dialog.environments.words import user_words

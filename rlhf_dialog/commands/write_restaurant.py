@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.commands.command_line import check_seed, exit_code_of, home_path, new_folder
-from rlhf_dialog.environments.built_in import restaurant
+from rlhf_dialog.environments.restaurant import restaurant
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import progress
 from rlhf_dialog.policies.base import Setting

@@ -1,9 +1,13 @@
 """Names in the YAML -> classes. Built-ins register exactly as a user's class does."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
+
+Offers = dict[str, Callable[[], Any]]  # name -> what loads its class
+OFFERED: dict[str, Offers] = {}  # by the kind of registry; `rlhf_dialog/__init__.py` fills it
 
 
 class Registry:
@@ -24,12 +28,24 @@ class Registry:
         self.classes[name] = cls
         return cls
 
+    def names(self) -> list[str]:
+        """What is registered or offered, sorted."""
+        return sorted({*self.classes, *OFFERED.get(self.kind, {})})
+
+    def find(self, name: str) -> Any:
+        """The class of this name, which is loaded now where it is only offered; None when there is none."""
+        offered = OFFERED.get(self.kind, {})
+        if name not in self.classes and name in offered:
+            self.classes[name] = offered[name]()
+        return self.classes.get(name)
+
     def problem(self, name: str, args: dict[str, Any]) -> str | None:
         """What is wrong with `name` and `args`, or None; builds nothing."""
-        if name not in self.classes:
-            known = ", ".join(sorted(self.classes)) or "none"
+        if self.find(name) is None:
+            names = self.names()
+            known = ", ".join(names) or "none"
             return (
-                f"unknown {self.kind} '{name}'{nearest(name, self.classes) or '.'} Known: {known}. "
+                f"unknown {self.kind} '{name}'{nearest(name, names) or '.'} Known: {known}. "
                 f"Register your own class {self.register_where}."
             )
         signature = inspect.signature(self.classes[name])
@@ -52,4 +68,5 @@ RewardFactory = Registry("reward")
 VecInfoFactory = Registry("vec-info")
 MetricFactory = Registry("metric")  # functions on finished dialogues that return one number for each
 EnvironmentFactory = Registry("environment")  # `environments.base.Environment` has the contract
+BaselineFactory = Registry("baseline")  # `environments.base.Baseline` has the contract
 ModelFactory = Registry("network")  # `models.network` has the contract

@@ -1,7 +1,7 @@
 """The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -78,6 +78,22 @@ class Environment(Protocol):
         `terminated`: the dialogue has ended; `truncated`: it was cut off. The turn returned with either is the user's last
         one, or empty.
         """
+
+
+class Baseline(Protocol):
+    """A system that an environment knows already, to measure a policy against: it plays whole dialogues with it, in words."""
+
+    def begin(self, seed: int) -> str:
+        """Begin an episode; the user's first turn."""
+
+    def reply(self) -> str:
+        """What the system says next."""
+
+
+def baselines_of(environment: Environment) -> Sequence[str]:
+    """The names of the baselines that an environment understands (`BaselineFactory` builds them): its attribute `baselines`."""
+    names: Sequence[str] = getattr(environment, "baselines", ())
+    return names
 
 
 def opened(environment: Environment, seed: int | None = None, limits: Limits = NO_LIMITS) -> Dialogue:

@@ -49,6 +49,8 @@ class GoalOriented:
     Raises UserError for a part that returns something that cannot be used.
     """
 
+    baselines = ("handcrafted", "random")  # policies of acts that understand it, see `environments.base.Baseline`
+
     def __init__(
         self,
         user: User,

@@ -4,22 +4,18 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.atomic_files import mend_swaps, written_whole
+from rlhf_dialog.atomic_files import mend_swaps
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback import gate
 from rlhf_dialog.feedback.bot import NIGHT, WORK, Bot
 from rlhf_dialog.feedback.examples import (
     Examples,
-    HeldOut,
-    TrainingSet,
     heldout_set,
     read_examples,
     small_group,
@@ -28,47 +24,17 @@ from rlhf_dialog.feedback.examples import (
 from rlhf_dialog.feedback.gate import Comparison
 from rlhf_dialog.feedback.guards import Guard, measure_guards
 from rlhf_dialog.feedback.learner import Learner, Watch, load_version, night_sizes, read_state
+from rlhf_dialog.feedback.night_at_work import Night, Snapshot
 from rlhf_dialog.feedback.night_report import NightReport
 from rlhf_dialog.feedback.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
 from rlhf_dialog.feedback.settings import BotSettings, read_settings
-from rlhf_dialog.feedback.trust import Trust, trust_in, trusted
+from rlhf_dialog.feedback.trust import trust_in, trusted
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.lock import locked
 
 logger = logging.getLogger(__name__)
 LEARNER = "learner"
-
-
-@dataclass
-class Snapshot:
-    """What a night sees: the trusted examples up to the event `last_event`, those to train on, and those held out."""
-
-    champion: str
-    last_event: int
-    examples: Examples
-    training: TrainingSet
-    heldout: HeldOut
-    fingerprint: str  # of all that decides what the night makes of the champion
-    trust: Trust
-
-
-@dataclass
-class Night:
-    """A night at work. `state` is kept in `night/`, as JSON: "plan", "done" and "sums" of `Learner.train`, and the snapshot's."""
-
-    bot: Bot
-    settings: BotSettings
-    snapshot: Snapshot
-    learner: Learner
-    sft: SFTRows
-    state: dict[str, Any]
-
-    def save(self, progress: dict[str, Any]) -> None:
-        """Write the learner and the state into `night/`, whole. Raises UserError when they cannot be written."""
-        self.state |= progress
-        with written_whole(self.bot.folder / NIGHT) as folder:
-            self.learner.save(folder, {"night": self.state})
 
 
 def learn(bot: Bot, dry_run: bool = False, watch: Watch = lambda done, steps: None) -> NightReport:
@@ -245,11 +211,25 @@ def _rows(encoder: RowEncoder, examples: Examples) -> dict[str, Any]:
 
 def _train(night: Night, watch: Watch) -> dict[str, float]:
     """The steps of the method; returns its metrics, and leaves the trained policy in the learner."""
-    if night.settings.method != "kto_dpo":
-        module = import_module("rlhf_dialog.feedback.preference_night")
-        metrics: dict[str, float] = module.train(night, watch)
-        return metrics
+    return METHODS[night.settings.method](night, watch)
+
+
+def _train_on_losses(night: Night, watch: Watch) -> dict[str, float]:
     return night.learner.train(night.snapshot.training, night.sft, night.state["plan"], watch, night.save, night.state)
+
+
+def _train_by_ppo(night: Night, watch: Watch) -> dict[str, float]:
+    from rlhf_dialog.feedback import preference_night  # loads the trainer, which other nights do not need
+
+    return preference_night.train(night, watch)
+
+
+METHODS: dict[
+    str, Callable[[Night, Watch], dict[str, float]]
+] = {  # `method` of the settings -> how the policy is trained
+    "kto_dpo": _train_on_losses,
+    "reward_model_ppo": _train_by_ppo,
+}
 
 
 def _measure(night: Night) -> tuple[Comparison, list[Guard]]:

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,6 +29,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.bot import WORK
 from rlhf_dialog.feedback.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.feedback.learner import Learner, Watch, device_of
+from rlhf_dialog.feedback.night_at_work import Night
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import read_metrics
@@ -37,14 +37,11 @@ from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
 from rlhf_dialog.training.supervised.preference_model import train as train_preference_model
 from rlhf_dialog.training.trainer import PPOTrainer
 
-if TYPE_CHECKING:
-    from rlhf_dialog.feedback.night import Night
-
 RIVALS = 2  # disliked answers to other prompts that each liked answer is compared with, and the other way round
 CLIP = 3.0  # deviations of the preference models' score
 
 
-def train(night: "Night", watch: Watch) -> dict[str, float]:
+def train(night: Night, watch: Watch) -> dict[str, float]:
     """Train the learner's policy; returns the metrics of the night. Raises UserError for settings that do not fit, RunStopped."""
     if night.settings.use_lora:
         raise UserError("use_lora: true, but method: reward_model_ppo trains all weights; set one of them otherwise")
@@ -64,14 +61,14 @@ def train(night: "Night", watch: Watch) -> dict[str, float]:
     return metrics
 
 
-def everything(night: "Night") -> TrainingSet:
+def everything(night: Night) -> TrainingSet:
     """All feedback of the snapshot that may be trained on, by the filters and the cap."""
     draw = random.Random(f"{night.settings.seed} {night.learner.num_nights}")
     whole = training_set(night.snapshot.examples, night.settings, (), draw)
     return replace(whole, num_new=night.snapshot.training.num_new, seen=night.snapshot.training.seen)
 
 
-def _work_folder(night: "Night") -> Path:
+def _work_folder(night: Night) -> Path:
     """The folder of this night's work; what another night has left there is removed."""
     folder, stamp = night.bot.folder / WORK, {"night": night.snapshot.fingerprint}
     path = folder / "night.json"
@@ -121,7 +118,7 @@ def _passes(some: list[list[str]], count: int, draw: random.Random) -> list[list
     return found[:count]
 
 
-def _member(night: "Night", folder: Path, number: int) -> Path:
+def _member(night: Night, folder: Path, number: int) -> Path:
     """The preference model of this number, which is trained unless it is there. Raises UserError as its training does."""
     target, settings = folder / f"member_{number}", night.settings
     if target.is_dir():
@@ -152,7 +149,7 @@ def _member(night: "Night", folder: Path, number: int) -> Path:
     return target
 
 
-def seed_of(night: "Night") -> int:
+def seed_of(night: Night) -> int:
     """A seed that follows from the state in which the night began."""
     return int(night.state["start"][:8], 16)
 
@@ -178,7 +175,7 @@ class NightPPO(PPOAgent):
         self.watch(trainer.iteration, self.config.max_iterations or trainer.iteration)
 
 
-def ppo_config(night: "Night", folder: Path, members: Sequence[Path]) -> Config:
+def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
     """The configuration of the PPO run, from the bot's settings and the way its agent answers."""
     settings, agent = night.settings, night.learner.agent.settings
     size = agent.context_size

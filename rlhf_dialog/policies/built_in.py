@@ -1,23 +1,16 @@
-"""The policies of this package by name; importing this module registers them."""
+"""The policies of this package by name; `rlhf_dialog/wings.py` says where each one is."""
 
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.data.domains import MultiDomain
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies import a2c, acer, bbqn, dqn, enac, feudal, gp_sarsa, ppo, random, tracer
 from rlhf_dialog.policies.base import Policy, PolicyFactory, Setting
 from rlhf_dialog.policies.handcrafted import Handcrafted
-from rlhf_dialog.policies.several.committee import Committee
 from rlhf_dialog.policies.several.handcrafted_multi import HandcraftedMulti
-from rlhf_dialog.policies.several.manager import Manager
 
 BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
 SEVERAL = ("manager", "committee")  # of several domains only
-REGISTERED = (
-    *(ppo.PPO, gp_sarsa.GPSarsa, dqn.DQN, bbqn.BBQN, feudal.Feudal, acer.ACER, a2c.A2C, tracer.TRACER, enac.ENAC),
-    *(random.RandomPolicy, Manager, Committee),
-)
 
 
 @PolicyFactory.register("handcrafted")

@@ -93,7 +93,7 @@ class Plan:
 
 def defaults_of(policy: str) -> dict[str, Any]:
     """The arguments that a registered policy takes, as far as they have defaults."""
-    parameters = inspect.signature(PolicyFactory.classes[_class_of(policy)]).parameters.values()
+    parameters = inspect.signature(PolicyFactory.find(_class_of(policy))).parameters.values()
     return {one.name: one.default for one in parameters if one.default is not one.empty}
 
 

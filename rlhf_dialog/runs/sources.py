@@ -4,18 +4,15 @@ import math
 from functools import partial
 from typing import Any
 
+from rlhf_dialog.config.registry import BaselineFactory
 from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
-from rlhf_dialog.environments.base import Limits, answer, check_turns
+from rlhf_dialog.environments.base import Baseline, Environment, Limits, answer, baselines_of, check_turns
 from rlhf_dialog.environments.built_in import build_environment
-from rlhf_dialog.environments.goal_oriented import GoalOriented
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.evaluation.dialogues import Played, means
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.built_in import build_policy
-from rlhf_dialog.policies.sampling.in_words import Spoken
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.runs.validation import BATCH_SIZE, Validation, load_validation_prompts
@@ -68,21 +65,20 @@ def played(speaker: Speaker, source: Simulated, numbers: range, at_once: int = B
 
 
 def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:
-    """The dialogues of these numbers with a policy of acts, in words."""
+    """The dialogues of these numbers with a baseline of the environment. Raises UserError where it has none of this name."""
     environment = source.environments[0]
-    if not isinstance(environment, GoalOriented):
+    if name not in baselines_of(environment):
         raise UserError(f"{name}: speaks acts, which {type(environment).__name__} does not understand")
-    setting = Setting(0, 0, source.seed, environment.domain)
-    system = Spoken(environment, build_policy(name, {}, setting))
-    return [_spoken(system, source.seed_of(number), source.limits) for number in numbers]
+    system: Baseline = BaselineFactory.create(name, {"environment": environment, "seed": source.seed})
+    return [_spoken(environment, system, source.seed_of(number), source.limits) for number in numbers]
 
 
-def _spoken(system: Spoken, seed: int, limits: Limits) -> Played:
+def _spoken(environment: Environment, system: Baseline, seed: int, limits: Limits) -> Played:
     dialogue, paid, ended, count = Dialogue([system.begin(seed)]), 0.0, False, 0
     while not ended:
-        check_turns(system.environment, count, limits)
+        check_turns(environment, count, limits)
         reply = system.reply()
-        text, reward, terminated, truncated, info = answer(system.environment, reply, limits)
+        text, reward, terminated, truncated, info = answer(environment, reply, limits)
         dialogue, paid, ended, count = (
             dialogue.said(reply, truncated).heard(text),
             paid + reward,
@@ -108,7 +104,7 @@ class DialogueValidation(Validation):
             raise UserError(
                 f"eval_metric: '{self.config.eval_metric}' is not measured{hint} Choose one of: {', '.join(MEASURES)}"
             )
-        if isinstance(self.source.environments[0], GoalOriented):
+        if "handcrafted" in baselines_of(self.source.environments[0]):
             found = means(spoken("handcrafted", self.source, range(self.num_prompts)))
             self.known = {f"handcrafted_{name}": found[name] for name in ("success", "reward")}
 

@@ -1,9 +1,13 @@
-"""What the machine and the program say of themselves."""
+"""What the machine says of itself."""
+
+from pathlib import Path
+
+import torch
 
 from rlhf_dialog.commands import benchmark_machine as machine
 
 
-def test_the_commit_is_this_projects_own(monkeypatch):
-    """Installed somewhere inside another repository, the package has none."""
-    monkeypatch.setattr(machine, "ROOT", machine.ROOT / "tests")
-    assert machine.versions()["commit"] is None
+def test_the_memory_is_what_the_system_says():
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = int(next(line.split()[1] for line in lines if line.startswith("MemTotal:")))
+    assert abs(machine.machine(torch.device("cpu"))["memory_gib"] - kib / 2**20) <= 0.05001

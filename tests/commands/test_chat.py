@@ -16,7 +16,7 @@ from tiny import chat_tokenizer, gpt2
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat import NOTICE, WELCOME, converse, find_agent
-from rlhf_dialog.commands.chat_words import Screen
+from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.data.chat_template import TemplateEncoder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback import schema

@@ -8,7 +8,7 @@ from small_domain import DATA
 
 from rlhf_dialog.commands import chat
 from rlhf_dialog.commands.chat_environment import converse_about_a_goal, environment_of
-from rlhf_dialog.commands.chat_words import Screen
+from rlhf_dialog.commands.chat_screen import Screen
 from rlhf_dialog.errors import UserError
 
 

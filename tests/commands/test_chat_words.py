@@ -1,16 +1,15 @@
 """The words of a chat that begin with a slash, and how a growing answer is shown."""
 
 import sqlite3
-from itertools import pairwise
 
 import pytest
 from bots import new_version
 
 from rlhf_dialog.commands.chat import converse
-from rlhf_dialog.commands.chat_words import ACTIONS, ENDS, WORDS, Screen, run_word
+from rlhf_dialog.commands.chat_screen import ENDS, Screen
+from rlhf_dialog.commands.chat_words import ACTIONS, WORDS, run_word
 from rlhf_dialog.feedback.answering import Answering
 from rlhf_dialog.feedback.talk import Talk
-from rlhf_dialog.terminal import visible
 
 
 @pytest.fixture
@@ -163,47 +162,3 @@ def test_feedback_on_an_agent_that_is_not_a_bots_says_how_to_make_one(chat_agent
     advice = "make a bot of it: python -m rlhf_dialog.feedback init --run runs/bot --agent DIR"
     assert [advice in line for line in written] == [True] * 4 + [False]
     assert written[4].startswith("> Agent, answer 2: ")
-
-
-# what is shown
-
-
-def shown(pieces: list[str]) -> list[str]:
-    """What a terminal gets, piece by piece, as the command writes it."""
-    found: list[str] = []
-    Screen(found.append, lambda text: found.append(visible(text))).answer(iter(pieces))
-    return found
-
-
-def test_a_terminal_gets_each_piece_once():
-    assert shown(["He", "Hello", "Hello"]) == ["> Agent: ", "He", "llo", "", "\n"]
-
-
-def test_a_pipe_gets_the_whole_answer_in_one_line():
-    written: list[str] = []
-    Screen(written.append).answer(iter(["He", "Hello"]))
-    assert written == ["> Agent: Hello"]
-
-
-def test_an_empty_answer_is_shown():
-    assert "".join(shown([""])) == "> Agent: (an empty reply)\n"
-
-
-def test_what_changes_after_all_is_shown_again():
-    assert "".join(shown(["do n", "don't"])) == "> Agent: do n\n> Agent: don't\n"
-
-
-STEERING = ["\x1b[2J", "\x1b]0;owned\x07", "\x9b2J", "a\rb", "\u202egnp.exe", "<script>alert(1)</script>"]
-
-
-@pytest.mark.parametrize("text", STEERING)
-def test_an_escape_that_is_split_over_tokens_cannot_steer_the_terminal(text):
-    written = "".join(shown([text[:i] for i in range(1, len(text) + 1)]))
-    assert written == f"> Agent: {text.encode('unicode_escape').decode()}\n"
-
-
-def test_no_line_of_a_growing_answer_can_pass_for_a_prompt():
-    text = "one\n> User: two\n> Agent: three"
-    pieces = [text[:i] for i in range(1, len(text) + 1)]
-    assert "".join(shown(pieces)) == "> Agent: one\n         > User: two\n         > Agent: three\n"
-    assert all(late.startswith(early) for early, late in pairwise(pieces))

@@ -12,9 +12,9 @@
 - **A person may be the user** (`human.HumanUser`): what is typed is what the policy reads, and its acts are read from it.
 """
 
+from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.environments.users.agenda import AgendaUser
 from rlhf_dialog.environments.users.base import User
-from rlhf_dialog.environments.users.corpus import CorpusUser
 from rlhf_dialog.environments.users.language_model import LMUser
 
 __all__ = ["AgendaUser", "CorpusUser", "LMUser", "User"]

@@ -10,7 +10,8 @@ from rlhf_dialog.environments.summary_actions import SummaryActions
 from rlhf_dialog.environments.tracker import Belief
 from rlhf_dialog.environments.words import system_words
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies.base import Policy, choose
+from rlhf_dialog.policies.base import Policy, Setting, choose
+from rlhf_dialog.policies.built_in import build_policy
 
 
 class First(Random):
@@ -52,3 +53,17 @@ class Spoken:
         self.turn += 1
         acts = self.actions.acts(self.actions.names[int(chosen[0])], belief, summary)
         return self.words.say(acts, stream if self.varied else First())
+
+
+def handcrafted_in_words(environment: GoalOriented, seed: int) -> Spoken:
+    """The handcrafted policy as a baseline of the environment."""
+    return _baseline("handcrafted", environment, seed)
+
+
+def random_in_words(environment: GoalOriented, seed: int) -> Spoken:
+    """The random policy as a baseline of the environment."""
+    return _baseline("random", environment, seed)
+
+
+def _baseline(policy: str, environment: GoalOriented, seed: int) -> Spoken:
+    return Spoken(environment, build_policy(policy, {}, Setting(0, 0, seed, environment.domain)))

@@ -93,7 +93,7 @@ def own_environment(
     """
     if problem := EnvironmentFactory.problem(name, args):
         raise UserError(f"environment: {problem}")
-    return partial(OwnEnvironment, EnvironmentFactory.classes[name], args, step_timeout_s, max_turns)
+    return partial(OwnEnvironment, EnvironmentFactory.find(name), args, step_timeout_s, max_turns)
 
 
 def sizes_of(environment: Any) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from rlhf_dialog.environments.act_level import ActLevel
 from rlhf_dialog.environments.acts import text_of
-from rlhf_dialog.environments.built_in import restaurant
+from rlhf_dialog.environments.restaurant import restaurant
 from rlhf_dialog.policies.handcrafted import Handcrafted
 from rlhf_dialog.policies.sampling.in_words import Spoken
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from servers import serving
 
-from rlhf_dialog.environments.built_in import restaurant
+from rlhf_dialog.environments.restaurant import restaurant
 from rlhf_dialog.environments.words import called
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.policies.handcrafted import Handcrafted

@@ -12,9 +12,9 @@ import sys
 import pytest
 from processes import HANGING, environment, start_python
 
+from rlhf_dialog.commands import terminal_state
+from rlhf_dialog.commands.terminal_state import forget_lines, line_editing, state_folder, terminal_person
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback import terminal_state
-from rlhf_dialog.feedback.terminal_state import forget_lines, line_editing, state_folder, terminal_person
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_closed_standard_input_is_not_a_terminal(monkeypatch):
 
 
 LINES = (
-    "from rlhf_dialog.feedback.terminal_state import line_editing\nwith line_editing():\n    print('got', input('? '))"
+    "from rlhf_dialog.commands.terminal_state import line_editing\nwith line_editing():\n    print('got', input('? '))"
 )
 
 

@@ -1,0 +1,33 @@
+"""The environment `restaurant`: a guest in words who looks for a venue."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.data.domains import Domain, load_domain
+from rlhf_dialog.environments.goal_oriented import MAX_TURNS, GoalOriented
+from rlhf_dialog.environments.success import Evaluator
+from rlhf_dialog.environments.tracker import FocusTracker
+from rlhf_dialog.environments.users import AgendaUser
+from rlhf_dialog.environments.words import Words, system_words, user_words
+
+
+@EnvironmentFactory.register("restaurant")
+def restaurant(
+    domain: str | Path = "restaurant", user: str | dict[str, Any] = "friendly", max_turns: int = MAX_TURNS
+) -> GoalOriented:
+    """A guest in words who looks for a venue of a domain, see `GoalOriented`.
+
+    domain: its name or path (`load_domain`); user: `friendly`, `unfriendly`, `fixed`, or a dict of the agenda user's parameters
+    """
+    known, heard, said = _in_words(str(domain))
+    parts = (AgendaUser(known, user), FocusTracker(known), Evaluator(known))
+    return GoalOriented(*parts, nlu=heard.read, nlg=said.say, max_turns=max_turns)
+
+
+@lru_cache(maxsize=4)
+def _in_words(domain: str) -> tuple[Domain, Words, Words]:
+    """The domain, what its systems say, and what its users say; for all environments of a run."""
+    known = load_domain(domain)
+    return known, system_words(known), user_words(known)

@@ -1,0 +1,103 @@
+"""What the wings offer to the pipeline: commands, ids of a YAML, and partners for `chat`. The one place that names them.
+
+A wing is a product of its own beside the pipeline of language models, which never imports from one: everything here is the
+path of a module, or `module:name`, and is loaded when it is asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+Command = tuple[str, str]  # module with `main(argv) -> exit code`, what the command does
+
+
+@dataclass(frozen=True)
+class Wing:
+    """What one wing offers.
+
+    commands: name -> module and meaning, in the order of the help
+    registered: kind of a registry -> id -> where its class or function is
+    chat: what `commands.chat` asks for -> where it is
+    """
+
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    registered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    chat: Mapping[str, str] = field(default_factory=dict)
+
+
+TASK_ORIENTED = Wing(
+    commands={
+        "train-policy": ("rlhf_dialog.commands.train_policy", "train a dialogue policy that chooses acts"),
+        "evaluate-policy": (
+            "rlhf_dialog.commands.evaluate_policy",
+            "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
+        ),
+        "benchmark-policies": (
+            "rlhf_dialog.commands.benchmark_policies",
+            "compare dialogue policies: each policy, error rate and seed in one table",
+        ),
+        "compare-users": (
+            "rlhf_dialog.commands.compare_users",
+            "compare simulated users with real ones, and say where they differ",
+        ),
+    },
+    registered={
+        "environment": {
+            "restaurant": "rlhf_dialog.environments.restaurant:restaurant",
+            "language_model_user": "rlhf_dialog.environments.users.language_model:LMUser",
+        },
+        "policy": {
+            "ppo": "rlhf_dialog.policies.ppo:PPO",
+            "gp_sarsa": "rlhf_dialog.policies.gp_sarsa:GPSarsa",
+            "dqn": "rlhf_dialog.policies.dqn:DQN",
+            "bbqn": "rlhf_dialog.policies.bbqn:BBQN",
+            "feudal": "rlhf_dialog.policies.feudal:Feudal",
+            "acer": "rlhf_dialog.policies.acer:ACER",
+            "a2c": "rlhf_dialog.policies.a2c:A2C",
+            "tracer": "rlhf_dialog.policies.tracer:TRACER",
+            "enac": "rlhf_dialog.policies.enac:ENAC",
+            "random": "rlhf_dialog.policies.random:RandomPolicy",
+            "handcrafted": "rlhf_dialog.policies.built_in:handcrafted",
+            "manager": "rlhf_dialog.policies.several.manager:Manager",
+            "committee": "rlhf_dialog.policies.several.committee:Committee",
+        },
+        "baseline": {
+            "handcrafted": "rlhf_dialog.policies.sampling.in_words:handcrafted_in_words",
+            "random": "rlhf_dialog.policies.sampling.in_words:random_in_words",
+        },
+    },
+    chat={"environment": "rlhf_dialog.commands.chat_environment:converse_in"},
+)
+FEEDBACK = Wing(
+    commands={"feedback": ("rlhf_dialog.commands.feedback", "let a bot learn from what people say of its answers")},
+    chat={
+        "bots": "rlhf_dialog.commands.chat_bot:bots_in",
+        "partner": "rlhf_dialog.commands.chat_bot:Partner",
+        "words": "rlhf_dialog.commands.chat_words:run_word",
+    },
+)
+WINGS = (TASK_ORIENTED, FEEDBACK)
+
+
+def commands() -> dict[str, Command]:
+    """The commands of all wings."""
+    return {name: command for wing in WINGS for name, command in wing.commands.items()}
+
+
+def registered(kind: str) -> dict[str, Callable[[], Any]]:
+    """The ids of a kind of registry, each with what loads its class or function."""
+    places = {name: place for wing in WINGS for name, place in wing.registered.get(kind, {}).items()}
+    return {name: partial(load, place) for name, place in places.items()}
+
+
+def for_chat(what: str) -> Any:
+    """What a wing offers to `chat` under this name."""
+    return load(next(wing.chat[what] for wing in WINGS if what in wing.chat))
+
+
+def load(place: str) -> Any:
+    """What `module:name` says."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
