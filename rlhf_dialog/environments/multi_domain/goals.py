@@ -271,4 +271,4 @@ def _own_wish(service: Service, data: Any) -> Wish:
     missing = [slot for slot in service.booking if wanted["book"] and slot not in wanted["book"]]
     if missing:
         raise UserError(f"{where}: book lacks {', '.join(missing)}")
-    return Wish(**wanted, requests=dict.fromkeys(data.get("requests", [])))
+    return Wish(**wanted, requests=dict.fromkeys(data.get("requests", [])))  # type: ignore[arg-type]
