@@ -230,8 +230,13 @@ class WorkloadAgent(PPOAgent):
     """A run on the prompts of W, in which separators stay inside a turn."""
 
     def _read_source(self, reward: BaseReward) -> tuple[list[Dialogue], None]:
-        sizes = (self.config.context_size, self.config.min_context_size)
-        return load_prompts(self.config.env.args.data_path, "train", *sizes, turn_separator=None), None
+        return load_prompts(
+            self.config.env.args.data_path,
+            "train",
+            self.config.context_size,
+            self.config.min_context_size,
+            turn_separator=None,
+        ), None
 
 
 def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
@@ -325,7 +330,8 @@ def tables(result: dict[str, Any]) -> list[str | Table]:
         times.add_column(name, justify="left" if name == "phase" else "right")
     whole = result["seconds_per_iteration"]
     for name, seconds in in_order(result["phases"]):
-        times.add_row(name, *(("-", "-") if seconds is None else (f"{seconds:.3f}", f"{seconds / whole:.1%}")))
+        shown = "-" if seconds is None else f"{seconds:.3f}"
+        times.add_row(name, shown, "-" if seconds is None else f"{seconds / whole:.1%}")
     times.add_row("whole iteration", f"{whole:.3f}", "")
     rest = Table(show_header=False)
     for name, text in details(result).items():

@@ -247,13 +247,14 @@ def last_line(output: str) -> str:
 
 def output_within(words: list[str], seconds: float) -> tuple[str, int | None]:
     """Output and errors of a command, and its exit code, or None when it was killed at the limit."""
-    streams: dict[str, Any] = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-        "errors": "replace",
-    }
-    process = subprocess.Popen(words, start_new_session=True, **streams)
+    process = subprocess.Popen(
+        words,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
     try:
         return process.communicate(timeout=max(seconds, 0))[0], process.returncode
     except subprocess.TimeoutExpired:

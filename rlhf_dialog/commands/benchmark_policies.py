@@ -303,12 +303,14 @@ class _Bar:
 
     def __init__(self, cells: list[Cell], processes: int):
         console = Console(stderr=True)
-        columns = (
+        self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed}/{task.total} {task.fields[left]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
-        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.task = self.progress.add_task("trainings", total=len(cells), left="")
         self.left, self.processes, self.taken = list(cells), processes, dict[str, list[float]]()
         self.begin = time.monotonic()

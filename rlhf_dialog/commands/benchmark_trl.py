@@ -118,8 +118,14 @@ class Judge(nn.Module):
     def scored(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> SimpleNamespace:
         """The scores, under the name of hidden states."""
         rows = [ids[mask.bool()] for ids, mask in zip(input_ids, attention_mask, strict=True)]
-        limits = {"truncation": True, "max_length": workload.MAX_CLASSIFIED, "padding_side": "right"}
-        encoded = self.tokenizer(self.texts_of(rows), padding=True, return_tensors="pt", **limits)
+        encoded = self.tokenizer(
+            self.texts_of(rows),
+            padding=True,
+            return_tensors="pt",
+            truncation=True,
+            max_length=workload.MAX_CLASSIFIED,
+            padding_side="right",
+        )
         chances = self.model(**encoded.to(input_ids.device)).logits.float().softmax(-1)[:, 0]
         return SimpleNamespace(hidden_states=(chances[:, None, None].expand(-1, input_ids.shape[1], 1),))
 

@@ -146,9 +146,15 @@ def made_up_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     )
     inner.train_from_iterator([" ".join(words)], trainer)
     inner.add_tokens([f"<x{i}>" for i in range(vocabulary - inner.get_vocab_size())])
-    names = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[0], "pad_token": SPECIAL[1]}
-    sides = {"padding_side": "left", "truncation_side": "left"}
-    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=POSITIONS, **names, **sides)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        model_max_length=POSITIONS,
+        bos_token=SPECIAL[0],
+        eos_token=SPECIAL[0],
+        pad_token=SPECIAL[1],
+        padding_side="left",
+        truncation_side="left",
+    )
 
 
 def prompt_lengths(vocabulary: int) -> list[int]:
@@ -219,9 +225,17 @@ class WholeTexts(PromptEncoder):
 
 def policy_config(size: Size, architecture: str) -> PretrainedConfig:
     """GPT-2 as in W, or a Llama or Qwen2 of the same depth, width and vocabulary."""
-    ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "vocab_size": size.vocabulary}
     if architecture == "gpt2":
-        return GPT2Config(n_layer=size.layers, n_head=size.heads, n_embd=size.width, n_positions=POSITIONS, **ids)
+        return GPT2Config(
+            n_layer=size.layers,
+            n_head=size.heads,
+            n_embd=size.width,
+            n_positions=POSITIONS,
+            vocab_size=size.vocabulary,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=1,
+        )
     config_class = {"llama": LlamaConfig, "qwen2": Qwen2Config}[architecture]
     return config_class(
         hidden_size=size.width,
@@ -231,7 +245,10 @@ def policy_config(size: Size, architecture: str) -> PretrainedConfig:
         num_key_value_heads=size.heads,
         max_position_embeddings=POSITIONS,
         tie_word_embeddings=True,
-        **ids,
+        vocab_size=size.vocabulary,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=1,
     )
 
 
@@ -262,8 +279,7 @@ class BenchmarkClassifier(BaseReward):
 
 def classifier_config(size: str) -> RobertaConfig:
     """The shape of the classifier, with four classes."""
-    shape: dict[str, Any] = {"type_vocab_size": 1, "num_labels": 4, **CLASSIFIERS[size]}
-    return RobertaConfig(**shape)
+    return RobertaConfig(type_vocab_size=1, num_labels=4, **CLASSIFIERS[size])  # type: ignore[call-arg]
 
 
 def classifier(size: str) -> RobertaForSequenceClassification:

@@ -105,13 +105,15 @@ def _main(options: argparse.Namespace) -> None:
     kinds, result = list(dict.fromkeys(options.users)), {}
     makers = {kind: _maker(kind, options) for kind in kinds}  # wrong arguments end here, before any work
     console = Console()
-    columns = (
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
         for kind in kinds:
             dialogues = bar.add_task(f"{kind}: dialogues", total=len(others))
             talks = makers[kind](others, real, options.seed, partial(bar.advance, dialogues))
@@ -154,13 +156,13 @@ def _maker(kind: str, options: argparse.Namespace) -> Callable[..., Talks]:
     if kind == "corpus":
         return user_talks.replayed
     sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
-    chosen = options.device, tuple(sorted(sampling.items()))
+    load = partial(load_speaker, device=options.device, sampling=tuple(sorted(sampling.items())))
     if kind == "language_model":
-        speaker, partner = (load_speaker(name, *chosen) for name in (options.model, options.partner or options.model))
+        speaker, partner = (load(name) for name in (options.model, options.partner or options.model))
         return partial(user_talks.language_model, speaker, partner, options.persona, options.max_turns)
     domain, speak = _domain(options), None
     if kind == "agenda_in_model_words":
-        speak = LMWords(user_words(domain), load_speaker(options.model, *chosen), options.persona)
+        speak = LMWords(user_words(domain), load(options.model), options.persona)
     return partial(user_talks.agenda, domain, options.user, speak)
 
 

@@ -209,8 +209,9 @@ class Task:
 
     def prompts(self, split: str, drop_overlap: bool = False) -> list[Dialogue]:
         """The prompts of a split. Raises what `load_prompts` raises."""
-        sizes = (self.context_size, self.min_context_size)
-        return load_prompts(self.data_path, split, *sizes, drop_overlap, self.turn_separator)
+        return load_prompts(
+            self.data_path, split, self.context_size, self.min_context_size, drop_overlap, self.turn_separator
+        )
 
     def classifiers(self) -> list[str]:
         """The folders or Hub names of the act classifiers in the run's reward."""
@@ -224,8 +225,9 @@ def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     if run := read_run(options):
         data_path = options.data_path or run.data_path()
         least = options.min_context_size or run.config.min_context_size
-        sizes = (run.config.context_size, least)
-        return Task(data_path, *sizes, agent.settings.turn_separator, run.config.drop_overlap, run)
+        return Task(
+            data_path, run.config.context_size, least, agent.settings.turn_separator, run.config.drop_overlap, run
+        )
     if not options.data_path:
         raise UserError(
             f"--agent {options.agent}: no run's config.yaml beside it; name data and reward with --config, or the data alone "

@@ -78,7 +78,11 @@ def run_import(options: argparse.Namespace) -> None:
         store.close()
     logger.info(
         "%s (%s): %d dialogues and %d events added; %d were there already",
-        *(options.file, added.format, added.dialogues, added.events, added.known),
+        options.file,
+        added.format,
+        added.dialogues,
+        added.events,
+        added.known,
     )
     for reason, count in added.left_out.items():
         logger.warning("left out: %d %s", count, reason)

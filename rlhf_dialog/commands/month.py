@@ -93,13 +93,15 @@ def month(config: MonthKeys, console: Console) -> None:
 def lived(config: MonthKeys, console: Console) -> Month:
     """The month, to its last night, with a progress bar and a line for each night."""
     one = Month(config)
-    columns = (
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
         task = bar.add_task("night", total=config.nights, completed=max(len(one.rows) - 1, 0))
         for row in one.nights():
             console.print(line_of(row))

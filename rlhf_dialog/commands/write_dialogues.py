@@ -49,10 +49,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(args: argparse.Namespace) -> None:
-    source = (args.num_dialogues, args.seed, args.scenes)
     if args.pairs is not None:
-        write_pairs(args.output, args.pairs, *source)
+        write_pairs(args.output, args.pairs, args.num_dialogues, args.seed, args.scenes)
         print(f"{args.output / PAIRS_FILE}: {args.pairs} pairs")
         return
-    counts = write_dialogues(args.output, *source, args.careless)
+    counts = write_dialogues(args.output, args.num_dialogues, args.seed, args.scenes, args.careless)
     print(f"{args.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))

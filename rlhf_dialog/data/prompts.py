@@ -77,7 +77,9 @@ def _without_separator(records: dict[int, DialogueRecord], separator: str, where
         return records
     logger.warning(
         "%s: %d turns or references hold the turn_separator '%s'; a space replaces it there",
-        *(where, sum(separator in text for record in holders.values() for text in _texts(record)), separator),
+        where,
+        sum(separator in text for record in holders.values() for text in _texts(record)),
+        separator,
     )
     marks = re.compile(re.escape(separator))
     changed = {

@@ -88,8 +88,16 @@ def engine_settings(config: Config) -> EngineSettings:
         key = "precision" if config.use_amp is None else "use_amp"
         notes.append(f"{key} has no effect, because the engine computes in {precision}")
     sizes = {key: document.pop(key) for key in OURS if key in document}
-    offloads = (_device(zero, "offload_optimizer") == "cpu", _device(zero, "offload_param") == "cpu")
-    return EngineSettings(source, document, int(stage), precision, *offloads, sizes, tuple(notes))
+    return EngineSettings(
+        source,
+        document,
+        int(stage),
+        precision,
+        _device(zero, "offload_optimizer") == "cpu",
+        _device(zero, "offload_param") == "cpu",
+        sizes,
+        tuple(notes),
+    )
 
 
 def _offload(zero: dict[str, Any], stage: int, wanted: bool, source: str) -> None:

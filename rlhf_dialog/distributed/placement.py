@@ -84,8 +84,9 @@ def refuse_experts(config: Config, experts: int) -> None:
 
 def new_optimizer(module: nn.Module, config: Config, lr: float) -> torch.optim.Optimizer:
     """The AdamW optimizer of one engine, for the trained parameters of `module`."""
-    options: dict[str, Any] = {"lr": lr, "eps": config.opti_eps, "weight_decay": config.weight_decay, "fused": True}
-    return torch.optim.AdamW(trained(module).values(), **options)
+    return torch.optim.AdamW(
+        trained(module).values(), lr=lr, eps=config.opti_eps, weight_decay=config.weight_decay, fused=True
+    )
 
 
 class Placement:

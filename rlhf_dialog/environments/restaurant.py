@@ -22,8 +22,14 @@ def restaurant(
     domain: its name or path (`load_domain`); user: `friendly`, `unfriendly`, `fixed`, or a dict of the agenda user's parameters
     """
     known, heard, said = _in_words(str(domain))
-    parts = (AgendaUser(known, user), FocusTracker(known), Evaluator(known))
-    return GoalOriented(*parts, nlu=heard.read, nlg=said.say, max_turns=max_turns)
+    return GoalOriented(
+        AgendaUser(known, user),
+        FocusTracker(known),
+        Evaluator(known),
+        nlu=heard.read,
+        nlg=said.say,
+        max_turns=max_turns,
+    )
 
 
 @lru_cache(maxsize=4)

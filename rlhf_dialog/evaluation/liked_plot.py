@@ -22,8 +22,9 @@ def plot_liked(rows: Sequence[dict[str, Any]], title: str, output: Path) -> None
     for promoted, marker, colour, label in KINDS:
         some = [i for i, row in enumerate(rows) if row["promoted"] is promoted]
         if some:
-            points = [nights[i] for i in some], [shares[i] for i in some]
-            axis.scatter(*points, marker=marker, color=colour, label=label, zorder=2)
+            axis.scatter(
+                [nights[i] for i in some], [shares[i] for i in some], marker=marker, color=colour, label=label, zorder=2
+            )
     axis.axhline(shares[0], color="grey", linestyle="--", label="the first version")
     axis.set_xlabel("night")
     axis.set_ylabel("liked answers to held-out prompts, %")

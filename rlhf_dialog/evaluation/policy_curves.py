@@ -39,8 +39,10 @@ def _panel(axis: Any, rows: Sequence[Row], names: Sequence[str], measure: str) -
             _curve(axis, own, measure, name, number)
     for row in rows:
         if not row["mark"]:
-            style = {"linestyle": LINES.get(row["policy"], "-."), "label": row["policy"]}
-            axis.axhline(row[measure]["mean"], color="black", linewidth=1, **style)
+            policy = row["policy"]
+            axis.axhline(
+                row[measure]["mean"], color="black", linewidth=1, linestyle=LINES.get(policy, "-."), label=policy
+            )
     if names:
         _limit(axis, rows, measure)
     axis.set_xscale("log")

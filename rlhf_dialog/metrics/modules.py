@@ -35,7 +35,8 @@ class ReplyMetric(evaluate.Metric):
     )
 
     def __init__(self, **options: Any):
-        super().__init__(**{"keep_in_memory": True, **options})
+        options.setdefault("keep_in_memory", True)
+        super().__init__(**options)
 
     def compute(self, **columns: Any) -> Any:
         """As `evaluate.Metric.compute`. Raises ValueError for columns without rows."""

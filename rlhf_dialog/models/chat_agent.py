@@ -65,8 +65,17 @@ class Speaker:
 
     def write(self, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None = None) -> Responses:
         """One response to each prompt, sampled from torch's global random state, or with the `random_numbers` that are given."""
-        options = (self.sampling, self.stop, self.encoder.pad_id, self.rows_at_once, self.microbatch_size)
-        return respond(self.policy, prompt_ids, prompt_mask, *options, uniform=uniform)
+        return respond(
+            self.policy,
+            prompt_ids,
+            prompt_mask,
+            self.sampling,
+            self.stop,
+            self.encoder.pad_id,
+            self.rows_at_once,
+            self.microbatch_size,
+            uniform=uniform,
+        )
 
     def respond(
         self, turns: Sequence[Sequence[str]], uniform: Tensor | None = None

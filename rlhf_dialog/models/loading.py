@@ -97,8 +97,7 @@ def load_policy_lm(config: Config) -> PreTrainedModel:
     """
     spec, path = config.model_class, config.model_path
     if spec is None:
-        options = (config.trust_remote_code, config.allow_pickle_weights, config.packing)
-        return load_causal_lm(path, "model_path", *options)
+        return load_causal_lm(path, "model_path", config.trust_remote_code, config.allow_pickle_weights, config.packing)
     found = network.spec_in(path)
     if found is not None and found.id == spec.id:
         lm = network.load_policy(spec, path, "model_path")
@@ -120,7 +119,10 @@ def check_ends(lm: PreTrainedModel, path: str, key: str) -> None:
         if end is not None and not 0 <= end < num_embeddings(lm):
             logger.warning(
                 "%s: eos_token_id %d of '%s' is outside its vocabulary of %d tokens, so it ends no response",
-                *(key, end, path, num_embeddings(lm)),
+                key,
+                end,
+                path,
+                num_embeddings(lm),
             )
 
 

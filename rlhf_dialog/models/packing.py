@@ -131,8 +131,11 @@ class KeyValues:
     def begin(self, layer: int, first_row: int, keys: Tensor, values: Tensor) -> None:
         """Store keys and values (b, H, L, D) of the prompts of rows `first_row` to `first_row + b`."""
         if layer not in self.layers:
-            shape = (len(self.lengths), keys.shape[1], self.width)
-            self.layers[layer] = keys.new_zeros(*shape, keys.shape[3]), values.new_zeros(*shape, values.shape[3])
+            num_rows, num_heads = len(self.lengths), keys.shape[1]
+            self.layers[layer] = (
+                keys.new_zeros(num_rows, num_heads, self.width, keys.shape[3]),
+                values.new_zeros(num_rows, num_heads, self.width, values.shape[3]),
+            )
         for stored, new in zip(self.layers[layer], (keys, values), strict=True):
             stored[first_row : first_row + len(new), :, : new.shape[2]] = new
 

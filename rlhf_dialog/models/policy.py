@@ -146,10 +146,11 @@ class Policy(nn.Module):
         if not packs(self.lm):
             return False
         ids = torch.arange(3, device=self.lm.device).unsqueeze(0)
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+        mask = torch.ones_like(ids)
         with torch.no_grad(), self.autocast(ids):
-            hidden = self.lm.base_model(**inputs)[0]
-            return torch.equal(self.lm.get_output_embeddings()(hidden), self.lm(**inputs).logits)
+            hidden = self.lm.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
+            logits = self.lm(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            return torch.equal(self.lm.get_output_embeddings()(hidden), logits)
 
     @property
     def positions_at_once(self) -> int:

@@ -125,10 +125,10 @@ def _is_argument(key: str) -> bool:
 
 def _check_model_folder(path: str, source: str, key: str, options: dict[str, Any]) -> None:
     """Raises UserError when a model's folder would load something from elsewhere, OSError without a config.json."""
-    at = {"local_files_only": options.get("local_files_only", False)}
-    if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, **at):
+    is_local = options.get("local_files_only", False)
+    if (os.path.isdir(source) or is_peft_available()) and find_adapter_config_file(source, local_files_only=is_local):
         raise UserError(f"{key}: '{path}' is an adapter (adapter_config.json); merge it into its base model first")
-    config = PreTrainedConfig.get_config_dict(source, **at)[0]
+    config = PreTrainedConfig.get_config_dict(source, local_files_only=is_local)[0]
     for name, value in config.items():
         if re.search(COUNTS, name) and isinstance(value, int) and value > MOST_PARTS:
             raise UserError(

@@ -237,8 +237,9 @@ class CrossEncoder(nn.Module):
 
     def scores(self, table: TurnTable, contexts: Tensor, replies: Tensor, candidates: Tensor) -> Tensor:
         """Scores (B, K), as DualEncoder has them; each pair goes through the network."""
-        pairs = contexts[candidates.flatten()], replies.repeat_interleave(candidates.shape[1])
-        return self.of_pairs(table, *pairs).reshape(candidates.shape)
+        return self.of_pairs(
+            table, contexts[candidates.flatten()], replies.repeat_interleave(candidates.shape[1])
+        ).reshape(candidates.shape)
 
 
 class RelevanceModel(nn.Module):
@@ -264,11 +265,14 @@ class RelevanceModel(nn.Module):
     def scores(self, contexts: Sequence[Sequence[str]], replies: Sequence[str], candidates: Tensor) -> Tensor:
         """Scores (M, B, K) on the CPU, in float32: of each reply with the contexts in its row of `candidates` (B, K)."""
         table = self.table()
-        numbers = table.contexts(contexts), table.replies(replies)
+        numbered_contexts, numbered_replies = table.contexts(contexts), table.replies(replies)
         if not len(replies):
             return torch.zeros(len(self.members), *candidates.shape)
-        found: Iterator[Tensor] = (member.scores(table, *numbers, candidates) for member in self.members)  # type: ignore[operator]
-        return torch.stack([scores.float().cpu() for scores in found])
+        of_members: Iterator[Tensor] = (
+            member.scores(table, numbered_contexts, numbered_replies, candidates)  # type: ignore[operator]
+            for member in self.members
+        )
+        return torch.stack([scores.float().cpu() for scores in of_members])
 
 
 def _sketches(ids: Tensor) -> Tensor:

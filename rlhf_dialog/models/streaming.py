@@ -52,8 +52,14 @@ def stream(
         at_limit = since == sheet.shape[1]
         for row, reply in enumerate(replies):
             if not reply.ended:
-                news = ids[row][mask[row]].tolist(), logprobs[row][mask[row]].tolist()
-                replies[row] = _grown(speaker.encoder, reply, *news, bool(alive[row]), at_limit)
+                replies[row] = _grown(
+                    speaker.encoder,
+                    reply,
+                    ids[row][mask[row]].tolist(),
+                    logprobs[row][mask[row]].tolist(),
+                    bool(alive[row]),
+                    at_limit,
+                )
         yield list(replies)
 
 

@@ -51,8 +51,12 @@ class A2C(ReplayLearner):
         self.importance_weights, self.truncation, self.batch_size = importance_weights, truncation, batch_size
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *check_sizes(hidden_sizes)]
-        networks = mlp([*sizes, setting.num_actions], generator, 0.01), mlp([*sizes, 1], generator, 0.1)
-        self.learner = Learner(*networks, lr, slow=self.has_average)
+        self.learner = Learner(
+            mlp([*sizes, setting.num_actions], generator, 0.01),
+            mlp([*sizes, 1], generator, 0.1),
+            lr,
+            slow=self.has_average,
+        )
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         replay, num = self.replay, self.batch_size

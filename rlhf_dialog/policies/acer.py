@@ -61,8 +61,14 @@ class ACER(ReplayLearner):
             average = masked_logprobs(self.learner.slow(observations), masks).exp()
             ratios = logprobs.exp() / turns["behaviour"].clamp_min(1e-9)
             mean = (logprobs.exp() * values).sum(dim=1)
-            known = values.gather(1, taken)[:, 0], mean, ratios.gather(1, taken)[:, 0]
-            targets = retrace(turns["rewards"], *known, turns["ended"], self.gamma)
+            targets = retrace(
+                turns["rewards"],
+                values.gather(1, taken)[:, 0],
+                mean,
+                ratios.gather(1, taken)[:, 0],
+                turns["ended"],
+                self.gamma,
+            )
             weights = corrected(ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.truncation)
             entropy = -(logprobs.exp() * logprobs).sum(dim=1, keepdim=True)
             gradient = score_gradient(weights, logprobs.exp())

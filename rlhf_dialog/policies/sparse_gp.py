@@ -72,6 +72,7 @@ class Block:
 
 def _solved(lower: Matrix, right: Matrix) -> Matrix:
     """The solution (M, K) of `lower` (M, M, triangular) times it = `right` (M, K)."""
-    pair = torch.from_numpy(np.ascontiguousarray(lower)), torch.from_numpy(np.ascontiguousarray(right))
-    solved: Matrix = torch.linalg.solve_triangular(*pair, upper=False).numpy()
+    solved: Matrix = torch.linalg.solve_triangular(
+        torch.from_numpy(np.ascontiguousarray(lower)), torch.from_numpy(np.ascontiguousarray(right)), upper=False
+    ).numpy()
     return solved

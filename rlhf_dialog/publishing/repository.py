@@ -71,7 +71,8 @@ def check_before_run(target: Target) -> None:
     if not hub_reachable():
         logger.warning(
             "%s: the Hub cannot be reached now; if that is so at the end too, '%s' gets nothing, and the run is kept",
-            *(target.key, target.repo),
+            target.key,
+            target.repo,
         )
         return
     with _hub_errors(target):

@@ -75,7 +75,8 @@ class RewardProcesses:
             return
         logger.info(
             "the rewards in Python took %.0f %% of the iteration: %d processes share them from now on",
-            *(100 * seconds / of_iteration, self.limit),
+            100 * seconds / of_iteration,
+            self.limit,
         )
         self._processes = [_started() for _ in range(self.limit)]
         self._finalizer = weakref.finalize(self, _end, self._processes)
@@ -106,7 +107,9 @@ class RewardProcesses:
         except Exception as error:  # of any kind: pickling runs the reward's own code
             logger.warning(
                 "reward '%s': the processes that share it are not used any more, because of %s: %s",
-                *(reward.name, type(error).__name__, error),
+                reward.name,
+                type(error).__name__,
+                error,
             )
             self.close()
             return None

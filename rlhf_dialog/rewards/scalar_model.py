@@ -63,8 +63,14 @@ class ScalarModel:
             limit = max_input_length(self.tokenizer, self.model)
             limit = min(limit, max_length or limit)
             ours = getattr(config, "rlhf_dialog_input", None) is not None  # the others leave thinking to the template
-            style: dict[str, Any] = {"closed": is_openrlhf(config), "thinking": False if ours else None}
-            self.input = RewardInput(self.tokenizer, form, str(separator), limit, **style)
+            self.input = RewardInput(
+                self.tokenizer,
+                form,
+                str(separator),
+                limit,
+                closed=is_openrlhf(config),
+                thinking=False if ours else None,
+            )
             self.pad_id = pad_id_of(self.model, self.tokenizer)
             self._try()
 

@@ -98,7 +98,9 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
         raise UserError(f"{checkpoints}: cannot be written: {error}") from error
     logger.info(
         "went back to %s; moved everything later to %s: %s. From now on --resume continues this branch",
-        *(source.name, checkpoints / ABANDONED, ", ".join(one.name for one in later)),
+        source.name,
+        checkpoints / ABANDONED,
+        ", ".join(one.name for one in later),
     )
 
 

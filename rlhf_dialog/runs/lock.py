@@ -114,7 +114,11 @@ def _replace_owner(folder: Path, path: Path, handle: int, has_kernel_lock: bool)
         reason = f"has been silent for {minutes} minutes" if minutes >= 0 else f"has a clock {-minutes} minutes ahead"
         logger.info(
             "%s: process %d on %s, which used it since %s, %s; its lock is replaced",
-            *(folder, owner.pid, owner.host, owner.since, reason),
+            folder,
+            owner.pid,
+            owner.host,
+            owner.since,
+            reason,
         )
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     ours = Owner(os.getpid(), socket.gethostname(), _start_of(os.getpid()) or "", now, int(time.time()))

@@ -19,9 +19,15 @@ class PolicyConsole:
     def __init__(self, live: bool):
         console = Console(stderr=True)
         self.live = live and console.is_terminal
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=10), TaskProgressColumn(), TextColumn("left"))
         self.progress = Progress(
-            *columns, TimeRemainingColumn(), console=console, disable=not self.live, transient=True
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TaskProgressColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self.live,
+            transient=True,
         )
         self.task = self.progress.add_task("sampling the first dialogues", total=1.0)
         self.progress.start()

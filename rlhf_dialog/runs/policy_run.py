@@ -81,8 +81,9 @@ class PolicyRun:
         """Environment and policy, before anything is written."""
         config = self.config
         scene = self.scene = scene_of(config.model_dump())
-        sizes = scene.num_features, len(scene.names)
-        self.setting = Setting(*sizes, seed=config.seed, domain=scene.domain, num_updates=config.epoch)
+        self.setting = Setting(
+            scene.num_features, len(scene.names), seed=config.seed, domain=scene.domain, num_updates=config.epoch
+        )
         self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
         self.rules: Any = handcrafted(self.setting) if scene.domain or config.imitation_dialogues else None
         self.identity = config.identity(scene.hash)
@@ -176,7 +177,8 @@ class PolicyRun:
         found = imitate(self.policy, episodes, config.seed)
         logger.info(
             "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",
-            *(len(episodes), 100 * found["imitation/accuracy"]),
+            len(episodes),
+            100 * found["imitation/accuracy"],
         )
         return found
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -145,13 +145,14 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
     """
     scene = plan.scene(cell.error_rate)
     batchsz, num_envs = OTHER_PACES.get(cell.policy, PACE)
-    sizes = scene.num_features, len(scene.names), cell.seed, scene.domain
+    setting = Setting(scene.num_features, len(scene.names), cell.seed, scene.domain)
     if cell.policy in BASELINES:
-        policy, training = plan.policy(cell.policy, Setting(*sizes)), _Training()
+        policy, training = plan.policy(cell.policy, setting), _Training()
         return [_point(0, training, policy, scene, plan)]
     if cell.policy == IMITATION:
-        return [_imitated(mark, Setting(*sizes), scene, plan) for mark in plan.marks]
-    policy = plan.policy(cell.policy, Setting(*sizes, expected_updates(scene, plan.marks[-1], batchsz)))
+        return [_imitated(mark, setting, scene, plan) for mark in plan.marks]
+    num_updates = expected_updates(scene, plan.marks[-1], batchsz)
+    policy = plan.policy(cell.policy, replace(setting, num_updates=num_updates))
     points, training = [], _Training()
     with closing(Sampler(scene.make, cell.seed, num_envs)) as sampler:
         for mark in plan.marks:

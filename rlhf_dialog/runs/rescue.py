@@ -72,7 +72,8 @@ class Rescue:
         elif self.world.is_main:
             logger.warning(
                 "the run ends after iteration %d, which is saved: %s. Correct what failed, then continue with --resume",
-                *(iteration, f"{type(error).__name__} between two iterations"),
+                iteration,
+                f"{type(error).__name__} between two iterations",
             )
 
     def _report_loss(self, iteration: int) -> None:

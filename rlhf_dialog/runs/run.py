@@ -134,7 +134,9 @@ class RunState:
             logger.warning(
                 "%s: was saved by %d processes, but this run has %d; random numbers are seeded again, so the run "
                 "continues, but not exactly as it would have",
-                *(source, saved_by, world.size),
+                source,
+                saved_by,
+                world.size,
             )
         with trainer.placement.whole_weights():
             world.on_main(self._align_with_checkpoint)
@@ -175,7 +177,7 @@ class RunState:
         trainer, world = self.trainer, self.world
         with world.fail_together(), trainer.placement.writable_weights():
             load_checkpoint(
-                *(self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source)
+                self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source
             )
             with damage_told(source):
                 trainer.load_state_dict(state)

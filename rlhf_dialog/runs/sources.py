@@ -35,8 +35,10 @@ def read_source(config: Config, reward: BaseReward) -> tuple[list[Dialogue] | Si
         held_out = simulated(config.environment, config.seed, "validation")
         validation = DialogueValidation(config, held_out, reward) if config.eval_interval else None
         return simulated(config.environment, config.seed, "train"), validation
-    path, sizes = config.env.args.data_path, (config.context_size, config.min_context_size)
-    prompts = load_prompts(path, "train", *sizes, config.drop_overlap, config.turn_separator)
+    path = config.env.args.data_path
+    prompts = load_prompts(
+        path, "train", config.context_size, config.min_context_size, config.drop_overlap, config.turn_separator
+    )
     check_needs(reward, prompts)
     if not config.eval_interval:
         return prompts, None

@@ -331,7 +331,9 @@ class Trackers:
     def _warn(self, name: str, error: BaseException) -> None:
         logger.warning(
             "%s has failed and is not used any more: %s: %.300s. The run goes on; metrics.jsonl has every iteration",
-            *(name, type(error).__name__, error),
+            name,
+            type(error).__name__,
+            error,
         )
 
     def log(self, step: int, metrics: Metrics) -> None:

@@ -131,9 +131,14 @@ def load_validation_prompts(config: Config) -> list[Dialogue]:
 
     Raises UserError when there is no such split, or when it cannot be read.
     """
-    sizes = (config.context_size, config.min_context_size)
     try:
-        prompts = load_prompts(config.env.args.data_path, "validation", *sizes, turn_separator=config.turn_separator)
+        prompts = load_prompts(
+            config.env.args.data_path,
+            "validation",
+            config.context_size,
+            config.min_context_size,
+            turn_separator=config.turn_separator,
+        )
     except UserError as error:
         raise UserError(
             f"eval_interval: {config.eval_interval} needs a validation split; set eval_interval: 0, or fix this: {error}"

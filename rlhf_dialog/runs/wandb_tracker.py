@@ -60,7 +60,8 @@ class WandbTracker:
             run = self._init("offline")
             logger.warning(
                 "wandb cannot log online: %s. The run goes on and logs offline; upload it later: wandb sync %s",
-                *(_reason(error), Path(run.dir).parent),
+                _reason(error),
+                Path(run.dir).parent,
             )
             return run
 

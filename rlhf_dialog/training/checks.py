@@ -130,7 +130,11 @@ def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> Non
         logger.warning(
             "KL above its target (%g) for %d iterations although the coefficient grew %.1f-fold, now %.3g%s: lower lr, or "
             "raise rollout_batch_size",
-            *(controller.kl_target, num_above, controller.growth, controller.kl_coef, bound),
+            controller.kl_target,
+            num_above,
+            controller.growth,
+            controller.kl_coef,
+            bound,
         )
 
 
@@ -146,7 +150,9 @@ def watch_support(mass: float | None, first: float | None, iteration: int) -> fl
         logger.warning(
             "iteration %d: the reference gives only %.2f of its probability to the tokens that top-k and top-p keep (%.2f at "
             "the start); objective/kl does not show this, see objective/kl_full",
-            *(iteration, mass, first),
+            iteration,
+            mass,
+            first,
         )
     return first
 

@@ -87,11 +87,12 @@ class Rollout:
         if self.segments is None:
             return self
         rows = self.segments.rows
-        named: dict[str, Any] = {
-            "dialogues": [self.dialogues[row] for row in rows],
-            "reward_scores": self.reward_scores.of(rows),
-        }
-        return replace(self, **named, **self.segments.columns_of(self))
+        return replace(
+            self,
+            dialogues=[self.dialogues[row] for row in rows],
+            reward_scores=self.reward_scores.of(rows),
+            **self.segments.columns_of(self),
+        )
 
     def of(self, rows: list[int]) -> "Rollout":
         """The rollout reduced to these episodes; only `num_generated` and `num_dropped` still count the others."""
@@ -158,8 +159,9 @@ def collect(
         scoring = scorer.begin(episodes.dialogues)
         with clock.measured("reference"):
             masks = on_host(episodes.prompt_mask, responses.mask)
-            sizes = (speaker.sampling.temperature, speaker.microbatch_size)
-            tensors = critic_and_reference(models, episodes, masks, *sizes, keep_features)
+            tensors = critic_and_reference(
+                models, episodes, masks, speaker.sampling.temperature, speaker.microbatch_size, keep_features
+            )
     with clock.measured("reward"):
         reward_scores = scoring()
         is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
@@ -242,8 +244,9 @@ def critic_and_reference(
         if models.critic is not None:
             found["values"] = models.critic(packed)
         if support is not None and responses.features is not None:
-            inputs = (models.policy, packed.gather(responses.features[at]), models.ref_policy, features)
-            found["kl_full"], found["ref_support_mass"] = compare_unfiltered(*inputs, temperature, support)
+            found["kl_full"], found["ref_support_mass"] = compare_unfiltered(
+                models.policy, packed.gather(responses.features[at]), models.ref_policy, features, temperature, support
+            )
         for name, x in found.items():
             columns.setdefault(name, x.new_zeros(*response_mask.shape, *x.shape[1:]))[at] = packed.scatter(x)
     columns.setdefault("values", torch.zeros_like(responses.logprobs) if responses.values is None else responses.values)

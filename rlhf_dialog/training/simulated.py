@@ -78,8 +78,9 @@ class Simulated:
     ) -> Rollout:
         """The rollout of these dialogues, see `rollout.collect`."""
         deal = self.deal(dialogues)
-        options = (keep_features, self.limits, deal.streams, deal.metas)
-        return collect(deal.environments, speaker, scorer, models, deal.seeds, *options)
+        return collect(
+            deal.environments, speaker, scorer, models, deal.seeds, keep_features, self.limits, deal.streams, deal.metas
+        )
 
     def seed_of(self, number: int) -> int:
         """The seed of the user of dialogue `number`."""

@@ -135,10 +135,16 @@ class PPOUpdate:
 
     def _check_ratios(self, found: Sequence[Metrics]) -> None:
         """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
-        limits = (self.iteration, self.noise, self.config.temperature)
         with self.world.fail_together():
             for numbers in found:
-                check_ratio(numbers.pop("largest"), numbers.pop("mean"), *limits, numbers.pop("tokens"))
+                check_ratio(
+                    numbers.pop("largest"),
+                    numbers.pop("mean"),
+                    self.iteration,
+                    self.noise,
+                    self.config.temperature,
+                    numbers.pop("tokens"),
+                )
 
     def _totals(self, found: Sequence[Metrics]) -> Metrics:
         """The sum of each statistic over the microbatches of all ranks."""
@@ -178,8 +184,14 @@ class PPOUpdate:
         guilty = [dialogue for own, _ in of_ranks for dialogue in own]
         whole_minibatch = [dialogue for _, own in of_ranks for dialogue in own]
         self.skipped_in_a_row += 1
-        limits = (self.iteration, self.skipped_in_a_row, self.config.max_skipped_steps)
-        report_skipped(totals, guilty or whole_minibatch, bool(guilty), *limits)
+        report_skipped(
+            totals,
+            guilty or whole_minibatch,
+            bool(guilty),
+            self.iteration,
+            self.skipped_in_a_row,
+            self.config.max_skipped_steps,
+        )
 
     def losses(
         self, rollout: Rollout, microbatch: Microbatch, num_tokens: Tensor, is_first: bool
@@ -220,21 +232,30 @@ class PPOUpdate:
 
     def _teacher_forced(self, rollout: Rollout, microbatch: Microbatch) -> tuple[TeacherForced, Tensor | None]:
         prompt_mask, response_mask = rollout.masks_on_host
-        inputs = (
-            rollout.prompt_ids[microbatch.rows, microbatch.prompt],
-            prompt_mask[microbatch.host_rows, microbatch.prompt],
-            rollout.response_ids[microbatch.rows, microbatch.response],
-            response_mask[microbatch.host_rows, microbatch.response],
-        )
+        prompt_ids = rollout.prompt_ids[microbatch.rows, microbatch.prompt]
+        prompt_mask = prompt_mask[microbatch.host_rows, microbatch.prompt]
+        response_ids = rollout.response_ids[microbatch.rows, microbatch.response]
+        response_mask = response_mask[microbatch.host_rows, microbatch.response]
         support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
         toward = None
         if rollout.ref_features is not None:
             toward = (self.placement.models.ref_policy, rollout.ref_features[microbatch.rows, microbatch.response])
         with_entropy = self.config.entropy_coef > 0
-        new = teacher_forced(models["policy"], *inputs, self.config.temperature, support, with_entropy, toward)
-        values = teacher_forced_values(models["critic"], *inputs) if "critic" in models else new.values
-        return new, values
+        new = teacher_forced(
+            models["policy"],
+            prompt_ids,
+            prompt_mask,
+            response_ids,
+            response_mask,
+            self.config.temperature,
+            support,
+            with_entropy,
+            toward,
+        )
+        if "critic" not in models:
+            return new, new.values
+        return new, teacher_forced_values(models["critic"], prompt_ids, prompt_mask, response_ids, response_mask)
 
     def _gradient_norms(self) -> dict[str, Tensor]:
         """The norms of the gradients, before they are clipped, of the policy and of a separate critic; scalars."""

@@ -243,8 +243,15 @@ def _update(sizes: Sizes, setting: Setting) -> list[Item]:
         setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
     )  # see packing.py
     trunk = replace(sizes, explicit_attention=sizes.explicit_attention or explicit)
-    widths = (setting.float_bytes, 2 if setting.precision == "half" else 4)
-    kept = kept_bytes(trunk, tokens, length, *widths, setting.packing, setting.activation_checkpointing)
+    kept = kept_bytes(
+        trunk,
+        tokens,
+        length,
+        setting.float_bytes,
+        2 if setting.precision == "half" else 4,
+        setting.packing,
+        setting.activation_checkpointing,
+    )
     trained = trained_count(sizes, sizes.parameters, setting)
     largest = min(sizes.largest, trained)
     temporaries = 4 * trained // (setting.world_size if setting.zero_stage else 1) if setting.on_cuda else 8 * largest

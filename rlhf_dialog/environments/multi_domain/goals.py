@@ -256,7 +256,7 @@ def _own_wish(service: Service, data: Any) -> Wish:
     if not isinstance(data, Mapping) or not set(data) <= set(KEYS):
         raise UserError(f"{where}: is not a wish; give an object with {', '.join(KEYS)}")
     known = {"info": service.constraints, "requests": service.requests, "book": service.booking}
-    found: dict[str, dict[str, str]] = {}
+    wanted: dict[str, dict[str, str]] = {}
     for key in KEYS:
         slots = data.get(key, {})
         for slot in slots:
@@ -264,10 +264,11 @@ def _own_wish(service: Service, data: Any) -> Wish:
             if slot not in allowed:
                 hint = nearest(str(slot), allowed) or "."
                 raise UserError(f"{where}: '{slot}' is not a slot of {key}{hint} Use {', '.join(allowed) or 'none'}")
-        found[key] = {} if key == "requests" else {slot: str(slots[slot]).lower() for slot in slots}
-    if service.entities and not service.matching(found["info"]):
-        raise UserError(f"{where}: nothing fulfils {found['info']}; change a value, or use {DONTCARE}")
-    missing = [slot for slot in service.booking if found["book"] and slot not in found["book"]]
+        if key != "requests":
+            wanted[key] = {slot: str(slots[slot]).lower() for slot in slots}
+    if service.entities and not service.matching(wanted["info"]):
+        raise UserError(f"{where}: nothing fulfils {wanted['info']}; change a value, or use {DONTCARE}")
+    missing = [slot for slot in service.booking if wanted["book"] and slot not in wanted["book"]]
     if missing:
         raise UserError(f"{where}: book lacks {', '.join(missing)}")
-    return Wish(**(found | {"requests": dict.fromkeys(data.get("requests", []))}))  # type: ignore[arg-type]
+    return Wish(**wanted, requests=dict.fromkeys(data.get("requests", [])))  # type: ignore[arg-type]

@@ -36,7 +36,9 @@ def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: flo
     logger.info(
         "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
         "those of process_num: 0",
-        *(num_envs, found.process_num, process_num),
+        num_envs,
+        found.process_num,
+        process_num,
     )
     return found
 

@@ -60,8 +60,9 @@ def _lines(layout: Layout, names: Sequence[str], episode: Episode) -> Iterator[s
     if info["goal"] != info["first_goal"]:
         yield f"  at the end, goal: {_goal(info['goal'])}"
     yield f"  user    {text_of(info['user_acts'][0])}"
-    columns = episode.observations, episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:]
-    for observation, action, reward, system, user in zip(*columns, strict=True):
+    for observation, action, reward, system, user in zip(
+        episode.observations, episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
+    ):
         yield f"  belief  {beliefs(layout, observation)}"
         yield f"  system  {text_of(system)}   [{names[action]}]"
         yield f"  user    {text_of(user)}   [reward {reward:+g}]"

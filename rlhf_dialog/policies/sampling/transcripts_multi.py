@@ -17,8 +17,9 @@ def lines_of_several(domain: MultiDomain, names: Sequence[str], episode: Episode
         yield f"  at the end, goal: {_goal(info['goal'])}"
     yield f"  user    {text_of(info['user_acts'][0])}"
     state.update([], info["user_acts"][0])
-    columns = episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:]
-    for action, reward, system, user in zip(*columns, strict=True):
+    for action, reward, system, user in zip(
+        episode.actions, episode.rewards, info["system_acts"], info["user_acts"][1:], strict=True
+    ):
         yield f"  state   {_known(state)}"
         yield f"  system  {text_of(system)}   [{names[action]}]"
         yield f"  user    {text_of(user)}   [reward {reward:+g}]"

@@ -167,6 +167,11 @@ class Committee:
         numbers: Rows = np.zeros(self.views.num_actions, dtype=np.int64)
         numbers[bridge.actions[:, 0]] = bridge.actions[:, 1]
         shared, counts = (weights, weights > 0) if self.learning == "reward" else (np.ones_like(weights), weights)
-        own: dict[str, Any] = {"observations": bridge.observations(part.observations), "actions": numbers[part.actions]}
-        extras = {"weights": counts.astype(np.float32)}
-        return replace(part, **own, rewards=part.rewards * shared, extras=extras, start=0)
+        return replace(
+            part,
+            observations=bridge.observations(part.observations),
+            actions=numbers[part.actions],
+            rewards=part.rewards * shared,
+            extras={"weights": counts.astype(np.float32)},
+            start=0,
+        )

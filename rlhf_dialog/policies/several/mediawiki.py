@@ -52,9 +52,17 @@ class MediaWiki:
 
     def fetch(self, title: str) -> Page | list[str] | None:
         """The page; of a disambiguation page the titles that it links to. Raises LookupFailed."""
-        asked = {"prop": "extracts|pageprops|links", "ppprop": "disambiguation", "explaintext": 1, "redirects": 1}
         title = NOT_IN_TITLES.sub(" ", title).strip()
-        answer = self._get(action="query", titles=title, plnamespace=0, pllimit=50, **asked)
+        answer = self._get(
+            action="query",
+            titles=title,
+            plnamespace=0,
+            pllimit=50,
+            prop="extracts|pageprops|links",
+            ppprop="disambiguation",
+            explaintext=1,
+            redirects=1,
+        )
         try:
             pages = answer.get("query", {}).get("pages", [])
             if not pages or pages[0].keys() & {"missing", "invalid", "special"}:

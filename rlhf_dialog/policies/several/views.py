@@ -31,8 +31,7 @@ class View:
         self.actions: Rows = np.array([whole.names.index(action) for action in own.names], dtype=np.int64)
         said_last = whole.last_action.start + self.actions
         self.columns: Rows = np.array([*whole.places[name].values(), *said_last, whole.turn], dtype=np.int64)
-        sizes = {"num_features": own.size, "num_actions": len(own.names)}
-        self.setting = replace(setting, domain=own.domain, **sizes)  # type: ignore[arg-type]
+        self.setting = replace(setting, domain=own.domain, num_features=own.size, num_actions=len(own.names))  # type: ignore[arg-type]
 
     def seen(self, part: Episode, first: int = 0) -> Episode:
         """The turns of the domain from number `first` on, as its policy saw them; its extras have its name before them."""

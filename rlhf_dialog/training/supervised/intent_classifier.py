@@ -120,21 +120,17 @@ def act_class(pair: Dialogue) -> int:
 
 def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The encoder with a new head, and its tokenizer; without `model_path` both are made from scratch."""
-    names: dict[str, Any] = {
-        "id2label": dict(enumerate(LABELS)),
-        "label2id": {name: i for i, name in enumerate(LABELS)},
-    }
+    names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
     if config.model_path is None:
         tokenizer = new_pair_tokenizer([pair.response for pair in train], config.vocab_size, config.max_length)
         sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
-        model = new_bert(tokenizer, **sizes, **names)
+        model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
     else:
-        trust = {"trust_remote_code": config.trust_remote_code}
         source = config.tokenizer_path or config.model_path
         key = "tokenizer_path" if config.tokenizer_path else "model_path"
         if config.trust_remote_code:
             warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
-        tokenizer = load_pretrained(AutoTokenizer, source, key, **trust)
+        tokenizer = load_pretrained(AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code)
         tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_length)
         model = load_pretrained(
             AutoModelForSequenceClassification,
@@ -144,8 +140,9 @@ def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrai
             ignore_mismatched_sizes=True,
             use_safetensors=None if config.allow_pickle_weights else True,
             dtype=torch.float32,
-            **names,
-            **trust,
+            id2label=names,
+            label2id=classes,
+            trust_remote_code=config.trust_remote_code,
         )
     model.config.rlhf_dialog_input = "pair"
     return model, tokenizer

@@ -75,8 +75,9 @@ def _candidates(
     if rows and all(side in rows[0][1] for side in SIDES):
         yield from ([pair.chosen, pair.rejected] for pair in load_pairs(data_path, split))
         return
-    sizes = (config.context_size, config.min_context_size, config.drop_overlap)
-    found = load_prompts(data_path, split, *sizes, config.turn_separator)
+    found = load_prompts(
+        data_path, split, config.context_size, config.min_context_size, config.drop_overlap, config.turn_separator
+    )
     limit = keys.max_train_pairs if split == "train" else keys.max_report_pairs
     prompts = pick_prompts(found, limit, keys.seed)
     if all("replies" in prompt.meta for prompt in prompts):

@@ -118,8 +118,7 @@ def splits(config: RelevanceConfig) -> list[str]:
 
 def read_pairs(config: RelevanceConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split, each with its true reply as `response`. Raises UserError when one has no reply."""
-    sizes = config.context_size, config.min_context_size
-    found = load_prompts(config.data_path, split, *sizes, config.drop_overlap)
+    found = load_prompts(config.data_path, split, config.context_size, config.min_context_size, config.drop_overlap)
     pairs = [replace(prompt, response=prompt.reference or "") for prompt in found]
     if without := sum(not pair.response for pair in pairs):
         raise UserError(

@@ -110,8 +110,14 @@ def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dic
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
-    sizes = (config.context_size, config.min_context_size)
-    found = load_prompts(config.data_path, split, *sizes, config.drop_overlap, config.turn_separator)
+    found = load_prompts(
+        config.data_path,
+        split,
+        config.context_size,
+        config.min_context_size,
+        config.drop_overlap,
+        config.turn_separator,
+    )
     prompts = [dialogue for dialogue in found if dialogue.reference]
     if not prompts:
         raise UserError(
@@ -146,8 +152,13 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
             "model_path or tokenizer_path, or give turn_separator a text such as <EOU>"
         )
     else:
-        sizes = (config.vocab_size, config.turn_separator, config.n_positions)
-        tokenizer = new_tokenizer(train, *sizes, with_prompts=config.tokenizer_texts == "dialogues")
+        tokenizer = new_tokenizer(
+            train,
+            config.vocab_size,
+            config.turn_separator,
+            config.n_positions,
+            with_prompts=config.tokenizer_texts == "dialogues",
+        )
     if config.model_path:
         lm = load_causal_lm(config.model_path, "model_path", config.trust_remote_code, config.allow_pickle_weights)
     else:
