@@ -5,16 +5,14 @@ path of a module, or `module:name`, and is loaded when it is asked for.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 Command = tuple[str, str]  # module with `main(argv) -> exit code`, what the command does
 
 
-@dataclass(frozen=True)
-class Wing:
+class Wing(NamedTuple):  # not a dataclass: those load `inspect`, for which `--help` would wait
     """What one wing offers.
 
     commands: name -> module and meaning, in the order of the help
@@ -22,9 +20,9 @@ class Wing:
     chat: what `commands.chat` asks for -> where it is
     """
 
-    commands: Mapping[str, Command] = field(default_factory=dict)
-    registered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    chat: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, Command]
+    registered: Mapping[str, Mapping[str, str]]
+    chat: Mapping[str, str]
 
 
 TASK_ORIENTED = Wing(
@@ -72,6 +70,7 @@ TASK_ORIENTED = Wing(
 )
 FEEDBACK = Wing(
     commands={"feedback": ("rlhf_dialog.commands.feedback", "let a bot learn from what people say of its answers")},
+    registered={},
     chat={
         "bots": "rlhf_dialog.commands.chat_bot:bots_in",
         "partner": "rlhf_dialog.commands.chat_bot:Partner",

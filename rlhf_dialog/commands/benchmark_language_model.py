@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.commands.evaluate_dialogues import AT_ONCE, environment_of, is_language_model
-from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, numbers_of
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -52,7 +52,7 @@ def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())
     point = {"mark": 0, "training": _training(folder) | {"parameters": parameters, "metrics": {}}}
     point["test"] = _numbers(played(agent, source, numbers, AT_ONCE))
-    if isinstance(source.environments[0], GoalOriented):
+    if "handcrafted" in baselines_of(source.environments[0]):
         point["handcrafted"] = _numbers(spoken("handcrafted", source, numbers))
     return [point]
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.config.schema import EnvironmentConfig
-from rlhf_dialog.environments.goal_oriented import GoalOriented
+from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
 from rlhf_dialog.evaluation.found_config import read_run_config
@@ -73,8 +73,8 @@ def run(options: argparse.Namespace) -> None:
     if options.baseline:
         own = _sampled_at(options.temperature, read_settings(options.baseline, settings))
         found["baseline"] = played(ChatAgent.load(options.baseline, settings=own), source, numbers, AT_ONCE)
-    if isinstance(source.environments[0], GoalOriented):
-        found |= {name: spoken(name, source, numbers) for name in BASELINES}
+    known = baselines_of(source.environments[0])
+    found |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
     for one in found["agent"][: options.transcripts]:
         print("\n".join(message(line) for line in lines_of(one.dialogue)), end="\n\n")
     result = _result(options, environment, agent.settings, found)

@@ -1,6 +1,5 @@
 """Names in the YAML -> classes. Built-ins register exactly as a user's class does."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +47,8 @@ class Registry:
                 f"unknown {self.kind} '{name}'{nearest(name, names) or '.'} Known: {known}. "
                 f"Register your own class {self.register_where}."
             )
+        import inspect  # every start of the program loads this file, and few ask for a signature
+
         signature = inspect.signature(self.classes[name])
         try:
             signature.bind(**args)

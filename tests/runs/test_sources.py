@@ -11,13 +11,15 @@ from text_environments import Letters
 from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import EnvironmentFactory, main
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.registry import BaselineFactory
+from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, StopRule
 from rlhf_dialog.rewards import NoReward
-from rlhf_dialog.runs.sources import DialogueValidation, played, read_source, simulated
+from rlhf_dialog.runs.sources import DialogueValidation, played, read_source, simulated, spoken
 
 
 class Odd(Letters):
@@ -177,3 +179,41 @@ def test_dialogues_are_the_same_however_many_are_played_at_once(own):
     together = played(speaker, simulated(environment, 4, "test"), range(5))
     apart = played(speaker, simulated(environment, 4, "test"), range(5), at_once=2)
     assert [one.dialogue for one in together] == [one.dialogue for one in apart]
+
+
+class Knock:
+    """Says how often it was answered, and ends after the second reply; each reply `two` is paid."""
+
+    baselines = ("counting",)
+
+    def reset(self, seed=None):
+        self.replies = 0
+        return "knock", {}
+
+    def step(self, reply):
+        self.replies += 1
+        return f"heard {self.replies}", float(reply == "two"), self.replies == 2, False, {}
+
+
+class Counting:
+    def __init__(self, environment, seed):
+        self.environment = environment
+
+    def begin(self, seed):
+        self.words = iter(("one", "two"))
+        return self.environment.reset(seed)[0]
+
+    def reply(self):
+        return next(self.words)
+
+
+def test_an_environment_says_itself_which_baselines_understand_it(monkeypatch):
+    monkeypatch.setattr(EnvironmentFactory, "classes", {"Knock": Knock, "Letters": Letters})
+    monkeypatch.setattr(BaselineFactory, "classes", {"counting": Counting})
+    source = simulated(EnvironmentConfig(id="Knock"), 0, "test")
+    (one,) = spoken("counting", source, range(1))
+    assert (one.replies, one.paid, one.dialogue.truncated) == (["one", "two"], 1.0, False)
+    with pytest.raises(UserError, match="handcrafted: speaks acts, which Knock does not understand"):
+        spoken("handcrafted", source, range(1))
+    with pytest.raises(UserError, match="counting: speaks acts, which Letters does not understand"):
+        spoken("counting", simulated(EnvironmentConfig(id="Letters"), 0, "test"), range(1))
