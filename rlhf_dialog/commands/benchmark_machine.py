@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import rlhf_dialog
+from rlhf_dialog.models.precision import emulates_bf16
 
 ROOT = Path(rlhf_dialog.__file__).resolve().parents[1]
 GIB = 2**30
@@ -19,6 +20,8 @@ RATES = {"fp32": "fp32_gflops", "bf16": "bf16_gflops"}
 def calibrate(device: torch.device, seconds: float = 0.5) -> dict[str, float]:
     """GFLOP/s of a square matrix product in fp32 and bf16, and GB/s of a copy (read + written), each for about `seconds`."""
     rows, copied = (8192, 4 * GIB) if device.type == "cuda" else (2048, GIB // 16)
+    if emulates_bf16(device):
+        rows = 512  # a product of 2048 rows would take half a minute
     found = {}
     for dtype, name in ((torch.float32, RATES["fp32"]), (torch.bfloat16, RATES["bf16"])):
         a, b, out = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(3))
@@ -46,7 +49,7 @@ def _wait() -> None:
 
 def has_fast_bf16(device: torch.device) -> bool:
     """Whether the processor has instructions for bfloat16 products."""
-    return device.type == "cuda" or bool({"avx512_bf16", "amx_bf16"} & set(_cpu_field("flags").split()))
+    return not emulates_bf16(device)
 
 
 def peak_gib() -> float:

@@ -39,7 +39,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trained
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Critic, Policy
-from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, uses_tf32
+from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, report_emulation, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,8 @@ class Placement:
             document = engine_document(config, self.settings, plan, world.size)
             self._prepare(self.settings)
         self._report_float32()
+        if self.precision == "bf16" and world.is_main:
+            report_emulation(world.device)
         self.engines: dict[str, Engine] = {}
         for name, module, lr in (("policy", models.policy, config.lr), ("critic", models.critic, config.critic_lr)):
             if module is not None:

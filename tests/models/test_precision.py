@@ -5,8 +5,9 @@ import tiny
 import torch
 from saved_models import CPU, EPISODES, save
 from torch.utils._python_dispatch import TorchDispatchMode
-from trainers import settings
+from trainers import make_trainer, settings
 
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models import loading, precision
 from rlhf_dialog.models.generation import Sampling, respond, teacher_forced
 from rlhf_dialog.models.loading import load_causal_lm, load_models
@@ -160,3 +161,30 @@ def test_the_base_of_lora_is_not_converted_for_each_token(tmp_path, share):
     assert found[1] == base + adapters
     assert found[2] == found[9] == found[1]
     assert {name for name, p in policy.named_parameters() if p.requires_grad} == trained
+
+
+@pytest.mark.parametrize(
+    ("keys", "rank", "said"), [({"use_amp": True}, 0, 1), ({"use_amp": True}, 1, 0), ({"use_amp": False}, 0, 0)]
+)
+def test_a_processor_that_emulates_bf16_is_reported_by_the_main_rank(keys, rank, said, monkeypatch, caplog):
+    monkeypatch.setattr(precision, "emulates_bf16", lambda device: True)
+    monkeypatch.setattr(precision, "cost_of_bf16", lambda: 4.12)
+    monkeypatch.setattr(World, "is_main", property(lambda world: rank == 0))
+    with caplog.at_level("INFO"):
+        make_trainer(**keys)
+    line = "precision bf16: this processor emulates it; a matrix product takes 4.1 times as long as in float32"
+    assert caplog.text.count(line) == said
+
+
+@pytest.mark.parametrize(
+    ("instructions", "onednn", "emulated"), [(True, True, False), (False, True, True), (True, False, True)]
+)
+def test_bf16_is_emulated_without_instructions_or_when_they_are_switched_off(
+    instructions, onednn, emulated, monkeypatch
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
+    assert precision.emulates_bf16(CPU) == emulated
+    assert not precision.emulates_bf16(CUDA)

@@ -179,7 +179,7 @@ def test_a_reference_in_training_mode_is_refused():
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
-    """On the pretended GPU: the reference has the 16 bits of the checkpoint, and starts with a KL of 0."""
+    """On the pretended GPU: the reference has the 16 bits of the checkpoint, and starts with a KL of 0, to 1/100 of the noise."""
     found = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
     checkpoint = tiny.gpt2().bfloat16().float().eval()
@@ -191,5 +191,8 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
         trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=device))
         metrics = trainer.step()
         assert models.ref_policy.lm.transformer.h[0].attn.c_attn.weight.dtype == torch.bfloat16
-    assert (metrics["objective/kl"], metrics["objective/kl_initial"]) == (0, 0)
-    assert (trainer.placement.precision, trainer.update.noise is not None, found) == ("bf16", True, ["high"])
+    noise_of_run = trainer.update.noise
+    assert noise_of_run is not None
+    for name in ("objective/kl", "objective/kl_initial"):
+        assert abs(metrics[name]) < noise_of_run.mean / 100, name
+    assert (trainer.placement.precision, found) == ("bf16", ["high"])
