@@ -40,29 +40,49 @@ def sources(tree: Path) -> list[str]:
     return sorted(path.relative_to(tree).as_posix() for one in SOURCES for path in (tree / one).rglob("*.py"))
 
 
-def same_lines(source: str, function: str | None, old: str) -> list[int]:
-    """The lines of that function (None: of any) with the text of the old line, whatever their indentation."""
-    names = functions_of_lines(source) if function is not None else {}
+def same_lines(source: str, function: str, old: str) -> list[int]:
+    """The lines of that function with the text of the old line, whatever their indentation."""
+    return [line for line, name in lines_of_text(source, old) if name == function]
+
+
+def lines_of_text(source: str, old: str) -> list[tuple[int, str]]:
+    """Every line with the text of the old one, and the function around it."""
+    if old.strip() not in source:
+        return []
+    names = functions_of_lines(source)
     lines = enumerate(source.splitlines(), start=1)
-    equal = [line for line, text in lines if text.strip() == old.strip()]
-    return [line for line in equal if function is None or names.get(line, OUTSIDE) == function]
+    return [(line, names.get(line, OUTSIDE)) for line, text in lines if text.strip() == old.strip()]
 
 
 def place_now(tree: Path, change: dict) -> Place | None:
-    """The line now: in its function at the old place, in a function of that name elsewhere, or the only line of that text."""
-    name = Path(change["file"]).name
-    others = sorted(sources(tree), key=lambda path: (path != change["file"], Path(path).name != name, path))
-    for file in others:
-        hits = same_lines((tree / file).read_text(encoding="utf-8"), change["function"], change["old"])
-        if len(hits) > change["nth"] and (change["function"] != OUTSIDE or Path(file).name == name):
-            return Place(file, hits[change["nth"]])
-    anywhere = [Place(file, line) for file in others for line in _any_lines(tree / file, change["old"])]
-    return anywhere[0] if len(anywhere) == 1 else None
+    """The line now: in its function at the old place, in a file of the old name, or where nothing else can be meant.
+
+    Nothing else can be meant by the only function of that name with such a line, by the only one in a class that has
+    another name now, and by the only line of that text: in files of the old name, then in all.
+    """
+    found = {file: lines_of_text((tree / file).read_text(encoding="utf-8"), change["old"]) for file in sources(tree)}
+    for file in sorted(found, key=lambda file: _distance(file, change["file"])):
+        lines = [line for line, name in found[file] if name == change["function"]]
+        if Path(file).name == Path(change["file"]).name and len(lines) > change["nth"]:
+            return Place(file, lines[change["nth"]])
+    places = [(Place(file, line), name) for file, hits in found.items() for line, name in hits]
+    at_home = [(place, name) for place, name in places if Path(place.file).name == Path(change["file"]).name]
+    last = change["function"].rpartition(".")[2]
+    for meant in (
+        [place for place, name in places if name == change["function"]],
+        [place for place, name in at_home if name.rpartition(".")[2] == last],
+        [place for place, name in places if name.rpartition(".")[2] == last],
+        [place for place, _ in at_home],
+        [place for place, _ in places],
+    ):
+        if len(meant) == 1:
+            return meant[0]
+    return None
 
 
-def _any_lines(path: Path, old: str) -> list[int]:
-    text = path.read_text(encoding="utf-8")
-    return same_lines(text, None, old) if old.strip() in text else []
+def _distance(file: str, old_file: str) -> tuple[bool, int, str]:
+    """The old file itself comes first, then those that share most folders with it."""
+    return file != old_file, -len(set(Path(file).parts) & set(Path(old_file).parts)), file
 
 
 def files_of_tests(tree: Path, file: str, seconds: dict[str, float]) -> list[str]:
