@@ -4,8 +4,10 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ PACKAGE = Path(rlhf_dialog.__file__).parent
 ROOT = PACKAGE.parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 PATHS = [str(path.relative_to(PACKAGE)) for path in MODULES]
+SOURCES = {path: (PACKAGE / path).read_text(encoding="utf-8") for path in PATHS}
 
 
 def table(text: str) -> dict[str, int]:
@@ -26,10 +29,15 @@ def table(text: str) -> dict[str, int]:
 FLOORS = table((ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(source: str) -> list[Any]:
+    return list(ast.walk(ast.parse(source)))
+
+
 def imports(source: str) -> set[str]:
     """The dotted names that the source imports anywhere, inside functions too; a relative import counts as ours."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -60,10 +68,12 @@ def climbs(path: str, source: str) -> set[str]:
     return {name for name in ours(source) if name.split(".")[0] != place(path) and floor(name) >= own}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_folder_imports_only_from_lower_floors(path):
-    assert place(path) in FLOORS, f"{path}: give {place(path)} a floor in the table of docs/ARCHITECTURE.md"
-    assert climbs(path, (PACKAGE / path).read_text(encoding="utf-8")) == set()
+def test_every_folder_has_a_floor_in_the_table_of_the_page():
+    assert {place(path) for path in PATHS} - set(FLOORS) == set()
+
+
+def test_a_folder_imports_only_from_lower_floors():
+    assert {path: found for path, source in SOURCES.items() if (found := climbs(path, source))} == {}
 
 
 def test_the_table_sees_what_climbs():
@@ -87,8 +97,7 @@ def test_no_module_imports_itself_through_others():
         return name or None
 
     graph = {
-        module: {module_of(name) for name in ours((PACKAGE / path).read_text(encoding="utf-8"))} - {module, None}
-        for module, path in known.items()
+        module: {module_of(name) for name in ours(SOURCES[path])} - {module, None} for module, path in known.items()
     }
     for (
         module
@@ -107,13 +116,14 @@ WITHOUT_TORCH = [
 ]
 
 
-@pytest.mark.parametrize("path", WITHOUT_TORCH)
-def test_what_speaks_text_has_no_tensors(path):
-    assert not {name for name in imports((PACKAGE / path).read_text(encoding="utf-8")) if name.split(".")[0] == "torch"}
+def test_what_speaks_text_has_no_tensors():
+    assert len(WITHOUT_TORCH) > 100
+    roots = {path: {name.split(".")[0] for name in imports(SOURCES[path])} for path in WITHOUT_TORCH}
+    assert [path for path, found in roots.items() if "torch" in found] == []
 
 
 def test_the_mathematics_import_torch_and_masks_alone():
-    found = imports((PACKAGE / "training" / "ppo.py").read_text(encoding="utf-8"))
+    found = imports(SOURCES["training/ppo.py"])
     assert {name.split(".")[0] for name in found} <= {"dataclasses", "math", "torch", "typing", "rlhf_dialog"}
     assert {name for name in found if name.startswith("rlhf_dialog") and ".models.masks." not in name} == set()
 
@@ -156,20 +166,27 @@ def test_no_module_for_whatever_is_left_over():
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_files_and_functions_are_short(path):
-    source = (PACKAGE / path).read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 400
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    assert {f.name: n for f in functions if (n := (f.end_lineno or 0) - f.lineno + 1) > 60} == {}
+def test_files_are_short():
+    lines = {path: len(source.splitlines()) for path, source in SOURCES.items()}
+    assert {path: number for path, number in lines.items() if number > 400} == {}
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if place(path) != "commands"])
-def test_only_commands_print(path):
-    calls = [
-        node for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+def nodes(kind: type[ast.AST]) -> list[tuple[str, Any]]:
+    """Path and node of everything of this kind in the package."""
+    return [(path, node) for path in PATHS for node in nodes_of(SOURCES[path]) if isinstance(node, kind)]
+
+
+def test_functions_are_short():
+    lines = {(path, f.name, f.lineno): (f.end_lineno or 0) - f.lineno + 1 for path, f in nodes(ast.FunctionDef)}
+    assert {place: number for place, number in lines.items() if number > 60} == {}
+
+
+def test_only_commands_print():
+    calls = [(path, node) for path, node in nodes(ast.Call) if place(path) != "commands"]
+    prints = [
+        (path, node.lineno) for path, node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
-    assert not [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+    assert prints == []
 
 
 def test_every_folder_says_what_it_is():
@@ -186,11 +203,12 @@ WITHOUT_MIRROR = {
 }
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith("__init__.py")])
-def test_each_module_has_its_mirror(path):
-    if path in WITHOUT_MIRROR:
-        return
+def mirror(path: str) -> Path:
+    """Where the tests of a module belong."""
     folder, _, name = path.rpartition("/")
-    assert (ROOT / "tests" / folder / f"test_{name}").is_file(), (
-        f"the tests of {path} belong in tests/{folder}/test_{name}"
-    )
+    return ROOT / "tests" / folder / f"test_{name}"
+
+
+def test_each_module_has_its_mirror():
+    mirrored = [path for path in PATHS if not path.endswith("__init__.py") and path not in WITHOUT_MIRROR]
+    assert [path for path in mirrored if not mirror(path).is_file()] == []
