@@ -61,6 +61,7 @@ def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, m
     assert "handcrafted" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
     from rlhf_dialog.commands import evaluate_policy, train_policy
 
