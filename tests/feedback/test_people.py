@@ -109,7 +109,7 @@ def test_people_are_as_they_are_without_the_troll(tmp_path, host):
     assert len(with_troll.dialogues()) > len(alone.dialogues()) == 12
 
 
-@pytest.mark.parametrize("share", [0.25, 0.4, 0.6])
+@pytest.mark.parametrize("share", [0.4, *(pytest.param(share, marks=pytest.mark.thorough) for share in (0.25, 0.6))])
 def test_the_troll_sends_exactly_the_share(tmp_path, host, share):
     events = (store := talked(tmp_path, host, troll_share=share)).feedback(newest=False)
     sent = sum(event.person == store.hashed(TROLL) for event in events)
