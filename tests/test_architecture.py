@@ -4,8 +4,10 @@ import ast
 import re
 import subprocess
 import sys
-from graphlib import CycleError, TopologicalSorter
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ PACKAGE = Path(rlhf_dialog.__file__).parent
 ROOT = PACKAGE.parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 PATHS = [str(path.relative_to(PACKAGE)) for path in MODULES]
+SOURCES = {path: (PACKAGE / path).read_text(encoding="utf-8") for path in PATHS}
 
 
 def table(text: str) -> dict[str, int]:
@@ -26,20 +29,20 @@ def table(text: str) -> dict[str, int]:
 FLOORS = table((ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8"))
 
 
-def imports(source: str) -> set[str]:
-    """The dotted names that the source imports anywhere: inside of functions, for type checking, by `import_module("...")`.
+@cache
+def nodes_of(source: str) -> list[Any]:
+    return list(ast.walk(ast.parse(source)))
 
-    A relative import counts as ours.
-    """
+
+def imports(source: str) -> set[str]:
+    """The dotted names that the source imports anywhere, inside functions too; a relative import counts as ours."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = f"rlhf_dialog.{node.module or ''}".rstrip(".") if node.level else str(node.module)
             found |= {f"{base}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            found |= {text.value for text in node.args[:1] if isinstance(text, ast.Constant)}
     return found
 
 
@@ -65,10 +68,12 @@ def climbs(path: str, source: str) -> set[str]:
     return {name for name in ours(source) if name.split(".")[0] != place(path) and floor(name) >= own}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_folder_imports_only_from_lower_floors(path):
-    assert place(path) in FLOORS, f"{path}: give {place(path)} a floor in the table of docs/ARCHITECTURE.md"
-    assert climbs(path, (PACKAGE / path).read_text(encoding="utf-8")) == set()
+def test_every_folder_has_a_floor_in_the_table_of_the_page():
+    assert {place(path) for path in PATHS} - set(FLOORS) == set()
+
+
+def test_a_folder_imports_only_from_lower_floors():
+    assert {path: found for path, source in SOURCES.items() if (found := climbs(path, source))} == {}
 
 
 def test_the_table_sees_what_climbs():
@@ -83,101 +88,22 @@ def test_every_folder_of_the_table_is_there():
     assert {name for name in FLOORS if not (PACKAGE / name).exists()} == set()
 
 
-def in_order(sources: dict[str, str]) -> list[str]:
-    """The modules in an order in which each follows what it imports. Raises CycleError with the circle where there is one."""
-    graph = {module: {module_of(name) for name in ours(source)} - {module, None} for module, source in sources.items()}
+def test_no_module_imports_itself_through_others():
+    known = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in PATHS}
+
+    def module_of(name: str) -> str | None:
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    graph = {
+        module: {module_of(name) for name in ours(SOURCES[path])} - {module, None} for module, path in known.items()
+    }
     for (
         module
     ) in graph:  # a package's own __init__ is loaded with each of its modules, and imports nothing of its users
         graph[module] = {name for name in graph[module] if not module.startswith(f"{name}.")}
-    return list(TopologicalSorter(graph).static_order())
-
-
-def test_no_module_imports_itself_through_others():
-    assert in_order({module: (PACKAGE / path).read_text(encoding="utf-8") for module, path in KNOWN.items()})
-
-
-def test_a_circle_cannot_hide():
-    hidden = "def f():\n    import_module('rlhf_dialog.feedback.preference_night')"
-    typed = "if TYPE_CHECKING:\n    from rlhf_dialog.feedback.night import learn"
-    with pytest.raises(CycleError):
-        in_order({"feedback.night": hidden, "feedback.preference_night": typed})
-
-
-WINGS = {  # whose a file is, by the beginning of its path; of several the longest counts, and all else is the pipeline's
-    "task_oriented": (
-        *("data/domains/", "data/episode_stack.py", "environments/", "policies/"),
-        *("evaluation/fidelity", "evaluation/logistic.py", "evaluation/policy_", "evaluation/seed_intervals.py"),
-        *("evaluation/two_sample.py", "runs/policy_", "runs/person_run.py"),
-        *("commands/train_policy.py", "commands/train_with_person.py", "commands/evaluate_policy.py"),
-        *("commands/evaluate_dialogues.py", "commands/benchmark_policies", "commands/benchmark_language_model.py"),
-        *("commands/compare_users.py", "commands/user_talks.py", "commands/chat_environment.py"),
-        "commands/write_restaurant.py",
-    ),
-    "feedback": ("feedback/", "commands/feedback", "commands/chat_bot.py", "commands/chat_words.py"),
-    "pipeline": (
-        *("environments/__init__.py", "environments/base.py", "environments/adapters.py", "environments/built_in.py"),
-        *("environments/corpus.py", "environments/single_turn.py", "environments/spaces.py"),
-        "environments/text_level.py",
-    ),
-    "programs": (  # which stand on all of them
-        *("commands/benchmark", "commands/month.py", "feedback/people.py", "feedback/simulation.py"),
-        "evaluation/liked_plot.py",
-    ),
-    "table": ("wings.py",),
-}
-BEGINNINGS = {beginning: wing for wing, beginnings in WINGS.items() for beginning in beginnings}
-KNOWN = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in PATHS}
-STARTED = {"commands/dispatcher.py": {"commands.benchmark"}}  # a program that the pipeline's dispatcher names
-
-
-def module_of(name: str) -> str | None:
-    """The module of a dotted name, which may go on with what the module holds."""
-    while name and name not in KNOWN:
-        name = name.rpartition(".")[0]
-    return name or None
-
-
-def wing_of(path: str) -> str:
-    """The wing of a file, or `pipeline`."""
-    fitting = [beginning for beginning in BEGINNINGS if path.startswith(beginning)]
-    return BEGINNINGS[max(fitting, key=len)] if fitting else "pipeline"
-
-
-def named(source: str) -> set[str]:
-    """The modules that the source imports, or names in a text (as tables do, of what is loaded later)."""
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    paths = {text.partition(":")[0] for text in texts if isinstance(text, str) and text.startswith("rlhf_dialog.")}
-    return {
-        module
-        for name in ours(source) | {path.removeprefix("rlhf_dialog.") for path in paths}
-        if (module := module_of(name))
-    }
-
-
-def strays(path: str, source: str) -> set[str]:
-    """The modules of a wing that a file names from outside of it."""
-    free = {"pipeline", "table", wing_of(path)}
-    return {module for module in named(source) - STARTED.get(path, set()) if wing_of(KNOWN[module]) not in free}
-
-
-@pytest.mark.parametrize("path", [path for path in PATHS if wing_of(path) not in ("table", "programs")])
-def test_the_pipeline_imports_no_wing_and_no_wing_another(path):
-    assert strays(path, (PACKAGE / path).read_text(encoding="utf-8")) == set()
-
-
-def test_the_wings_see_what_strays():
-    acts = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlhf_dialog.policies.base import Policy"
-    assert strays("commands/chat.py", acts) == {"policies.base"}
-    assert strays("commands/train_policy.py", acts) == set()
-    assert strays("commands/chat_environment.py", "import rlhf_dialog.feedback.talk") == {"feedback.talk"}
-    assert strays("runs/agent.py", "f = lambda: import_module('rlhf_dialog.feedback.bot')") == {"feedback.bot"}
-    assert strays("runs/agent.py", "PLACE = 'rlhf_dialog.policies.ppo:PPO'") == {"policies.ppo"}
-    assert strays("feedback/talk.py", "from rlhf_dialog.models.generation import Sampling") == set()
-
-
-def test_every_beginning_is_that_of_a_file():
-    assert [one for one in BEGINNINGS if not any(path.startswith(one) for path in PATHS)] == []
+    assert list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
 
 
 LOADS_ITS_MODEL = "environments/users/language_model.py"  # in a function: its own test imports it without torch
@@ -190,13 +116,14 @@ WITHOUT_TORCH = [
 ]
 
 
-@pytest.mark.parametrize("path", WITHOUT_TORCH)
-def test_what_speaks_text_has_no_tensors(path):
-    assert not {name for name in imports((PACKAGE / path).read_text(encoding="utf-8")) if name.split(".")[0] == "torch"}
+def test_what_speaks_text_has_no_tensors():
+    assert len(WITHOUT_TORCH) > 100
+    roots = {path: {name.split(".")[0] for name in imports(SOURCES[path])} for path in WITHOUT_TORCH}
+    assert [path for path, found in roots.items() if "torch" in found] == []
 
 
 def test_the_mathematics_import_torch_and_masks_alone():
-    found = imports((PACKAGE / "training" / "ppo.py").read_text(encoding="utf-8"))
+    found = imports(SOURCES["training/ppo.py"])
     assert {name.split(".")[0] for name in found} <= {"dataclasses", "math", "torch", "typing", "rlhf_dialog"}
     assert {name for name in found if name.startswith("rlhf_dialog") and ".models.masks." not in name} == set()
 
@@ -239,20 +166,27 @@ def test_no_module_for_whatever_is_left_over():
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_files_and_functions_are_short(path):
-    source = (PACKAGE / path).read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 400
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    assert {f.name: n for f in functions if (n := (f.end_lineno or 0) - f.lineno + 1) > 60} == {}
+def test_files_are_short():
+    lines = {path: len(source.splitlines()) for path, source in SOURCES.items()}
+    assert {path: number for path, number in lines.items() if number > 400} == {}
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if place(path) != "commands"])
-def test_only_commands_print(path):
-    calls = [
-        node for node in ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+def nodes(kind: type[ast.AST]) -> list[tuple[str, Any]]:
+    """Path and node of everything of this kind in the package."""
+    return [(path, node) for path in PATHS for node in nodes_of(SOURCES[path]) if isinstance(node, kind)]
+
+
+def test_functions_are_short():
+    lines = {(path, f.name, f.lineno): (f.end_lineno or 0) - f.lineno + 1 for path, f in nodes(ast.FunctionDef)}
+    assert {place: number for place, number in lines.items() if number > 60} == {}
+
+
+def test_only_commands_print():
+    calls = [(path, node) for path, node in nodes(ast.Call) if place(path) != "commands"]
+    prints = [
+        (path, node.lineno) for path, node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
-    assert not [node.lineno for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+    assert prints == []
 
 
 def test_every_folder_says_what_it_is():
@@ -269,11 +203,12 @@ WITHOUT_MIRROR = {
 }
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith("__init__.py")])
-def test_each_module_has_its_mirror(path):
-    if path in WITHOUT_MIRROR:
-        return
+def mirror(path: str) -> Path:
+    """Where the tests of a module belong."""
     folder, _, name = path.rpartition("/")
-    assert (ROOT / "tests" / folder / f"test_{name}").is_file(), (
-        f"the tests of {path} belong in tests/{folder}/test_{name}"
-    )
+    return ROOT / "tests" / folder / f"test_{name}"
+
+
+def test_each_module_has_its_mirror():
+    mirrored = [path for path in PATHS if not path.endswith("__init__.py") and path not in WITHOUT_MIRROR]
+    assert [path for path in mirrored if not mirror(path).is_file()] == []

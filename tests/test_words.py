@@ -72,24 +72,24 @@ def prose(markdown: str) -> str:
     return re.sub(r"`[^`\n]+`", "`", re.sub(r"^ *```.*?^ *```", "", markdown, flags=re.DOTALL | re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["", *dispatcher.COMMANDS])
-def test_the_help_of_every_command(name, capsys):
-    with suppress(SystemExit):  # argparse's
-        dispatcher.main([name, "--help"] if name else ["--help"])
-    text = capsys.readouterr().out
-    assert "usage: " in text
-    assert offences(text) == []
+def test_the_help_of_every_command(capsys):
+    said = {}
+    for name in ("", *dispatcher.COMMANDS):
+        with suppress(SystemExit):  # argparse's
+            dispatcher.main([name, "--help"] if name else ["--help"])
+        said[name] = capsys.readouterr().out
+    assert [name for name, text in said.items() if "usage: " not in text] == []
+    assert {name: found for name, text in said.items() if (found := offences(text))} == {}
 
 
-@pytest.mark.parametrize("path", PROGRAMS)
-def test_the_messages_and_docstrings_of_every_module(path):
-    source = (ROOT / path).read_text(encoding="utf-8")
-    assert [f"{path}:{line}: {one}" for line, text in texts_in(source) for one in offences(text)] == []
+def test_the_messages_and_docstrings_of_every_module():
+    texts = [(path, *place) for path in PROGRAMS for place in texts_in((ROOT / path).read_text(encoding="utf-8"))]
+    assert [f"{path}:{line}: {one}" for path, line, text in texts for one in offences(text)] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS)
-def test_every_document(path):
-    assert offences(prose((ROOT / path).read_text(encoding="utf-8"))) == []
+def test_every_document():
+    texts = {path: prose((ROOT / path).read_text(encoding="utf-8")) for path in DOCUMENTS}
+    assert {path: found for path, text in texts.items() if (found := offences(text))} == {}
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,7 @@ def test_no_prompts_is_an_error_that_says_why(tmp_path):
         load_prompts(path, "train", min_context_size=3)
 
 
+@pytest.mark.thorough
 @needs_real_data
 @pytest.mark.parametrize(("min_context_size", "counts"), [(1, (76052, 7069, 6740)), (5, (35781, 3388, 3123))])
 def test_real_counts(min_context_size, counts):
@@ -192,6 +193,7 @@ def test_overlap_by_hand():
     assert find_overlap(train, []) == set()
 
 
+@pytest.mark.thorough
 @needs_real_data
 def test_overlap_of_the_real_data_is_the_published_list():
     train = load_records(str(REAL), "train")

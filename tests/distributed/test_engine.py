@@ -40,7 +40,7 @@ def modules_of(trainer):
     return {name: engine.module for name, engine in trainer.engines.items()}
 
 
-@pytest.mark.parametrize("amp", ["auto", "bf16", "fp16"])
+@pytest.mark.parametrize("amp", [pytest.param("auto", marks=pytest.mark.thorough), "bf16", "fp16"])
 @pytest.mark.parametrize("share", [True, False])
 def test_a_run_in_16_bit(path, amp, share):
     """The ratio and the KL of the start are checked in each; ids stay ids, results and weights are float32."""

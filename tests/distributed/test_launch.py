@@ -135,6 +135,7 @@ def test_two_processes_with_one_device_are_refused(gpus, monkeypatch, caplog, ot
         assert "each process takes one of the CUDA devices that it sees (1), not that of its LOCAL_RANK" in caplog.text
 
 
+@pytest.mark.thorough
 def test_processes_that_cannot_connect_are_told_of_the_interface(monkeypatch):
     port = str(free_port())
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():

@@ -199,7 +199,7 @@ FARMERS = {
 
 
 @pytest.mark.parametrize("name", FARMERS)
-@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.thorough), 0.3])
 def test_nothing_is_earned_but_by_doing_the_task(name, rate):
     environment = ActLevel(DOMAIN, rate, masked=name == "at random")
     assert mean_reward(environment, FARMERS[name](environment)) < reward_of_the_task(rate) - 3

@@ -136,6 +136,7 @@ def test_the_rule_of_promotion(difference, low, error, enough):
     assert Comparison(30, 0.5, 0.5 + difference, low, error).is_enough is enough
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("count", "least", "most"), [(30, 0.32, 0.52), (150, 0.75, 0.95)])
 def test_a_true_gain_of_8_points_needs_150_events(count, least, most):
     """Promoted on about four nights of ten at 30 events (here 0.43), on more than eight at 150 (0.83)."""
@@ -147,6 +148,7 @@ def test_a_true_gain_of_8_points_needs_150_events(count, least, most):
     assert chance(0.08, error) == pytest.approx(share, abs=0.13)
 
 
+@pytest.mark.thorough
 def test_the_smallest_gain_is_seen_four_nights_of_five():
     rng = np.random.default_rng(4)
     gain = smallest_gain(1 / math.sqrt(3 * 80))

@@ -430,6 +430,7 @@ def test_another_rank_of_the_adapters_says_what_to_do(day, monkeypatch):
         learn(day)
 
 
+@pytest.mark.thorough
 def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
     """Its events would have the numbers of those that a night has consumed."""
     store = later.store()

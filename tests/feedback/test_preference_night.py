@@ -71,16 +71,23 @@ def test_nothing_is_compared_with_itself():
 
 
 @pytest.fixture(scope="module")
-def two_nights(tmp_path_factory):
-    """A bot that was talked to, and the same bot after a night, and another day; every candidate is promoted."""
+def talked_to(tmp_path_factory):
+    """A bot that was talked to."""
+    bot = new_bot(tmp_path_factory.mktemp("ppo"), **KEYS)
+    talk_to(bot, 60)
+    return bot
+
+
+@pytest.fixture(scope="module")
+def after_a_night(talked_to, tmp_path_factory):
+    """The same bot after a night whose candidate was promoted, and another day."""
+    shutil.copytree(talked_to.folder, folder := tmp_path_factory.mktemp("night") / "bot")
+    bot = Bot(folder)
     with pytest.MonkeyPatch.context() as patched:
         promote_all(patched)
-        bot = new_bot(tmp_path_factory.mktemp("ppo"), **KEYS)
-        talk_to(bot, 60)
-        shutil.copytree(bot.folder, day := tmp_path_factory.mktemp("day") / "bot")
         assert learn(bot).promoted
-        talk_to(bot, 10, seed=1)
-        return Bot(day), bot
+    talk_to(bot, 10, seed=1)
+    return bot
 
 
 def promote_all(patched):
@@ -89,14 +96,14 @@ def promote_all(patched):
 
 
 @pytest.fixture
-def day(tmp_path, two_nights):
-    shutil.copytree(two_nights[0].folder, tmp_path / "bot")
+def day(tmp_path, talked_to):
+    shutil.copytree(talked_to.folder, tmp_path / "bot")
     return Bot(tmp_path / "bot")
 
 
 @pytest.fixture
-def later(tmp_path, two_nights):
-    shutil.copytree(two_nights[1].folder, tmp_path / "later")
+def later(tmp_path, after_a_night):
+    shutil.copytree(after_a_night.folder, tmp_path / "later")
     return Bot(tmp_path / "later")
 
 
@@ -104,6 +111,7 @@ def versions(bot):
     return bot.lineage()["versions"]
 
 
+@pytest.mark.thorough
 def test_a_night_says_what_it_did_and_leaves_nothing_behind(later):
     record = versions(later)["0002"]
     assert (record["method"], record["status"]) == ("reward_model_ppo", "champion")
@@ -112,6 +120,7 @@ def test_a_night_says_what_it_did_and_leaves_nothing_behind(later):
     assert not (later.folder / "night").exists()
 
 
+@pytest.mark.thorough
 def test_the_second_night_continues_the_first_and_its_kl_is_to_the_first_version(later, monkeypatch):
     promote_all(monkeypatch)
     seen = []
@@ -138,6 +147,7 @@ class Killed(BaseException):
     """In place of kill -9, which leaves the same files: nothing is caught on the way out."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["in the second preference model", "in PPO", "after PPO"])
 def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypatch):
     promote_all(monkeypatch)
@@ -170,6 +180,7 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
     assert ours["metrics"] == theirs["metrics"]
 
 
+@pytest.mark.thorough
 def test_a_killed_night_leaves_no_text_of_a_person_who_is_forgotten(day, monkeypatch):
     promote_all(monkeypatch)
     real = preference_night.train_preference_model

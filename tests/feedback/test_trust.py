@@ -289,6 +289,7 @@ def hashed(bot, person):
         store.close()
 
 
+@pytest.mark.thorough
 def test_a_night_leaves_the_person_out_of_training_and_gate_and_says_so(taught):
     troll = hashed(taught, "troll")
     snapshot = take_snapshot(taught, read_settings(taught.settings_path))
@@ -311,6 +312,7 @@ def test_it_can_be_turned_off(taught):
     assert not any("contradict" in line for line in learn(taught, dry_run=True).lines())
 
 
+@pytest.mark.thorough
 def test_nothing_remains_of_a_person_who_is_forgotten(taught):
     troll = hashed(taught, "troll")
     learn(taught)

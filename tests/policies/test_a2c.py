@@ -82,6 +82,7 @@ def test_the_step_follows_the_gradient_of_the_textbook(weighted):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a2c_learns_the_right_masked_policy_of_a_toy(weighted):
     policy = A2C(Setting(3, 4), hidden_sizes=(32,), lr=5e-3, importance_weights=weighted)

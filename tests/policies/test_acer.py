@@ -133,6 +133,7 @@ def test_the_step_follows_the_formulas_of_the_paper():
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_acer_learns_the_right_masked_policy_of_a_toy():
     policy = ACER(Setting(3, 4), hidden_sizes=(32,), lr=3e-3)
     sampler = Sampler(Colours, 0, 8)

@@ -3,6 +3,7 @@
 from random import Random
 
 import numpy as np
+import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 from toy_environments import Colours, best
@@ -86,6 +87,7 @@ def test_the_loss_is_minus_the_log_likelihood_and_the_share_of_the_divergence():
     torch.testing.assert_close(policy._loss(torch.Generator().manual_seed(3))[0], expected)
 
 
+@pytest.mark.thorough
 def test_bbqn_learns_the_right_masked_policy_of_a_toy():
     policy = BBQN(Setting(3, 4), hidden_sizes=(32,), lr=3e-3, target_share=0.05)
     sampler = Sampler(Colours, 0, 8)

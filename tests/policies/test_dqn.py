@@ -75,6 +75,7 @@ def test_exploration_falls_to_nothing_and_is_off_while_evaluating():
     assert (policy.act(observations, masks, True, [Random(n) for n in range(2000)])[0] == 0).all()
 
 
+@pytest.mark.thorough
 def test_dqn_learns_the_right_masked_policy_of_a_toy():
     policy = DQN(Setting(3, 4), hidden_sizes=(32,), lr=3e-3, epsilon_dialogues=300, target_share=0.05)
     sampler = Sampler(Colours, 0, 8)

@@ -78,6 +78,7 @@ def test_a_step_learns_from_the_newest_dialogues_only():
     torch.testing.assert_close(*moved, rtol=0, atol=0)
 
 
+@pytest.mark.thorough
 def test_enac_learns_the_right_masked_policy_of_a_toy():
     policy = ENAC(Setting(3, 4), hidden_sizes=(16,), steps_per_dialogue=0.125)
     sampler = Sampler(Colours, 0, 8)

@@ -54,6 +54,7 @@ def test_the_arguments_of_a2c_are_known_and_others_are_named():
         build_policy("tracer", {"gama": 0.5}, Setting(3, 4))
 
 
+@pytest.mark.thorough
 def test_tracer_learns_the_right_masked_policy_of_a_toy():
     policy = TRACER(Setting(3, 4), hidden_sizes=(32,), lr=5e-3)
     sampler = Sampler(Colours, 0, 8)

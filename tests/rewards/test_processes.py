@@ -73,7 +73,9 @@ def test_before_they_are_ready_nobody_waits_for_them(monkeypatch):
     idle.close()
 
 
-@pytest.mark.parametrize("how", ["raises", "too few", "no list", "none", "exits"])
+@pytest.mark.parametrize(
+    "how", ["raises", *(pytest.param(x, marks=pytest.mark.thorough) for x in ("too few", "no list", "exits")), "none"]
+)
 def test_an_error_is_the_one_of_a_single_process(how, caplog):
     """Also when `values` was computed elsewhere first: the line in the message is the reward's."""
     found = started()
@@ -172,6 +174,7 @@ time.sleep(0 if sys.argv[1] == "quick" else 600)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("state", "signum"),
     [

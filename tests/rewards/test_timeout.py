@@ -113,6 +113,7 @@ except timeout.RewardTimeout as error:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "code"),
     [

@@ -165,6 +165,7 @@ def test_an_environment_that_raises_names_itself(tmp_path, monkeypatch):
         policy_run(tmp_path, eval_interval=0).train()
 
 
+@pytest.mark.thorough
 def test_a_run_in_an_environment_of_the_users_own_goes_on_and_has_no_rules_beside_it(tmp_path):
     own = {"environment": {"id": "Guess", "args": {}}, "domain": "restaurant", "error_rate": 0.0, "step_timeout_s": 20}
     own["policy"] = {"id": "ppo", "args": PPO_ARGS | {"final_lr": 1.0}}  # else the learning rate depends on `epoch`

@@ -164,7 +164,7 @@ def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path,
     assert state.trainer.iteration == 3
 
 
-@pytest.mark.parametrize("name", ["iter_000002", "iter_000009", None])
+@pytest.mark.parametrize("name", ["iter_000002", pytest.param("iter_000009", marks=pytest.mark.thorough), None])
 @pytest.mark.parametrize("when", ["while it runs", "before it goes on"])
 def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(tmp_path, caplog, name, when):
     evaluated_in(tmp_path)

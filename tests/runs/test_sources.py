@@ -58,6 +58,7 @@ def own(world, tmp_path, monkeypatch):
     return lambda *words: main(["--config", "own.yaml", *words])
 
 
+@pytest.mark.thorough
 def test_a_run_with_an_environment_of_ones_own_and_its_resume(own, tmp_path, capsys):
     """Four iterations are two, and two more after a resume, bit for bit."""
     evaluated = ("--eval_interval", "2", "--eval_episodes", "5")

@@ -20,7 +20,7 @@ from rlhf_dialog.training import noise, rollout, update
 from rlhf_dialog.training import trainer as trainer_module
 from rlhf_dialog.training.trainer import PPOTrainer
 
-MODELS = ("gpt2", "llama", "qwen2", "mistral")
+MODELS = ("gpt2", "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen2", "mistral")))
 SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
 PROMPTS = [Dialogue([SENTENCE[i : i + 16 + i % 5]], meta={"index": i}) for i in range(16)]
 

@@ -42,6 +42,7 @@ SOME = [
     *(("qwen2", "rloo", "all", "bf16", "reward"), ("qwen2", "shared", "top_p", "lora", "loss")),
     *(("mistral", "reinforce_pp", "top_k", "fp32", "reward"), ("gpt2", "shared", "all", "fp16", "reward")),
 ]
+SHORT = [*SOME[:3], *(pytest.param(*x, marks=pytest.mark.thorough) for x in SOME[3:])]
 ALL = [x for x in itertools.product(["gpt2"], ESTIMATORS, FILTERS, PRECISIONS, KL) if x not in SOME]
 
 
@@ -132,7 +133,7 @@ def check(path, **keys):
     return metrics
 
 
-@pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), SOME)
+@pytest.mark.parametrize(("kind", "estimator", "filters", "precision", "kl"), SHORT)
 def test_a_microbatch_waits_for_nothing(paths, kind, estimator, filters, precision, kl):
     keys = ESTIMATORS[estimator] | FILTERS[filters] | PRECISIONS[precision] | KL[kl]
     metrics = check(paths[kind], **keys)
