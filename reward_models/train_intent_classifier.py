@@ -5,7 +5,7 @@ python reward_models/train_intent_classifier.py --config intent_quickstart.yaml 
 
 import sys
 
-from rlhf_dialog.commands.train_intent_classifier import main
+from rlhf_dialog.commands.supervised.intent_classifier import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,7 @@ python reward_models/train_preference_model.py --config preference_quickstart.ya
 
 import sys
 
-from rlhf_dialog.commands.train_preference_model import main
+from rlhf_dialog.commands.supervised.preference_model import main
 
 if __name__ == "__main__":
     sys.exit(main())

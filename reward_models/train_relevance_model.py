@@ -5,7 +5,7 @@ python reward_models/train_relevance_model.py --config relevance_dailydialog_sma
 
 import sys
 
-from rlhf_dialog.commands.train_relevance_model import main
+from rlhf_dialog.commands.supervised.relevance_model import main
 
 if __name__ == "__main__":
     sys.exit(main())

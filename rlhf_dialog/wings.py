@@ -27,54 +27,59 @@ class Wing(NamedTuple):  # not a dataclass: those load `inspect`, for which `--h
 
 TASK_ORIENTED = Wing(
     commands={
-        "train-policy": ("rlhf_dialog.commands.train_policy", "train a dialogue policy that chooses acts"),
+        "train-policy": (
+            "rlhf_dialog.task_oriented.commands.train_policy",
+            "train a dialogue policy that chooses acts",
+        ),
         "evaluate-policy": (
-            "rlhf_dialog.commands.evaluate_policy",
+            "rlhf_dialog.task_oriented.commands.evaluate_policy",
             "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
         ),
         "benchmark-policies": (
-            "rlhf_dialog.commands.benchmark_policies",
+            "rlhf_dialog.task_oriented.commands.benchmark_policies.command",
             "compare dialogue policies: each policy, error rate and seed in one table",
         ),
         "compare-users": (
-            "rlhf_dialog.commands.compare_users",
+            "rlhf_dialog.task_oriented.commands.compare_users",
             "compare simulated users with real ones, and say where they differ",
         ),
     },
     registered={
         "environment": {
-            "restaurant": "rlhf_dialog.environments.restaurant:restaurant",
-            "language_model_user": "rlhf_dialog.environments.users.language_model:LMUser",
+            "restaurant": "rlhf_dialog.task_oriented.world.restaurant:restaurant",
+            "language_model_user": "rlhf_dialog.task_oriented.world.users.language_model:LMUser",
         },
         "policy": {
-            "ppo": "rlhf_dialog.policies.ppo:PPO",
-            "gp_sarsa": "rlhf_dialog.policies.gp_sarsa:GPSarsa",
-            "dqn": "rlhf_dialog.policies.dqn:DQN",
-            "bbqn": "rlhf_dialog.policies.bbqn:BBQN",
-            "feudal": "rlhf_dialog.policies.feudal:Feudal",
-            "acer": "rlhf_dialog.policies.acer:ACER",
-            "a2c": "rlhf_dialog.policies.a2c:A2C",
-            "tracer": "rlhf_dialog.policies.tracer:TRACER",
-            "enac": "rlhf_dialog.policies.enac:ENAC",
-            "random": "rlhf_dialog.policies.random:RandomPolicy",
-            "handcrafted": "rlhf_dialog.policies.built_in:handcrafted",
-            "manager": "rlhf_dialog.policies.several.manager:Manager",
-            "committee": "rlhf_dialog.policies.several.committee:Committee",
+            "ppo": "rlhf_dialog.task_oriented.policies.ppo:PPO",
+            "gp_sarsa": "rlhf_dialog.task_oriented.policies.gp_sarsa:GPSarsa",
+            "dqn": "rlhf_dialog.task_oriented.policies.dqn:DQN",
+            "bbqn": "rlhf_dialog.task_oriented.policies.bbqn:BBQN",
+            "feudal": "rlhf_dialog.task_oriented.policies.feudal:Feudal",
+            "acer": "rlhf_dialog.task_oriented.policies.acer:ACER",
+            "a2c": "rlhf_dialog.task_oriented.policies.a2c:A2C",
+            "tracer": "rlhf_dialog.task_oriented.policies.tracer:TRACER",
+            "enac": "rlhf_dialog.task_oriented.policies.enac:ENAC",
+            "random": "rlhf_dialog.task_oriented.policies.random:RandomPolicy",
+            "handcrafted": "rlhf_dialog.task_oriented.policies.built_in:handcrafted",
+            "manager": "rlhf_dialog.task_oriented.policies.multi_domain.manager:Manager",
+            "committee": "rlhf_dialog.task_oriented.policies.multi_domain.committee:Committee",
         },
         "baseline": {
-            "handcrafted": "rlhf_dialog.policies.sampling.in_words:handcrafted_in_words",
-            "random": "rlhf_dialog.policies.sampling.in_words:random_in_words",
+            "handcrafted": "rlhf_dialog.task_oriented.policies.sampling.in_words:handcrafted_in_words",
+            "random": "rlhf_dialog.task_oriented.policies.sampling.in_words:random_in_words",
         },
     },
-    chat={"environment": "rlhf_dialog.commands.chat_environment:converse_in"},
+    chat={"environment": "rlhf_dialog.task_oriented.commands.chat_environment:converse_in"},
 )
 FEEDBACK = Wing(
-    commands={"feedback": ("rlhf_dialog.commands.feedback", "let a bot learn from what people say of its answers")},
+    commands={
+        "feedback": ("rlhf_dialog.feedback.commands.feedback", "let a bot learn from what people say of its answers")
+    },
     registered={},
     chat={
-        "bots": "rlhf_dialog.commands.chat_bot:bots_in",
-        "partner": "rlhf_dialog.commands.chat_bot:Partner",
-        "words": "rlhf_dialog.commands.chat_words:run_word",
+        "bots": "rlhf_dialog.feedback.commands.chat_bot:bots_in",
+        "partner": "rlhf_dialog.feedback.commands.chat_bot:Partner",
+        "words": "rlhf_dialog.feedback.commands.chat_words:run_word",
     },
 )
 WINGS = (TASK_ORIENTED, FEEDBACK)

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.benchmark import main
+from benchmarks.benchmark import main
 
 if __name__ == "__main__":
     sys.exit(main())

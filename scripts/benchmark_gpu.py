@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.benchmark_gpu import main
+from benchmarks.gpu import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.benchmark_policies import main
+from rlhf_dialog.task_oriented.commands.benchmark_policies.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.compare_users import main
+from rlhf_dialog.task_oriented.commands.compare_users import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.month import main
+from examples.month.month import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.train_sft import main
+from rlhf_dialog.commands.supervised.sft import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.write_restaurant import main
+from rlhf_dialog.task_oriented.commands.write_restaurant import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -106,7 +106,7 @@ def test_no_module_imports_itself_through_others():
     assert list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
 
 
-LOADS_ITS_MODEL = "environments/users/language_model.py"  # in a function: its own test imports it without torch
+LOADS_ITS_MODEL = "task_oriented/world/users/language_model.py"  # in a function: its own test imports it without torch
 WITHOUT_TORCH = [
     path
     for path in PATHS
@@ -198,7 +198,7 @@ def test_every_folder_says_what_it_is():
 
 WITHOUT_MIRROR = {
     "__main__.py": "a call of the dispatcher: commands/test_dispatcher.py starts it as a process",
-    "feedback/__main__.py": "a call of commands/feedback.py: commands/test_feedback.py starts it as a process",
+    "feedback/__main__.py": "a call of feedback/commands/feedback.py: commands/test_feedback.py starts it as a process",
     "chat.py": "two lines for old imports of chat: commands/test_chat.py",
 }
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import yaml
 from small_world import write_world
 
-from rlhf_dialog.commands.compare_users import USERS, _parse
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.data.domains import load_domain
-from rlhf_dialog.environments import act_level
-from rlhf_dialog.environments.act_level import ActLevel
-from rlhf_dialog.environments.multi_domain import act_level as multi_act_level
 from rlhf_dialog.models.chat_agent import AgentSettings
+from rlhf_dialog.task_oriented.commands.compare_users import USERS, _parse
+from rlhf_dialog.task_oriented.domains import load_domain
+from rlhf_dialog.task_oriented.world import act_level
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.multi_domain import act_level as multi_act_level
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ENVIRONMENTS.md").read_text(encoding="utf-8")

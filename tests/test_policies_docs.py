@@ -9,14 +9,14 @@ import pytest
 
 from rlhf_dialog.commands.dispatcher import COMMANDS
 from rlhf_dialog.config.registry import EnvironmentFactory
-from rlhf_dialog.environments.action_list import ActionList
-from rlhf_dialog.environments.states import State, StateFactory
-from rlhf_dialog.policies.base import PolicyFactory
-from rlhf_dialog.policies.built_in import BUILT_IN
-from rlhf_dialog.policies.ppo import PPO
-from rlhf_dialog.policies.several.knowledge import Knowledge
-from rlhf_dialog.policies.several.mediawiki import MediaWiki
-from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory
+from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
+from rlhf_dialog.task_oriented.policies.multi_domain.knowledge import Knowledge
+from rlhf_dialog.task_oriented.policies.multi_domain.mediawiki import MediaWiki
+from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
+from rlhf_dialog.task_oriented.world.action_list import ActionList
+from rlhf_dialog.task_oriented.world.states import State, StateFactory
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/POLICIES.md").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def program(word: str) -> str:
 
 
 def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, monkeypatch, capsys):
-    from rlhf_dialog.commands import evaluate_policy
+    from rlhf_dialog.task_oriented.commands import evaluate_policy
 
     script = tmp_path / "train_own_policy.py"
     script.write_text(program("class Cautious"), encoding="utf-8")
@@ -63,7 +63,7 @@ def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, m
 
 @pytest.mark.thorough
 def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeypatch, capsys):
-    from rlhf_dialog.commands import evaluate_policy, train_policy
+    from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
 
     (tmp_path / "my_environment.py").write_text(program("# my_environment.py"), encoding="utf-8")
     (tmp_path / "guess.yaml").write_text(block_of("yaml", "GuessTheNumber"), encoding="utf-8")

@@ -12,10 +12,10 @@ from processes import ROOT, environment, load_script, run_command
 
 import rlhf_dialog.rewards  # noqa: F401
 from rlhf_dialog.commands.dispatcher import COMMANDS
-from rlhf_dialog.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.config.loading import load_config, parse_arguments
 from rlhf_dialog.config.registry import EnvironmentFactory, RewardFactory, VecInfoFactory
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.rewards.composite import build_reward
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

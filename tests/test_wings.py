@@ -28,7 +28,7 @@ def test_what_a_wing_offers_is_known_by_its_name_before_it_is_loaded():
         "print(EnvironmentFactory.find('restaurant').__module__)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    lines = ["['language_model_user', 'restaurant']", "[]", "rlhf_dialog.environments.restaurant"]
+    lines = ["['language_model_user', 'restaurant']", "[]", "rlhf_dialog.task_oriented.world.restaurant"]
     assert ran.stdout.splitlines() == lines, ran.stderr
 
 

@@ -16,16 +16,16 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.evaluate",
         "evaluate an agent on held-out prompts, against another agent and baselines",
     ),
-    "train-sft": ("rlhf_dialog.commands.train_sft", "fine-tune a language model on dialogues (supervised)"),
+    "train-sft": ("rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)"),
     "train-intent-classifier": (
-        "rlhf_dialog.commands.train_intent_classifier",
+        "rlhf_dialog.commands.supervised.intent_classifier",
         "train the dialogue act classifier of the reward",
     ),
     "train-preference-model": (
-        "rlhf_dialog.commands.train_preference_model",
+        "rlhf_dialog.commands.supervised.preference_model",
         "train a reward model on pairs of replies, and report what it is worth",
     ),
-    "benchmark": ("rlhf_dialog.commands.benchmark", "measure the speed and memory of training"),
+    "benchmark": ("benchmarks.benchmark", "measure the speed and memory of training"),
     "quickstart": (
         "rlhf_dialog.commands.quickstart",
         "run the whole pipeline offline on a small model and synthetic dialogues",
@@ -35,7 +35,7 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
     "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
     "push-to-hub": ("rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub"),
     "train-relevance-model": (
-        "rlhf_dialog.commands.train_relevance_model",
+        "rlhf_dialog.commands.supervised.relevance_model",
         "train the model of a reward that judges which reply fits its prompt",
     ),
     **wings.commands(),

@@ -2,7 +2,7 @@
 
 import sys
 
-from rlhf_dialog.commands.feedback import main
+from rlhf_dialog.feedback.commands.feedback import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -54,7 +54,7 @@ def test_no_other_file_knows_an_estimator_by_its_name():
     found = {name: named(path.read_text(encoding="utf-8")) for name, path in files.items()}
     assert {name: texts for name, texts in found.items() if texts} == {
         "config/schema.py": ["gae"],  # the default
-        "feedback/preference_night.py": ["rloo"],  # what a night sets
+        "feedback/night/preference_night.py": ["rloo"],  # what a night sets
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 

@@ -4,10 +4,10 @@ import pytest
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.data.sources import DialogueRecord
-from rlhf_dialog.environments import users
 from rlhf_dialog.environments.base import Limits, answer, opened
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.world import users
 
 ODD = DialogueRecord(["Hi .", "Hello .", "Is it far ?", "Two streets .", "Thanks ."], [1, 1, 2, 1, 1], meta={"a": 1})
 TWO = DialogueRecord(["Why ?", "So ."], [2, 1], [[], ["Because .", "So ."]])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_dialog.commands import benchmark
-from rlhf_dialog.commands import benchmark_workload as workload
+from benchmarks import benchmark
+from benchmarks import workload as workload
 from rlhf_dialog.config.registry import RewardFactory
 
 RATES = {"fp32_gflops": 100.0, "bf16_gflops": 400.0, "copy_gb_per_s": 10.0}

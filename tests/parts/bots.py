@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from agents import save
 
-from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.store.bot import Bot
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import Env, spaces
 
 from rlhf_dialog import EnvironmentFactory
-from rlhf_dialog.environments.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
 
 
 @EnvironmentFactory.register("Guess")

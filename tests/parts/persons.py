@@ -7,10 +7,10 @@ from typing import Any
 
 from policy_runs import policy_config
 
-from rlhf_dialog.environments.users.teacher import TypedTeacher
 from rlhf_dialog.runs.interrupts import WhileWaiting
-from rlhf_dialog.runs.person_run import PersonRun
-from rlhf_dialog.runs.policy_scene import taught_scene
+from rlhf_dialog.task_oriented.runs.person_run import PersonRun
+from rlhf_dialog.task_oriented.runs.scene import taught_scene
+from rlhf_dialog.task_oriented.world.users.teacher import TypedTeacher
 
 GOOD = ["inform(tea=green) inform(area=north)", "what is the phone number ?", "bye", "20"]
 BAD = ["hi", "black tea", "bye", "-5"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from small_domain import DATA
 
-from rlhf_dialog.runs.policy_run import PolicyRun
-from rlhf_dialog.runs.policy_settings import PolicyConfig, load_policy_config
+from rlhf_dialog.task_oriented.runs.run import PolicyRun
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig, load_policy_config
 
 PPO_ARGS = {"hidden_sizes": [8], "ppo_epoch": 2, "minibatch_size": 32}
 SMALL = {

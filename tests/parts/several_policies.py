@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from small_world import small_world
 
-from rlhf_dialog.environments.acts import acts_of
-from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
-from rlhf_dialog.environments.multi_domain.actions import MultiActions
-from rlhf_dialog.environments.multi_domain.observations import MultiLayout
-from rlhf_dialog.environments.multi_domain.state import DialogueState
-from rlhf_dialog.policies.base import Episode, Setting
-from rlhf_dialog.policies.built_in import build_policy
-from rlhf_dialog.policies.sampling.sampler import Sampler
+from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
+from rlhf_dialog.task_oriented.world.acts import acts_of
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions
+from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
 
 THREE = small_world().only(["restaurant", "hotel", "attraction"])
 TWO = small_world().only(["restaurant", "hotel"])

@@ -5,12 +5,12 @@ from processes import ROOT
 import rlhf_dialog.environments.built_in
 import rlhf_dialog.metrics
 import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are checked
+from examples.month.simulation import MonthKeys
 from rlhf_dialog.config.schema import Config, Settings
-from rlhf_dialog.feedback.simulation import MonthKeys
-from rlhf_dialog.runs.policy_settings import PolicyConfig
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
-from rlhf_dialog.training.supervised.relevance_model import RelevanceConfig
+from rlhf_dialog.training.supervised.relevance.model import RelevanceConfig
 from rlhf_dialog.training.supervised.sft import SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))

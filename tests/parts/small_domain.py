@@ -1,6 +1,6 @@
 """A domain that fits on a page: five cafes, two constraint slots, `tea` with a value of no entity."""
 
-from rlhf_dialog.data.domains import Domain
+from rlhf_dialog.task_oriented.domains import Domain
 
 DATA = {
     "name": "tea",

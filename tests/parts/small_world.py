@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_dialog.data.domains import MultiDomain, open_domain
+from rlhf_dialog.task_oriented.domains import MultiDomain, open_domain
 
 REAL = os.environ.get("MULTIWOZ", "")
 needs_multiwoz = pytest.mark.skipif(not REAL, reason="MULTIWOZ does not name the folder of the real data")

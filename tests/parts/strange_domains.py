@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from rlhf_dialog.data.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
 
 
 def twelve_slots() -> dict[str, Any]:

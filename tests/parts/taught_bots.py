@@ -8,8 +8,8 @@ from unittest.mock import patch
 import yaml
 from tiny import byte_tokenizer, gpt2
 
-from rlhf_dialog.feedback.bot import Bot
-from rlhf_dialog.feedback.store import is_heldout
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.store import is_heldout
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 0.003,

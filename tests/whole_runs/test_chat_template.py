@@ -10,7 +10,8 @@ from processes import load_script
 from tiny import CHATML_USER_FIRST, chat_tokenizer
 
 from rlhf_dialog import ChatAgent, main
-from rlhf_dialog.commands import chat, train_sft
+from rlhf_dialog.commands import chat
+from rlhf_dialog.commands.supervised import sft as train_sft
 from rlhf_dialog.models.chat_agent import AGENT_FILE
 
 

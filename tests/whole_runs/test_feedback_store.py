@@ -15,13 +15,13 @@ from contextlib import closing
 import pytest
 from processes import start_python
 
-from rlhf_dialog.feedback.store import Store
+from rlhf_dialog.feedback.store.store import Store
 
 THREADS = 2
 PROGRAM = """
 import json, sys, threading
 from pathlib import Path
-from rlhf_dialog.feedback.store import Store
+from rlhf_dialog.feedback.store.store import Store
 
 store, own, lock = Store(Path(sys.argv[1])), sys.argv[2], threading.Lock()
 

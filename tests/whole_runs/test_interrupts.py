@@ -15,7 +15,8 @@ from handlers import ENDS, LIKE_SIGTERM
 from processes import HANGING, start_python
 
 from rlhf_dialog import BaseReward, RewardFactory, main
-from rlhf_dialog.commands import train_intent_classifier, train_sft
+from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
+from rlhf_dialog.commands.supervised import sft as train_sft
 from rlhf_dialog.runs import interrupts
 from rlhf_dialog.training.supervised import hugging_face_trainer
 

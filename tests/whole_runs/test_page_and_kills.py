@@ -13,7 +13,7 @@ import uuid
 import pytest
 from agents import save
 
-from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.store.bot import Bot
 
 SIZES = [pytest.param(20, 3, marks=pytest.mark.slow), pytest.param(4, 1, marks=pytest.mark.ci)]  # people, kills
 

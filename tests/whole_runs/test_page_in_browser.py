@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from agents import save
 
-from rlhf_dialog.feedback.bot import Bot
+from rlhf_dialog.feedback.store.bot import Bot
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

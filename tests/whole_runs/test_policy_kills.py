@@ -19,7 +19,7 @@ PROGRAM = """
 import hashlib, json, os, resource, signal, sys
 from pathlib import Path
 import rlhf_dialog.evaluation.success_plot
-from rlhf_dialog.commands.train_policy import main
+from rlhf_dialog.task_oriented.commands.train_policy import main
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 
 config, folder, every, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

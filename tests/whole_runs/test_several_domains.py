@@ -9,15 +9,15 @@ from policy_runs import PPO_ARGS, numbers
 from several_policies import hashes
 from small_world import goal_model, small_world, tables, write_world
 
-from rlhf_dialog.commands import evaluate_policy, train_policy
-from rlhf_dialog.environments.multi_domain.act_level import MultiActLevel
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.policies.base import Setting
-from rlhf_dialog.policies.random import RandomPolicy
-from rlhf_dialog.policies.sampling.sampler import Sampler, hosts
-from rlhf_dialog.runs.policy_run import PolicyRun
-from rlhf_dialog.runs.policy_scene import environment_of
-from rlhf_dialog.runs.policy_settings import load_policy_config
+from rlhf_dialog.task_oriented.commands import evaluate_policy, train_policy
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
+from rlhf_dialog.task_oriented.runs.run import PolicyRun
+from rlhf_dialog.task_oriented.runs.scene import environment_of
+from rlhf_dialog.task_oriented.runs.settings import load_policy_config
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
 
 SMALL = {
     **{"domain": "multiwoz", "max_turns": 20, "batchsz": 60, "epoch": 4, "num_envs": 4, "eval_interval": 2},

@@ -1,0 +1,376 @@
+"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W.
+
+python scripts/benchmark.py --workload W --size small --w_data DIR --json speed.json
+python scripts/benchmark.py --size small --w_data DIR --vs 'cd DIR && python trl_ppo.py --size small' --pairs 5
+
+The result is tokens_per_s: generated tokens per second of whole iterations (rollout, reward, update, logging), without the
+first iteration, loading and saving. Machines are noisy, so do not compare seconds: compare with --vs, which alternates with
+a peer, or with --compare, which divides by the speed of a matrix product measured in the same call.
+"""
+
+import argparse
+import gc
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.table import Table
+
+from benchmarks import compare as benchmark_compare
+from benchmarks import machine as benchmark_machine
+from benchmarks import profile as benchmark_profile
+from benchmarks import workload as workload
+from benchmarks.work import Lap, update_gflop, update_speed
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards import BaseReward
+from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.tracking import Trackers, read_metrics
+from rlhf_dialog.runs.versions import versions
+from rlhf_dialog.terminal import Console
+from rlhf_dialog.training.trainer import PPOTrainer
+
+logger = logging.getLogger("rlhf_dialog.benchmark")
+PHASES = ("rollout", "reward", "update")  # in this order; `rest` is the remainder of an iteration
+PARTS = {"rollout": ("generation", "reference"), "update": ("forward", "backward", "optimizer")}
+OWN = {
+    "device": "--device",
+    "disable_cuda": "--device",
+    "max_iterations": "--iterations",
+    "max_new_tokens": "--max_new_tokens",
+    "num_mini_batch": "--minibatch",
+    "ppo_epoch": "--epochs",
+    "rollout_batch_size": "--rollout_batch_size",
+    "precision": "--dtype",
+    "use_amp": "--dtype",
+    "use_share_model": "--critic",
+}
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--workload", default="W", choices=("W",), help="default: W")
+    add("--size", default="small", choices=tuple(workload.SIZES), help="small 5.5M, base 124M (default: small)")
+    add("--architecture", default="gpt2", choices=workload.ARCHITECTURES, help="default: gpt2")
+    add(
+        "--w_data",
+        type=Path,
+        help="folder written by W's prepare.py; default: synthetic prompts of the same lengths (W-synthetic)",
+    )
+    add("--critic", default="shared", choices=("shared", "separate"), help="default: shared, one trunk")
+    add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
+    add(
+        "--classifier_dtype",
+        default="auto",
+        choices=("auto", "fp32", "bf16"),
+        help="auto: bf16 if the processor supports it",
+    )
+    add(
+        "--iterations",
+        type=int,
+        default=4,
+        help="number of iterations; the first is a warm-up and is not counted (default: 4)",
+    )
+    add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
+    add("--max_new_tokens", type=int, default=20, help="tokens per response (default: 20)")
+    add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
+    add("--epochs", type=int, default=5, help="passes over each rollout (default: 5)")
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: cuda if available, else cpu")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="KEY=VALUE",
+        help="set any other key of docs/CONFIG.md",
+    )
+    add("--json", type=Path, help="file to write all measurements to")
+    add(
+        "--profile",
+        type=Path,
+        metavar="FOLDER",
+        help="profile one more iteration; writes profile.txt and trace.json.gz",
+    )
+    add("--vs", metavar="CMD", help="shell command of a peer, run alternately with ours; it must print `SUMMARY {json}` with "
+        "tok_s, or JSON with tokens_per_s")  # fmt: skip
+    add("--pairs", type=int, default=5, help="number of pairs of runs with --vs (default: 5)")
+    add(
+        "--compare",
+        type=Path,
+        metavar="JSON",
+        help="earlier --json file of the same workload; shows every phase as a ratio to it",
+    )
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`key=value`, the value as YAML."""
+    key, found, value = text.partition("=")
+    if not found or not key:
+        raise argparse.ArgumentTypeError(f"found '{text}', wanted KEY=VALUE, for example lr=1e-5")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise argparse.ArgumentTypeError(f"the value of '{text}' is not valid YAML") from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = parse(argv)
+    set_up_logging()
+    exit_on_sigterm()
+    keep_freed_memory()
+    return exit_code_of(lambda: run(options), options.debug)
+
+
+def run(options: argparse.Namespace) -> None:
+    check(options)
+    baseline = benchmark_compare.read_baseline(options.compare, work_of(options)) if options.compare else None
+    result = benchmark_compare.in_turn(options) if options.vs else measure(options)
+    if baseline:
+        result["compare"] = benchmark_compare.ratios(result, baseline)
+    if options.json:
+        replace_json(options.json, result)
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    console.print(*tables(result))
+    for key, tables_of in (("vs", benchmark_compare.pairs_table), ("compare", benchmark_compare.ratio_table)):
+        if key in result:
+            console.print(tables_of(result[key]))
+
+
+def check(options: argparse.Namespace) -> None:
+    """Resolves `auto`. Raises UserError for invalid options."""
+    for name, least in {
+        "iterations": 2,
+        "rollout_batch_size": 1,
+        "max_new_tokens": 1,
+        "minibatch": 1,
+        "epochs": 1,
+        "pairs": 1,
+    }.items():
+        if (value := getattr(options, name)) < least:
+            raise UserError(f"--{name}: found {value}, wanted at least {least}")
+    if options.rollout_batch_size % options.minibatch:
+        raise UserError(
+            f"--rollout_batch_size: {options.rollout_batch_size} responses cannot be divided into minibatches of "
+            f"{options.minibatch}; change it or --minibatch"
+        )
+    for key, _ in options.set:
+        if key in OWN:
+            raise UserError(f"--set {key}: use the option {OWN[key]} instead")
+    if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
+        raise UserError(f"--json: '{options.json}' cannot be written; choose a file in an existing folder")
+    if options.profile and not options.profile.is_dir():
+        raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
+    options.device = launch.pick_device(workload.run_config(options, Path())).type
+    if options.classifier_dtype == "auto":
+        fast = benchmark_machine.has_fast_bf16(torch.device(options.device))
+        options.classifier_dtype = "bf16" if fast else "fp32"
+
+
+def work_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The work that was measured: two results are comparable if all of this is equal."""
+    names = ("size", "architecture", "critic", "dtype", "device")
+    numbers = ("rollout_batch_size", "max_new_tokens", "minibatch", "epochs")
+    kind = "W" if options.w_data else "W-synthetic"
+    return {"workload": kind} | {name: getattr(options, name) for name in (*names, *numbers)}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the trainer on the workload; returns all measurements."""
+    imported, load, device = benchmark_machine.peak_gib(), benchmark_machine.load(), torch.device(options.device)
+    with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
+        folder, size = Path(name), workload.SIZES[options.size]
+        inputs = workload.read_inputs(size, options.w_data)
+        workload.write_files(inputs, size, options.architecture, folder)
+        config = workload.run_config(options, folder)
+        launch.set_threads(config)
+        before = benchmark_machine.calibrate(device)
+        trainer = build(config, inputs)
+        laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
+        gflop = update_gflop(trainer, laps[1:])
+        rows = read_metrics(folder / "run" / "metrics.jsonl")
+        memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib}
+        memory["above_imports_gib"] = laps[-1].peak_gib - imported
+        memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+        memory["forecast_gib"] = benchmark_profile.forecast_gib(config, size.classifier, device)
+    operations = benchmark_profile.profiled(trainer, options.profile) if options.profile else None
+    del trainer
+    gc.collect()
+    after = benchmark_machine.calibrate(device)
+    result = work_of(options) | speeds(laps, rows)
+    calibration: dict[str, Any] = {key: (before[key] + after[key]) / 2 for key in before}
+    calibration |= {"before": before, "after": after}
+    return result | {
+        "classifier_dtype": options.classifier_dtype,
+        "set": dict(options.set),
+        "arguments": {name: str(value) for name, value in vars(options).items() if value not in (None, [], False)},
+        "memory": memory,
+        "profile": operations,
+        "calibration": calibration,
+        "update": update_speed(gflop, result["phases"]["update"], calibration[benchmark_machine.RATES[options.dtype]]),
+        "load": {"before": load, "after": benchmark_machine.load()},
+        "versions": versions(),
+        "machine": benchmark_machine.machine(device),
+    }
+
+
+class WorkloadAgent(PPOAgent):
+    """A run on the prompts of W, in which separators stay inside a turn."""
+
+    def _read_source(self, reward: BaseReward) -> tuple[list[Dialogue], None]:
+        return load_prompts(
+            self.config.env.args.data_path,
+            "train",
+            self.config.context_size,
+            self.config.min_context_size,
+            turn_separator=None,
+        ), None
+
+
+def build(config: Config, inputs: workload.Inputs) -> PPOTrainer:
+    """The trainer as built by train_ppo.py, except that nothing ends a response early: all responses of W have one length.
+
+    Raises UserError when the token ids of a prompt differ from those of W.
+    """
+    trainer = WorkloadAgent(config).build()
+    check_device(trainer)
+    trainer.speaker.stop.end_ids = [-1]
+    trainer.speaker.encoder = workload.WholeTexts(
+        trainer.models.tokenizer, config.turn_separator, config.max_prompt_length
+    )
+    encoded = [trainer.speaker.encoder.encode_prompt(prompt.prompt_turns) for prompt in trainer.prompts]
+    if encoded != inputs.expected_ids():
+        raise UserError(
+            "the prompts read by the trainer have other token ids than those of the workload; check --w_data and --set"
+        )
+    return trainer
+
+
+def check_device(trainer: PPOTrainer) -> None:
+    """Raises RuntimeError when a model of the run is not on the device that is measured."""
+    models, wanted = trainer.models, launch.pick_device(trainer.config).type
+    for name, module in {"policy": models.policy, "critic": models.critic, "reference": models.ref_policy}.items():
+        if module is not None and (found := next(module.parameters()).device.type) != wanted:
+            raise RuntimeError(f"the {name} is on {found}, but the benchmark measures {wanted}")
+
+
+def train(trainer: PPOTrainer, folder: Path) -> list[Lap]:
+    """The training loop of a run with logging, but without checkpoints; one lap per iteration."""
+    folder.mkdir(parents=True)
+    on_cuda = trainer.models.policy.lm.device.type == "cuda"
+    if on_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    trackers, laps = Trackers(trainer.config, folder), []
+    try:
+        for metrics in trainer.train():
+            trackers.log(trainer.iteration, metrics)
+            trackers.advance(trainer.progress)
+            if on_cuda:
+                torch.cuda.synchronize()
+            laps.append(lap_of(trainer))
+    finally:
+        trackers.close()
+    return laps
+
+
+def lap_of(trainer: PPOTrainer) -> Lap:
+    rollout, ended = trainer.rollout, time.perf_counter()
+    assert rollout is not None
+    prompts, responses = (mask.sum(dim=1).tolist() for mask in (rollout.prompt_mask, rollout.response_mask))
+    return Lap(ended, rollout.num_generated, prompts, responses, benchmark_machine.peak_gib())
+
+
+def speeds(laps: list[Lap], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens per second, and the time per phase from the metrics: means over the iterations after the first."""
+    count = len(laps) - 1
+    seconds = [laps[i + 1].ended - laps[i].ended for i in range(count)]
+    tokens = [lap.num_tokens for lap in laps[1:]]
+    names = dict.fromkeys((*PHASES, *(part for parts in PARTS.values() for part in parts)))
+    names |= dict.fromkeys(key.removeprefix("time/") for row in rows[1:] for key in row if key.startswith("time/"))
+    phases = {name: _mean([row.get(f"time/{name}") for row in rows[1:]]) for name in names}
+    per_iteration = sum(seconds) / count
+    phases["rest"] = per_iteration - sum(phases[name] or 0.0 for name in PHASES)
+    return {
+        "tokens_per_s": sum(tokens) / sum(seconds),
+        "seconds_per_iteration": per_iteration,
+        "tokens_per_iteration": sum(tokens) / count,
+        "iterations": [
+            {"seconds": s, "tokens": t, "tokens_per_s": t / s} for s, t in zip(seconds, tokens, strict=True)
+        ],
+        "phases": phases,
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def tables(result: dict[str, Any]) -> list[str | Table]:
+    """The speed, the time per phase, and all other measurements."""
+    headline = (
+        f"{result['workload']} {result['size']} {result['architecture']}, {result['critic']} critic, {result['dtype']} "
+        f"(classifier {result['classifier_dtype']}), {result['device']}: {result['tokens_per_s']:.1f} tokens/s"
+    )
+    times = Table()
+    for name in ("phase", "s per iteration", "share"):
+        times.add_column(name, justify="left" if name == "phase" else "right")
+    whole = result["seconds_per_iteration"]
+    for name, seconds in in_order(result["phases"]):
+        shown = "-" if seconds is None else f"{seconds:.3f}"
+        times.add_row(name, shown, "-" if seconds is None else f"{seconds / whole:.1%}")
+    times.add_row("whole iteration", f"{whole:.3f}", "")
+    rest = Table(show_header=False)
+    for name, text in details(result).items():
+        rest.add_row(name, text)
+    return [headline, times, rest]
+
+
+def in_order(phases: dict[str, float | None]) -> list[tuple[str, float | None]]:
+    """The phases, each followed by its parts, then all other times."""
+    rows, shown = [], set()
+    for phase in (*PHASES, "rest"):
+        parts = [*PARTS.get(phase, ()), *(name for name in phases if name.startswith(f"{phase}_"))]
+        shown |= {phase, *parts}
+        rows += [(phase, phases[phase]), *((f"  {part}", phases[part]) for part in parts if phases[part] is not None)]
+    return rows + [(name, seconds) for name, seconds in phases.items() if name not in shown]
+
+
+def details(result: dict[str, Any]) -> dict[str, str]:
+    memory, speed, update = result["memory"], result["calibration"], result["update"]
+    cuda = "" if memory["cuda_gib"] is None else f"; on the GPU {memory['cuda_gib']:.2f} GiB"
+    cuda += "" if memory["forecast_gib"] is None else f"; forecast {memory['forecast_gib']:.2f} GiB"
+    machine, load = result["machine"], result["load"]
+    reached = "-"
+    if update["gflops"] is not None:
+        share = f"{update['share_of_matmul']:.1%} of the {result['dtype']} matrix product"
+        reached = f"{update['gflops']:.0f} GFLOP/s of its minimum work, {share}"
+    return {
+        "peak memory": f"{memory['peak_gib']:.2f} GiB, {memory['above_imports_gib']:.2f} above that after imports{cuda}",
+        "ceilings": f"matrix product fp32 {speed['fp32_gflops']:.0f}, bf16 {speed['bf16_gflops']:.0f} GFLOP/s; copy "
+        f"{speed['copy_gb_per_s']:.0f} GB/s",
+        "update": reached,
+        "load": f"{load['before'][0]} before, {load['after'][0]} after",
+        "machine": f"{machine['gpu'] or machine['cpu']}, {machine['torch_threads']} threads of torch, "
+        f"{machine['memory_gib']} GiB",
+        "versions": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

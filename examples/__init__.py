@@ -1,0 +1,1 @@
+"""Examples that are more than a script."""

@@ -1,0 +1,1 @@
+"""Thirty simulated days: people talk to a bot, and it learns every night."""

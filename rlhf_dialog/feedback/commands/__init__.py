@@ -1,0 +1,1 @@
+"""The commands of a bot; `rlhf-dialog` and `chat` find them through `wings.py`."""

@@ -1,0 +1,125 @@
+"""`rlhf-dialog feedback init | status | rollback | forget`: a bot folder, its versions and its people."""
+
+import argparse
+import logging
+import re
+from collections import Counter
+from typing import Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.night.gate import power_line
+from rlhf_dialog.feedback.night.trust import trust_in
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.examples import Examples, read_examples
+from rlhf_dialog.feedback.store.settings import read_settings
+from rlhf_dialog.terminal import Console
+
+logger = logging.getLogger(__name__)
+
+
+def init_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `init`, besides --run."""
+    parser.add_argument(
+        "--agent", required=True, help="what it begins with: an agent folder, a training run, or a name on the Hub"
+    )
+
+
+def run_init(options: argparse.Namespace) -> None:
+    """Make the bot folder."""
+    bot = Bot.create(options.run, options.agent)
+    logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, bot.folder)
+
+
+def rollback_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `rollback`."""
+    parser.add_argument("version", metavar="VERSION", help="the version to go back to, e.g. 0002; `status` lists them")
+
+
+def run_rollback(options: argparse.Namespace) -> None:
+    """Point the champion at an earlier version."""
+    bot = Bot(options.run)
+    before = bot.champion()
+    bot.rollback(options.version)
+    logger.info("%s: the champion is %s now (it was %s); new dialogues use it", bot.folder, options.version, before)
+
+
+def forget_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `forget`."""
+    parser.add_argument(
+        "person", metavar="HASH", help="16 hexadecimal digits; /forget in the chat and `status` show them"
+    )
+
+
+def run_forget(options: argparse.Namespace) -> None:
+    """Remove a person from the store, and mark what was trained on them."""
+    if not re.fullmatch("[0-9a-f]{16}", options.person):
+        raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
+    done = Bot(options.run).forget(options.person)
+    if not done["rows"] and not done["tainted"]:
+        raise UserError(
+            f"{options.run}: nothing is stored of the person {options.person}, or no longer; check the hash"
+        )
+    logger.info("%s: %d rows of %s removed", options.run, done["rows"], options.person)
+    if done["tainted"]:
+        logger.warning(
+            "trained on them and still there: %s; roll back to an earlier version, or begin again from the first",
+            ", ".join(done["tainted"]),
+        )
+
+
+def status_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `status`: none."""
+
+
+def run_status(options: argparse.Namespace) -> None:
+    """Draw the lineage, and count the feedback."""
+    bot = Bot(options.run)
+    store = bot.store()
+    try:
+        store.check()
+        examples, people = read_examples(store), store.people()
+    finally:
+        store.close()
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=140)
+    console.print(lineage_tree(bot))
+    for line in counts(examples, len(people)):
+        console.print(line)
+    for line in trust_in(examples, read_settings(bot.settings_path)).lines():
+        console.print(line)
+    console.print(power_line(bot))
+
+
+def lineage_tree(bot: Bot) -> Tree:
+    """The versions below their parents; the champion is bold."""
+    records = bot.lineage()["versions"]
+    nodes: dict[str | None, Tree] = {None: Tree(f"{bot.folder} (bot {bot.id[:8]})")}
+    for name in sorted(records):
+        parent = records[name]["parent"] if records[name]["parent"] in nodes else None
+        style = "bold" if records[name]["status"] == "champion" else ""
+        nodes[name] = nodes[parent].add(Text(version_line(name, records[name]), style))
+    return nodes[None]
+
+
+def version_line(name: str, record: dict[str, Any]) -> str:
+    """`0002 champion  2026-11-22  kto_dpo  12 thumb, 3 edit`."""
+    used = ", ".join(f"{number} {kind}" for kind, number in record["num_events"].items())
+    tainted = "trained on a forgotten person" if record["tainted"] else ""
+    parts = [f"{name} {record['status']}", str(record["created"])[:10], record["method"], used, tainted]
+    return "  ".join(part for part in parts if part)
+
+
+def counts(examples: Examples, num_people: int) -> list[str]:
+    """What people said, in lines: what counts now, and whose it is."""
+    liked = Counter(answer.liked for answer in examples.answers)
+    kinds = Counter(pair.kind for pair in examples.pairs)
+    shares = Counter(one.person for one in examples.all).most_common(5)
+    shown = ", ".join(f"{person} {number / len(examples):.0%}" for person, number in shares)
+    return [
+        f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
+        f"people: {num_people}" + (f" (largest shares: {shown})" if shown else ""),
+    ]

@@ -1,0 +1,90 @@
+"""Who answers in a chat: a bot, which stores what is said and rated, or an agent."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+
+from rlhf_dialog.commands.terminal_state import terminal_person
+from rlhf_dialog.data import hub
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.served import load_agent
+from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.store.bot import Bot, is_bot
+from rlhf_dialog.models.generation import Sampling
+
+
+def bots_in(places: Sequence[Path]) -> dict[Path, Path]:
+    """The bots directly below these folders, each with its file that is as new as the bot is."""
+    return {path.parent: path for place in places for path in place.glob("*/champion") if is_bot(path.parent)}
+
+
+class Partner:
+    """A bot's versions, or the agent of this name; to be used with `with`. Raises UserError when there is none."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tokenizer: str | None,
+        trust_remote_code: bool,
+        device: str,
+        seed: int | None,
+        adjust: Callable[[Sampling], Sampling],
+    ):
+        """`adjust` changes the sampling; the other arguments are options of the command."""
+        self.name, self._open = name, ExitStack()
+        self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
+        if self.bot is None:
+            self.answering = _agent(name, tokenizer, trust_remote_code, device, seed, adjust)
+        elif tokenizer or trust_remote_code:
+            raise UserError(
+                "--agent: a bot has its own tokenizer and runs no code; leave --tokenizer and --trust_remote_code out"
+            )
+        else:
+            self.answering = Answering(self.bot, device=device, seed=seed, adjust=adjust)
+
+    def __enter__(self) -> "Partner":
+        self._open.enter_context(self.answering)
+        self.store = None if self.bot is None else self.bot.store()
+        if self.store is not None:
+            self._open.callback(self.store.close)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def introduction(self) -> list[str]:
+        """Who answers, and what becomes of what is said."""
+        if self.bot is None:
+            return [f"Agent: {self.name}"]
+        return [
+            f"Agent: {self.name}, version {self.answering.version()}",
+            f"What you say and how you rate it is stored in {self.bot.store_path} to train this bot; /forget me removes it.",
+        ]
+
+    @cached_property
+    def person(self) -> str:
+        """Who uses this terminal; nobody where nothing is stored."""
+        return "" if self.store is None else terminal_person()
+
+    def begin(self) -> Talk:
+        """A new dialogue."""
+        return Talk(self.store, self.answering, self.person, "terminal")
+
+
+def _agent(
+    name: str,
+    tokenizer: str | None,
+    trust_remote_code: bool,
+    device: str,
+    seed: int | None,
+    adjust: Callable[[Sampling], Sampling],
+) -> Answering:
+    folder = Path(name).expanduser()
+    if (folder / "agent").is_dir() and not (folder / "config.json").exists():  # a training run
+        name = str(folder / "agent")
+    found = hub.model_folder(name, "--agent", trust_remote_code)
+    agent = load_agent(found, tokenizer, device, trust_remote_code, adjust)
+    return Answering(agent, seed=seed or 0)

@@ -1,0 +1,64 @@
+"""The command `rlhf-dialog feedback`: its first argument selects what is done with a bot; only that module is imported."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, home_path, program, set_up_logging
+from rlhf_dialog.errors import UserError, nearest
+
+SUBCOMMANDS = {  # name: module with `NAME_arguments(parser)` and `run_NAME(options)`, what the subcommand does
+    "init": ("rlhf_dialog.feedback.commands.bot", "make a bot folder that begins with an agent"),
+    "serve": ("rlhf_dialog.feedback.commands.serve", "let people talk to a bot and rate it in a browser"),
+    "status": ("rlhf_dialog.feedback.commands.bot", "show the versions of a bot, and what people said of them"),
+    "learn": (
+        "rlhf_dialog.feedback.commands.learn",
+        "make a new version from the feedback, and promote it if it passes",
+    ),
+    "rollback": ("rlhf_dialog.feedback.commands.bot", "let an earlier champion answer again"),
+    "export": ("rlhf_dialog.feedback.commands.files", "write the feedback to a file, also in TRL's columns"),
+    "import": ("rlhf_dialog.feedback.commands.files", "add the feedback of a file, also of other programs"),
+    "backup": ("rlhf_dialog.feedback.commands.files", "copy the store while the bot is in use"),
+    "forget": ("rlhf_dialog.feedback.commands.bot", "remove everything that is stored of a person"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = sys.argv[0] = "python -m rlhf_dialog.feedback" if sys.argv[0].endswith("__main__.py") else program()
+    if not words or words[0] in ("-h", "--help"):
+        sys.stdout.write(usage(name))
+        return 0
+    chosen, *rest = words
+    if chosen not in SUBCOMMANDS:
+        advice = nearest(chosen, SUBCOMMANDS) or f"; choose one of {', '.join(SUBCOMMANDS)}"
+        sys.stderr.write(f"error: there is no subcommand {chosen!r} of feedback{advice}\n")
+        return UserError.exit_code
+    path, meaning = SUBCOMMANDS[chosen]
+    module = import_module(path)
+    parser = argparse.ArgumentParser(prog=f"{name} {chosen}", description=f"{meaning[0].upper()}{meaning[1:]}.")
+    parser.add_argument("--run", type=home_path, required=True, help="folder of the bot, e.g. runs/bot")
+    getattr(module, f"{chosen}_arguments")(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    options = parser.parse_args(rest)
+    set_up_logging()
+    exit_on_sigterm()
+    return exit_code_of(lambda: getattr(module, f"run_{chosen}")(options), options.debug)
+
+
+def usage(name: str) -> str:
+    """The list of subcommands, one per line."""
+    width = max(map(len, SUBCOMMANDS)) + 2
+    lines = [f"  {one:<{width}}{meaning}" for one, (_, meaning) in SUBCOMMANDS.items()]
+    return "\n".join(
+        [
+            "A bot that learns from what people say of its answers.",
+            "",
+            f"usage: {name} SUBCOMMAND --run DIR ...",
+            *lines,
+            "",
+            f"{name} SUBCOMMAND --help shows the arguments of a subcommand.",
+            "",
+        ]
+    )

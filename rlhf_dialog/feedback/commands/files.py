@@ -1,0 +1,106 @@
+"""`rlhf-dialog feedback export | import | backup`: feedback to and from files."""
+
+import argparse
+import logging
+from pathlib import Path
+
+from rlhf_dialog.commands.command_line import check_output, home_path, new_folder
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store import exports
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.imports import KNOWN, import_file
+
+logger = logging.getLogger(__name__)
+
+
+def export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `export`."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=home_path,
+        help="file that ends in .jsonl, or a new folder for datasets.load_from_disk",
+    )
+    parser.add_argument(
+        "--format",
+        choices=exports.FORMATS,
+        default="jsonl",
+        help="jsonl: everything, a dialogue a line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
+        "scores; dpo: prompt, chosen, rejected, of edits and choices (default: jsonl)",
+    )
+    parser.add_argument("--messages", action="store_true", help="kto and dpo: messages with roles instead of text")
+
+
+def run_export(options: argparse.Namespace) -> None:
+    """Write the file or folder."""
+    path: Path = options.file
+    if options.messages and options.format == "jsonl":
+        raise UserError("--messages: is for --format kto and dpo; leave it out")
+    is_file = path.suffix.lower() == ".jsonl"
+    if options.format == "jsonl" and not is_file:
+        raise UserError(
+            f"FILE: '{path}' does not end in .jsonl; name it so, or choose --format kto or dpo for a folder"
+        )
+    if is_file:
+        check_output("FILE", path, str(path))
+    store = Bot(options.run).store()
+    try:
+        rows = exports.rows_of(store, options.format, options.messages)
+    finally:
+        store.close()
+    if is_file:
+        exports.write_jsonl(path, rows)
+    else:
+        with new_folder(str(path)) as folder:
+            exports.write_folder(folder, rows)
+    logger.info("%d rows written to %s", len(rows), path)
+
+
+def import_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `import`."""
+    parser.description = f"Add the feedback of a file; its columns decide the format. Known are {KNOWN}."
+    parser.add_argument(
+        "file", metavar="FILE", type=home_path, help=".jsonl, .json, .csv or .parquet file, or folder of save_to_disk"
+    )
+    parser.add_argument(
+        "--name", help="where it is from: source and person are import:NAME (default: the format's name)"
+    )
+    parser.add_argument("--ignore", default="", metavar="COLUMN,...", help="columns to leave out")
+
+
+def run_import(options: argparse.Namespace) -> None:
+    """Read the file, and add what is new."""
+    store = Bot(options.run).store()
+    try:
+        ignored = tuple(name for name in options.ignore.split(",") if name)
+        added = import_file(store, options.file, options.name, ignored)
+    finally:
+        store.close()
+    logger.info(
+        "%s (%s): %d dialogues and %d events added; %d were there already",
+        options.file,
+        added.format,
+        added.dialogues,
+        added.events,
+        added.known,
+    )
+    for reason, count in added.left_out.items():
+        logger.warning("left out: %d %s", count, reason)
+
+
+def backup_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `backup`."""
+    parser.add_argument("file", metavar="FILE", type=home_path, help="SQLite file to write; an earlier one is replaced")
+
+
+def run_backup(options: argparse.Namespace) -> None:
+    """Copy the store while others write to it."""
+    check_output("FILE", options.file, str(options.file))
+    store = Bot(options.run).store()
+    try:
+        if options.file.exists() and options.file.samefile(store.path):
+            raise UserError(f"FILE: '{options.file}' is the store itself; name another file")
+        store.backup(options.file)
+    finally:
+        store.close()
+    logger.info("%s copied to %s", store.path, options.file)

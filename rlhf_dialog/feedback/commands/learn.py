@@ -1,0 +1,48 @@
+"""`rlhf-dialog feedback learn`: the nightly job."""
+
+import argparse
+import sys
+
+from rich.progress import Progress, TaskID
+from transformers.utils import logging as transformers_logging
+
+from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.terminal import visible
+
+
+def learn_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `learn`, besides --run."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be used and left out, and change nothing"
+    )
+
+
+def run_learn(options: argparse.Namespace) -> None:
+    """Learn for one night, with a progress bar on a terminal, and print the report."""
+    transformers_logging.disable_progress_bar()
+    with Steps() as steps:
+        report = learn(Bot(options.run), options.dry_run, steps)
+    print("\n".join(visible(line) for line in report.lines()))
+
+
+class Steps:
+    """A progress bar of optimizer steps on a terminal, which is gone after the last one: others follow it."""
+
+    def __init__(self) -> None:
+        self.bar = Progress(transient=True, disable=not sys.stdout.isatty())
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> "Steps":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, done: int, steps: int) -> None:
+        if self.task is None:
+            self.bar.start()
+            self.task = self.bar.add_task("learning", total=steps)
+        self.bar.update(self.task, completed=done)
+        if done == steps:
+            self.bar.stop()

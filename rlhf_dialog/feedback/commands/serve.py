@@ -1,0 +1,214 @@
+"""`rlhf-dialog feedback serve`: the page of a bot in a browser."""
+
+import argparse
+import errno
+import hmac
+import logging
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from rlhf_dialog.commands.command_line import check_device
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.settings import read_settings
+
+logger = logging.getLogger(__name__)
+PORT = 7860
+MIN_PASSWORD = 8
+SECONDS_TO_END = 2  # for requests that are being answered when the server ends
+Login = Callable[[str, str], bool]
+
+
+def serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `serve`."""
+    parser.add_argument("--port", type=int, default=PORT, help=f"port; 0: any free one (default: {PORT})")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
+    )
+    parser.add_argument(
+        "--auth",
+        metavar="USER:PASSWORD|FILE",
+        help="who may use the page; a file has one user:password a line. Needed for another --host and for --share",
+    )
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
+        "any. May be given again",
+    )
+    parser.add_argument("--share", action="store_true", help="also a public link through Gradio's servers")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+
+
+def run_serve(options: argparse.Namespace) -> None:
+    """Serve the page until Ctrl-C or SIGTERM."""
+    check_gradio()
+    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    login = None if options.auth is None else login_of(options.auth)
+    names = allowed_names(options.allow_host)
+    family, address = resolved(options.host, options.port)
+    if login is None and (options.share or not is_loopback(address)):
+        what = "--share" if options.share else f"--host {options.host}"
+        raise UserError(
+            f"{what}: opens the page to other machines; give --auth USER:PASSWORD, or --auth FILE, so that only people who "
+            "know a password can use it"
+        )
+    with ExitStack() as stack:
+        bot = Bot(options.run)
+        limits = read_settings(bot.settings_path).limits
+        listening = stack.enter_context(closing(listening_socket(family, address)))
+        store = stack.enter_context(closing(bot.store()))
+        answering = stack.enter_context(Answering(bot, device=options.device))
+        version = answering.version()
+        from rlhf_dialog.feedback.page.page import Page
+        from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
+
+        hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
+        page = Page(store, answering, bot.folder.resolve().name, login, limits, hosts)
+        host, port = listening.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
+        if not is_loopback(address):
+            logger.warning(
+                "every machine that reaches %s can open this page and try passwords; they and all texts travel readable, so put "
+                "a proxy with https before it",
+                url,
+            )
+        if options.share:
+            stack.callback(close_tunnels)
+            link = public_link(host, port)
+            page.app.links.add(urlsplit(link).netloc)
+            print(f"public link: {link}", flush=True)
+            logger.warning("everybody on the internet who gets this link can open the page and try passwords")
+        serve(page.app, listening)
+
+
+def check_gradio() -> None:
+    """Raises UserError without the extra `chat`."""
+    if find_spec("gradio") is None:
+        raise UserError('the page needs gradio; install it: pip install "rlhf-dialog[chat]"')
+
+
+def login_of(given: str) -> Login:
+    """What checks a name and a password against `user:password`, or a file of such lines. Raises UserError."""
+    path = Path(given).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [given]
+    except (OSError, UnicodeError) as error:
+        raise UserError(
+            f"--auth {given}: cannot be read ({error}); a text file has one user:password a line"
+        ) from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        user, colon, password = line.strip().partition(":")
+        if not line.strip() and len(lines) > 1:
+            continue
+        if not (user and colon) or len(password) < MIN_PASSWORD:
+            where = f"{path}, line {number}" if path.is_file() else "--auth"
+            raise UserError(
+                f"{where}: wanted user:password with a password of at least {MIN_PASSWORD} characters, or a file of such lines"
+            )
+        found[user] = password
+
+    def login(user: str, password: str) -> bool:
+        known = found.get(user.strip())
+        same = hmac.compare_digest(password.encode(), (known or secrets.token_hex(16)).encode())
+        return known is not None and same
+
+    return login
+
+
+def allowed_names(given: list[str]) -> list[str]:
+    """The names of --allow-host. Raises UserError for an address of a page."""
+    for name in given:
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise UserError(
+                f"--allow-host {name}: give a name alone, without http:// and port: chat.example.org, for example"
+            )
+    return given
+
+
+def resolved(host: str, port: int) -> tuple[int, Any]:
+    """The family and the address of a socket. Raises UserError."""
+    if not 0 <= port < 1 << 16:
+        raise UserError(f"--port {port}: give 0 to 65535")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise UserError(
+            f"--host {host}: is not an address of this machine ({error}); give 127.0.0.1, for example"
+        ) from error
+    family, _, _, _, address = found[0]
+    return family, address
+
+
+def is_loopback(address: Any) -> bool:
+    """Whether only this machine reaches the address of a socket."""
+    return ip_address(str(address[0]).partition("%")[0]).is_loopback
+
+
+def listening_socket(family: int, address: Any) -> socket.socket:
+    """A socket that takes connections at the address. Raises UserError when its port is taken, or may not be used."""
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except OSError as error:
+        found.close()
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({os.strerror(error.errno or 0)})"
+        raise UserError(
+            f"port {address[1]} of {address[0]} {why}; choose another one with --port, or any free one with --port 0"
+        ) from error
+    return found
+
+
+def public_link(host: str, port: int) -> str:
+    """A link through Gradio's servers to a port of this machine. Raises UserError."""
+    from gradio import networking
+
+    local = "127.0.0.1" if ip_address(host).is_unspecified else host
+    try:
+        return networking.setup_tunnel(local, port, secrets.token_urlsafe(32), None, None)
+    except Exception as error:  # of any kind: the network, a download, a program that does not run
+        words = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"--share: no link could be made ({words}); it needs the internet; leave --share out"
+        ) from error
+
+
+def close_tunnels() -> None:
+    """End the public links of this process."""
+    from gradio import tunneling
+
+    for tunnel in tunneling.CURRENT_TUNNELS:
+        tunnel.kill()
+
+
+def serve(app: Any, listening: socket.socket) -> None:
+    """Answer requests until a signal ends the process; uvicorn raises the signal again when it has ended."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            app.end()
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=SECONDS_TO_END
+    )
+    Server(config).run(sockets=[listening])

@@ -1,0 +1,1 @@
+"""The night: what is learned from the examples, whom to trust, and the gate that decides about promotion."""

@@ -1,0 +1,119 @@
+"""What a candidate must not have lost, beside what people like: the guards of the gate, each against the fixed first version."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.measure import perplexity
+from rlhf_dialog.evaluation.replies import pick_prompts, reference_nll
+from rlhf_dialog.feedback.night.learner import Learner
+from rlhf_dialog.feedback.night.rows import Row, measured, sft_prompts
+from rlhf_dialog.feedback.store.examples import HeldOut
+from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.metrics.text import distinct_n
+from rlhf_dialog.models.chat_agent import Reply, Speaker
+from rlhf_dialog.models.generation import random_numbers
+from rlhf_dialog.models.policy import Policy
+
+BATCH_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One measure of a candidate, and its limit: `at_most`, else at least."""
+
+    name: str
+    value: float
+    limit: float
+    at_most: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within its limit; what is not a number is not."""
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+    def __str__(self) -> str:
+        bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
+        return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
+
+    def as_json(self) -> dict[str, Any]:
+        value = self.value if math.isfinite(self.value) else None
+        return asdict(self) | {"value": value, "passed": self.passed}
+
+
+def measure_guards(learner: Learner, heldout: HeldOut) -> list[Guard]:
+    """KL per token and distinct-2 of replies to `guard_prompts` prompts, and the perplexity where there is a validation split.
+
+    The prompts are those of the validation split of the SFT data, else of the held-out feedback.
+    """
+    settings, validation = learner.settings, validation_prompts(learner)
+    prompts = validation or _heldout_prompts(heldout, settings, learner.agent.settings.context_size)
+    candidate, first = (_speaker(learner, policy) for policy in (learner.policy, learner.reference_policy))
+    ours, theirs = (_replies(speaker, prompts, settings.seed) for speaker in (candidate, first))
+    guards = [
+        Guard("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
+        Guard("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
+    ]
+    if validation:
+        rise = _perplexity(candidate, validation) / _perplexity(first, validation) - 1
+        guards.append(Guard("rise of the perplexity", rise, settings.max_perplexity_rise, True))
+    return guards
+
+
+def validation_prompts(learner: Learner) -> list[Dialogue]:
+    """Prompts of the validation split of the SFT data, drawn by the seed; none without such data."""
+    settings, agent = learner.settings, learner.agent.settings
+    if settings.sft_data_path is None:
+        return []
+    found = sft_prompts(settings.sft_data_path, "validation", agent.context_size, agent.turn_separator)
+    return pick_prompts(found, settings.guard_prompts, settings.seed)
+
+
+def _heldout_prompts(heldout: HeldOut, settings: BotSettings, context_size: int) -> list[Dialogue]:
+    """The newest different prompts of the held-out feedback."""
+    distinct = list(dict.fromkeys(one.prompt_turns[-context_size:] for one in reversed(heldout.all)))
+    return [Dialogue(list(turns)) for turns in distinct[: settings.guard_prompts]]
+
+
+def _speaker(learner: Learner, policy: Policy) -> Speaker:
+    agent = learner.agent
+    size = learner.settings.per_device_microbatch_size
+    return Speaker(policy, agent.encoder, agent.sampling, agent.stop, microbatch_size=size)
+
+
+def _replies(speaker: Speaker, prompts: Sequence[Dialogue], seed: int) -> list[Reply]:
+    device = speaker.policy.lm.device
+    generator = torch.Generator(device).manual_seed(seed)
+    parts = [prompts[start : start + BATCH_SIZE] for start in range(0, len(prompts), BATCH_SIZE)]
+    drawn = (random_numbers(len(part), speaker.sampling, device, generator) for part in parts)
+    return [reply for part, uniform in zip(parts, drawn, strict=True) for reply in speaker.reply(part, uniform)]
+
+
+def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply]) -> float:
+    """The mean log-ratio per token of the candidate's own replies, an estimate of the KL divergence."""
+    rows = [
+        Row(learner.encoder.row(prompt.prompt_turns, reply.text, reply.ids).prompt, reply.ids)
+        for prompt, reply in zip(prompts, replies, strict=True)
+        if reply.ids
+    ]
+    if not rows:
+        return math.nan
+    options = (rows, learner.encoder.encoder.pad_id, BATCH_SIZE)
+    ratios = measured(learner.policy, *options) - measured(learner.reference_policy, *options)
+    return ratios.sum().item() / sum(len(row.response) for row in rows)
+
+
+def _distinct_ratio(ours: Sequence[Reply], theirs: Sequence[Reply]) -> float:
+    """1 where neither version has a bigram."""
+    own, first = (distinct_n([reply.text for reply in replies], 2) for replies in (ours, theirs))
+    return own / first if first else 1.0
+
+
+def _perplexity(speaker: Speaker, prompts: list[Dialogue]) -> float:
+    sums: Any = np.asarray(reference_nll(speaker, prompts)).sum(axis=0)
+    return float(perplexity(sums))

@@ -1,0 +1,320 @@
+"""The training of one night, and the state that it continues: weights, Adam's moments, schedule, random states, consumed events.
+
+The state lies beside a version in `learner/`, as safetensors and JSON. The same files, with how far the night has come, are
+written into `night/` while it trains, so that a killed night goes on where it was.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.distributed.random_states import (
+    random_states,
+    random_states_kept,
+    restore_random_states,
+    seed_everything,
+)
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.feedback.night.losses import balanced_weights, dpo_losses, kl_baseline, kto_losses, mismatched
+from rlhf_dialog.feedback.night.rows import Reference, Row, RowEncoder, keys_of, logprobs_of, measured
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.examples import TrainingSet
+from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.lora import add_adapters, trained
+from rlhf_dialog.models.policy import DisabledAdapter, Policy
+from rlhf_dialog.models.weights import load_module, save_module
+from rlhf_dialog.runs.checkpoint import damage_told, joined_state, save_agent, split_state
+from rlhf_dialog.runs.verification import sha256_of_file
+
+logger = logging.getLogger(__name__)
+STATE, FORMAT = "learner.json", 1
+Step = dict[str, list[int]]  # the numbers of the answers, pairs and SFT rows of one optimizer step
+Watch = Callable[[int, int], None]  # called with the steps done and all steps
+Save = Callable[[dict[str, Any]], None]  # called with what a night has done so far
+
+
+def device_of(settings: BotSettings) -> str:
+    """`cpu` or `cuda`. Raises UserError for a device that is not there."""
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device: cuda, but torch finds no CUDA device; use auto or cpu")
+    return "cuda" if settings.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
+    """The agent of a version. Raises UserError when it does not load."""
+    try:
+        agent = ChatAgent.load(bot.agent_folder(version), device=device_of(settings))
+    except UserError as error:
+        raise UserError(
+            f"{bot.folder}: version {version} cannot be loaded ({str(error).removeprefix('--agent: ')}); go back to another "
+            "one with `feedback rollback`"
+        ) from error
+    agent.policy.use_amp = settings.use_amp
+    return agent
+
+
+class Learner:
+    """The policy that a night trains from the champion, beside the fixed first version.
+
+    `optimizer`, `num_steps` (of the bot's life, which the schedule counts), `num_nights`, `random` (the states of the random
+    generators) and `consumed` (the events of earlier nights) are what the next night continues.
+    """
+
+    def __init__(self, bot: Bot, settings: BotSettings):
+        """Raises UserError when the champion, its state or the first version does not load."""
+        self.settings, self.version = settings, bot.champion()
+        first = load_version(bot, bot.first(), settings)
+        if settings.use_lora:
+            self.agent, self.policy = first, _with_adapter(first, settings)
+            self.reference_policy: Policy = DisabledAdapter(first.policy.lm, use_amp=settings.use_amp)
+        else:
+            self.agent = load_version(bot, self.version, settings)
+            self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
+        self.encoder = RowEncoder.of(self.agent)
+        size = settings.per_device_microbatch_size
+        setting = f"{bot.first()}, {device_of(settings)}, use_amp {settings.use_amp}"
+        self.reference = Reference(
+            self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
+        )
+        self.parameters = list(trained(self.policy).values())
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, eps=1e-5
+        )
+        self.num_steps = self.num_nights = 0
+        self.consumed: frozenset[int] = frozenset()
+        with random_states_kept():
+            seed_everything(settings.seed)
+            self.random = random_states()
+        source = bot.version_folder(self.version) / "learner"
+        if source.is_dir():
+            self.load(source)
+        elif settings.use_lora and self.version != bot.first():
+            raise _other_kind(source, settings)
+
+    # --- state ---
+
+    def save(self, folder: Path, more: dict[str, Any] | None = None) -> None:
+        """Write the state into the folder, which exists; `more` goes into its JSON. Raises OSError and SafetensorError."""
+        tensors, groups = split_state(self.optimizer.state_dict())
+        save_module(self.policy, folder / _weights(self.settings))
+        save_file(tensors, folder / "optimizer.safetensors")
+        save_file(self.random[0], folder / "random.safetensors")
+        files = {path.name: sha256_of_file(path) for path in sorted(folder.glob("*.safetensors"))}
+        state = {"format_version": FORMAT, "num_steps": self.num_steps, "num_nights": self.num_nights, "groups": groups}
+        state |= {"consumed": sorted(self.consumed), "random": self.random[1], "files": files, **(more or {})}
+        write_json(folder / STATE, state)
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Restore a state; returns its JSON. Raises UserError when it is damaged, or of other settings."""
+        state = read_state(folder)
+        if _weights(self.settings) not in state["files"]:
+            raise _other_kind(folder, self.settings)
+        remedy = "go back to another version with `feedback rollback`"
+        if self.settings.use_lora:
+            remedy = f"set lora_r and lora_target_modules back in config.yaml if they were changed, or {remedy}"
+        with damage_told(folder, lambda _: f"; {remedy}"):
+            for name, digest in state["files"].items():
+                if sha256_of_file(folder / name) != digest:
+                    raise ValueError(f"{name} has changed since it was written (SHA-256)")
+            load_module(self.policy, folder / _weights(self.settings), self.policy.lm.device)
+            tensors = load_file(folder / "optimizer.safetensors")
+            self.optimizer.load_state_dict(joined_state(tensors, self.optimizer.state_dict()["param_groups"]))
+            self.random = (load_file(folder / "random.safetensors"), state["random"])
+            self.num_steps, self.num_nights = int(state["num_steps"]), int(state["num_nights"])
+            self.consumed = frozenset(state["consumed"])
+        return state
+
+    def export(self, folder: Path) -> None:
+        """Write the agent, with the adapters merged into it. Raises UserError when the folder cannot be written."""
+        save_agent(folder, self.policy, self.encoder.encoder.tokenizer, self.agent.settings)
+
+    def state_hash(self) -> str:
+        """SHA-256 of weights, moments, schedule, random states and consumed events."""
+        digest = hashlib.sha256()
+        slots = split_state(self.optimizer.state_dict())[0]
+        named = {**trained(self.policy), **{f"optimizer.{name}": x for name, x in slots.items()}, **self.random[0]}
+        for name in sorted(named):
+            digest.update(name.encode())
+            digest.update(named[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        rest = [self.num_steps, self.num_nights, sorted(self.consumed), self.random[1]]
+        digest.update(json.dumps(rest).encode())
+        return digest.hexdigest()
+
+    # --- training ---
+
+    def plan(self, training: TrainingSet, num_sft: int) -> list[Step]:
+        """Which examples each optimizer step of a night sees, drawn from the random states, which move on.
+
+        Each step has its share of answers, pairs and rows of the SFT data; each kind comes in shuffled passes.
+        """
+        count = len(training)
+        total, num_steps, sft = night_sizes(self.settings, count)
+        sizes = {"answers": len(training.answers), "pairs": len(training.pairs), "sft": num_sft}
+        wanted = {kind: math.ceil(total * size / count) for kind, size in sizes.items()} | {"sft": sft}
+        with random_states_kept():
+            restore_random_states(*self.random)
+            parts = {kind: _shuffled(sizes[kind], wanted[kind]).tensor_split(num_steps) for kind in sizes}
+            self.random = random_states()
+        return [{kind: part[i].tolist() for kind, part in parts.items()} for i in range(num_steps)]
+
+    def train(
+        self,
+        training: TrainingSet,
+        sft: Sequence[Row],
+        plan: list[Step],
+        watch: Watch,
+        save: Save,
+        night: dict[str, Any],
+    ) -> dict[str, float]:
+        """Make the steps of the plan; `night` says what was done of it before ("done"), with the sums of its metrics ("sums").
+
+        `save` is called every `checkpoint_steps` with the same two. Returns the means over the steps. Raises RunStopped when
+        a loss is not finite.
+        """
+        batches = Batches(self, training, sft)
+        sums = dict(night.get("sums", {}))
+        done = int(night.get("done", 0))
+        for number, step in enumerate(plan[done:], done + 1):
+            for name, value in self._step(batches, step).items():
+                sums[name] = sums.get(name, 0.0) + value
+            watch(number, len(plan))
+            if number % self.settings.checkpoint_steps == 0 and number < len(plan):
+                save({"done": number, "sums": sums})
+        return {name: value / len(plan) for name, value in sums.items()}
+
+    def _step(self, batches: "Batches", step: Step) -> dict[str, float]:
+        """One optimizer step: the mean loss of all its examples."""
+        settings = self.settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, (self.num_steps + 1) / max(settings.warmup_steps, 1))
+        count, totals = sum(map(len, step.values())), dict.fromkeys(("loss", "kto", "dpo", "nll", "kl_baseline"), 0.0)
+        for name, losses, weight in batches.losses(step):
+            loss = weight * losses.sum() / count
+            loss.backward()
+            totals[name] += losses.sum().item() / max(len(step[KINDS[name]]), 1)
+            totals["loss"] += loss.item()
+        totals["kl_baseline"] = batches.baseline
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, settings.max_grad_norm).item()
+        if not (math.isfinite(totals["loss"]) and math.isfinite(norm)):
+            self.optimizer.zero_grad()
+            raise RunStopped(
+                f"step {self.num_steps + 1}: the loss is {totals['loss']:g} and the norm of its gradient {norm:g}; nothing was "
+                "promoted. Lower learning_rate in config.yaml"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.num_steps += 1
+        return {**totals, "grad_norm": norm}
+
+
+KINDS = {"kto": "answers", "dpo": "pairs", "nll": "sft"}
+
+
+class Batches:
+    """The losses of the examples of a night. `baseline`: KTO's z_ref in the newest step."""
+
+    def __init__(self, learner: Learner, training: TrainingSet, sft: Sequence[Row]):
+        self.policy, self.reference, self.settings = learner.policy, learner.reference, learner.settings
+        self.pad_id, self.sft, self.baseline = learner.encoder.encoder.pad_id, sft, 0.0
+        self.answers = [(keys_of(one), learner.encoder.rows(one)) for one in training.answers]
+        self.pairs = [(keys_of(one), learner.encoder.rows(one)) for one in training.pairs]
+        self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
+        liked = int(self.liked.sum())
+        given = (self.settings.desirable_weight, self.settings.undesirable_weight)
+        self.weights = balanced_weights(liked, len(training.answers) - liked, *given)
+        learner.reference.add(
+            {n: row for names, rows in (*self.answers, *self.pairs) for n, row in zip(names, rows, strict=True)}
+        )
+
+    def losses(self, step: Step) -> Iterator[tuple[str, Tensor, float]]:
+        """For each microbatch: the name of its loss, the losses of its examples (b,), and their weight."""
+        size = self.settings.per_device_microbatch_size
+        self.baseline = self._baseline(step["answers"])
+        for part in _cut(step["answers"], size):
+            liked = self.liked[part].to(self.policy.lm.device)
+            options = (torch.tensor(self.baseline), self.settings.beta, *self.weights)
+            yield "kto", kto_losses(self._log_ratios([self.answers[i] for i in part], 0), liked, *options), 1.0
+        for part in _cut(step["pairs"], max(1, size // 2)):
+            some = [self.pairs[i] for i in part]
+            chosen, rejected = self._log_ratios([(n, r) for n, r in some], 0, 1).chunk(2)
+            yield "dpo", dpo_losses(chosen, rejected, self.settings.beta), self.settings.dpo_weight
+        for part in _cut(step["sft"], size):
+            rows = [self.sft[i] for i in part]
+            lengths = torch.tensor([len(row.response) for row in rows], device=self.policy.lm.device)
+            yield "nll", -logprobs_of(self.policy, rows, self.pad_id) / lengths, 1.0
+
+    def _log_ratios(self, some: Sequence[tuple[list[str], list[Row]]], *sides: int) -> Tensor:
+        """The log-ratios of these sides of the examples, one side after the other."""
+        rows = [rows[side] for side in sides for _, rows in some]
+        known = self.reference.of([names[side] for side in sides for names, _ in some])
+        own = logprobs_of(self.policy, rows, self.pad_id)
+        return own - known.to(own)
+
+    def _baseline(self, numbers: list[int]) -> float:
+        """KTO's z_ref of one step: of each of its prompts with the answer to another one."""
+        rows = [self.answers[i][1][0] for i in numbers]
+        mixed = [Row(row.prompt, rows[other].response) for row, other in zip(rows, mismatched(len(rows)), strict=False)]
+        if not mixed:
+            return 0.0
+        options = (mixed, self.pad_id, self.settings.per_device_microbatch_size)
+        return kl_baseline(measured(self.policy, *options) - measured(self.reference.policy, *options)).item()
+
+
+def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:
+    """Of a night with this many examples: how many it sees with repetitions, its optimizer steps, its rows of SFT data."""
+    total = max(1, round(settings.epochs * num_examples))
+    if settings.steps is not None:
+        total = settings.steps * settings.batch_size
+    share = settings.sft_share / (1 - settings.sft_share)
+    return total, settings.steps or max(1, round(total / settings.batch_size)), round(total * share)
+
+
+def _with_adapter(first: ChatAgent, settings: BotSettings) -> Policy:
+    lm = first.policy.lm
+    add_adapters(lm, ["policy"], settings.lora_r, settings.lora_alpha, settings.lora_target_modules, settings.seed)
+    return Policy(lm, use_amp=settings.use_amp, adapter="policy").to(lm.device).eval()
+
+
+def _weights(settings: BotSettings) -> str:
+    return "adapter.safetensors" if settings.use_lora else "weights.safetensors"
+
+
+def _other_kind(folder: Path, settings: BotSettings) -> UserError:
+    was = "without" if settings.use_lora else "with"
+    return UserError(
+        f"use_lora: {settings.use_lora}, but {folder.parent} was trained {was} adapters; set it back in config.yaml, or begin "
+        "a new bot with this version's agent"
+    )
+
+
+def _shuffled(size: int, count: int) -> Tensor:
+    """`count` numbers below `size` in shuffled passes, from torch's random state; none of nothing."""
+    passes = [torch.randperm(size) for _ in range(math.ceil(count / size) if size else 0)]
+    return torch.cat([torch.empty(0, dtype=torch.long), *passes])[:count]
+
+
+def _cut(numbers: list[int], size: int) -> Iterator[list[int]]:
+    return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The JSON of a state. Raises UserError when it is damaged, or newer than this program."""
+    with damage_told(folder, lambda _: "; go back to another version with `feedback rollback`"):
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        if state["format_version"] > FORMAT:
+            raise UserError(
+                f"{folder}: has format version {state['format_version']}, but this program reads up to {FORMAT}; update "
+                "rlhf-dialog"
+            )
+        _ = state["files"], state["consumed"], state["random"], state["num_steps"], state["num_nights"]
+    return dict(state)

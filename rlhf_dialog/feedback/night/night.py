@@ -1,0 +1,323 @@
+"""One `learn`: from a snapshot of the feedback to a new version, which is promoted or refused; with a report of what it did."""
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.atomic_files import mend_swaps
+from rlhf_dialog.distributed.random_states import random_states_kept
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.feedback.night import gate
+from rlhf_dialog.feedback.night.at_work import Night, Snapshot
+from rlhf_dialog.feedback.night.gate import Comparison
+from rlhf_dialog.feedback.night.guards import Guard, measure_guards
+from rlhf_dialog.feedback.night.learner import Learner, Watch, load_version, night_sizes, read_state
+from rlhf_dialog.feedback.night.report import NightReport
+from rlhf_dialog.feedback.night.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
+from rlhf_dialog.feedback.night.trust import trust_in, trusted
+from rlhf_dialog.feedback.store.bot import NIGHT, WORK, Bot
+from rlhf_dialog.feedback.store.examples import (
+    Examples,
+    heldout_set,
+    read_examples,
+    small_group,
+    training_set,
+)
+from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.runs.identity import sha256_of
+from rlhf_dialog.runs.lock import locked
+
+logger = logging.getLogger(__name__)
+LEARNER = "learner"
+
+
+def learn(bot: Bot, dry_run: bool = False, watch: Watch = lambda done, steps: None) -> NightReport:
+    """One night: snapshot, filter, train, guards, gate, new version, promotion. Returns its report.
+
+    A night that was killed goes on where it was. `dry_run` says what a night would use, and writes nothing. `watch` is called
+    with the steps done and all steps. Raises UserError when another process learns in this folder, when settings, store, data
+    or versions cannot be used, or when the disk is full, and RunStopped when a loss is not finite; the champion stays then.
+    """
+    settings = read_settings(bot.settings_path)
+    if dry_run:
+        snapshot = take_snapshot(bot, settings)
+        return _report(
+            bot, settings, snapshot, _obstacle(bot, settings, snapshot) or "dry run: nothing was changed", True
+        )
+    with _alone(bot), random_states_kept():
+        return _learn(bot, settings, watch)
+
+
+def _learn(bot: Bot, settings: BotSettings, watch: Watch) -> NightReport:
+    start = time.perf_counter()
+    mend_swaps(bot.folder, (NIGHT, "reference.json"))
+    _promote_left(bot)
+    state = _unfinished(bot)
+    snapshot = take_snapshot(bot, settings, None if state is None else state["last_event"])
+    if state is not None and not _goes_on(bot, state, snapshot):
+        state, snapshot = None, take_snapshot(bot, settings)
+    if (obstacle := _obstacle(bot, settings, snapshot)) is not None:
+        return _report(bot, settings, snapshot, obstacle)
+    night = _begin(bot, settings, snapshot, state)
+    try:
+        metrics = _train(night, watch)
+    except RunStopped:
+        bot.drop_night()
+        raise
+    trained_in = time.perf_counter() - start
+    night.learner.consumed = snapshot.training.seen
+    night.learner.num_nights += 1
+    comparison, guards = _measure(night)
+    report = _report(bot, settings, snapshot, "")
+    report.comparison, report.guards, report.metrics, report.seconds = comparison, guards, metrics, trained_in
+    report.promoted, report.why = _decision(comparison, guards)
+    _publish(night, report)
+    return report
+
+
+@contextmanager
+def _alone(bot: Bot) -> Iterator[None]:
+    """Raises UserError when another process learns in this folder, or when it cannot be written."""
+    lock = locked(bot.folder)
+    try:
+        lock.__enter__()
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise UserError(f"{bot.folder}: cannot be written: {error.__cause__}") from error
+        found, _, remedy = str(error).partition("; ")
+        remedy = remedy.replace(", stop it, or choose another name with --experiment_name", ", or stop it")
+        remedy = "wait until it ends" if "--experiment_name" in remedy else remedy
+        raise UserError(f"{found}: another learn job is at work; {remedy}") from None
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def take_snapshot(bot: Bot, settings: BotSettings, last_event: int | None = None) -> Snapshot:
+    """What a night would see now, or as of an event. Raises UserError when store or champion's state cannot be read."""
+    champion = bot.champion()
+    source = bot.version_folder(champion) / LEARNER
+    state: dict[str, Any] = read_state(source) if source.is_dir() else {"consumed": [], "num_nights": 0}
+    store = bot.store()
+    try:
+        last_event = store.last_event() if last_event is None else last_event
+        found = read_examples(store, last_event)
+    finally:
+        store.close()
+    trust = trust_in(found, settings)
+    examples = trusted(found, trust)
+    draw = random.Random(f"{settings.seed} {state['num_nights']}")
+    training = training_set(examples, settings, state["consumed"], draw)
+    texts = [[one.event, one.person, *keys_of(one), *one.prompt_turns, repr(one)] for one in training.all]
+    fingerprint = sha256_of([settings.model_dump(), champion, last_event, texts])
+    return Snapshot(champion, last_event, examples, training, heldout_set(examples, settings), fingerprint, trust)
+
+
+def _promote_left(bot: Bot) -> None:
+    """Promote the newest version, which passed the gate, if a kill came between it and its promotion."""
+    records = bot.lineage()["versions"]
+    name = max(records)
+    passed = records[name]["status"] == "candidate" and (records[name]["gate"] or {}).get("promoted")
+    if passed and records[name]["parent"] == bot.champion():
+        bot.promote(name)
+        logger.info("%s: version %s, which a night had left unpromoted, is the champion", bot.folder, name)
+
+
+def _unfinished(bot: Bot) -> dict[str, Any] | None:
+    """The state of a night that was killed; None, with a warning where it cannot be read, if there is none."""
+    if not (bot.folder / NIGHT).is_dir():
+        if (bot.folder / WORK).is_dir():  # a kill came before the night was written
+            bot.drop_night()
+        return None
+    try:
+        state = read_state(bot.folder / NIGHT)["night"]
+        _ = state["plan"], state["done"], state["sums"], state["last_event"], state["fingerprint"], state["start"]
+    except (UserError, LookupError, TypeError) as error:
+        logger.warning("%s: the night that was interrupted cannot go on, so it begins again: %s", bot.folder, error)
+        bot.drop_night()
+        return None
+    return dict(state)
+
+
+def _goes_on(bot: Bot, state: dict[str, Any], snapshot: Snapshot) -> bool:
+    """Whether the interrupted night goes on: it has not ended meanwhile, and all that decides it is as it was."""
+    if _version_of(bot, state["fingerprint"]) is not None:  # the kill came between the new version and the end
+        logger.info("%s: the night that was interrupted had made its version", bot.folder)
+    elif state["fingerprint"] == snapshot.fingerprint:
+        logger.info("%s: the night that was interrupted goes on after step %d", bot.folder, state["done"])
+        return True
+    else:
+        logger.warning(
+            "%s: settings, champion or feedback have changed since a night was interrupted; it begins again", bot.folder
+        )
+    bot.drop_night()
+    return False
+
+
+def _version_of(bot: Bot, fingerprint: str) -> str | None:
+    """The version that a night of this fingerprint has made."""
+    versions = bot.lineage()["versions"]
+    return next((name for name in sorted(versions, reverse=True) if versions[name].get("night") == fingerprint), None)
+
+
+def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None:
+    """Why nothing would change; None when a night can be made."""
+    if not snapshot.training.num_new:
+        return "nothing changed: there is no new feedback to learn from"
+    if len(snapshot.heldout) < settings.min_heldout:
+        return f"nothing changed: {len(snapshot.heldout)} of {settings.min_heldout} held-out events (min_heldout)"
+    if not gate.is_comparable(snapshot.heldout):
+        return "nothing changed: the held-out feedback has no liked and disliked answers of one kind, and no edit or choice"
+    if (made := _version_of(bot, snapshot.fingerprint)) is not None:
+        status = bot.lineage()["versions"][made]["status"]
+        return f"nothing changed: version {made}, which is {status}, was made of just this feedback; more is needed"
+    return None
+
+
+def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str, Any] | None) -> Night:
+    """The learner at the start of the night, or where it was killed; the first version's log-probabilities are computed."""
+    learner = Learner(bot, settings)
+    agent = learner.agent.settings
+    path = settings.sft_data_path
+    found = [] if path is None else sft_prompts(path, "train", agent.context_size, agent.turn_separator)
+    sft = SFTRows(learner.encoder, found if settings.sft_share else [])
+    if state is None:
+        state = {
+            "start": learner.state_hash(),
+            "done": 0,
+            "sums": {},
+            "plan": learner.plan(snapshot.training, len(sft)),
+        }
+        state |= {"last_event": snapshot.last_event, "fingerprint": snapshot.fingerprint}
+    else:
+        learner.load(bot.folder / NIGHT)
+    rows = dict(_rows(learner.encoder, snapshot.training), **_rows(learner.encoder, snapshot.heldout))
+    learner.reference.add(rows)
+    learner.reference.save({name for one in snapshot.examples.all for name in keys_of(one)})
+    return Night(bot, settings, snapshot, learner, sft, state)
+
+
+def _rows(encoder: RowEncoder, examples: Examples) -> dict[str, Any]:
+    pairs = ((name, row) for one in examples.all for name, row in zip(keys_of(one), encoder.rows(one), strict=True))
+    return dict(pairs)
+
+
+def _train(night: Night, watch: Watch) -> dict[str, float]:
+    """The steps of the method; returns its metrics, and leaves the trained policy in the learner."""
+    return METHODS[night.settings.method](night, watch)
+
+
+def _train_on_losses(night: Night, watch: Watch) -> dict[str, float]:
+    return night.learner.train(night.snapshot.training, night.sft, night.state["plan"], watch, night.save, night.state)
+
+
+def _train_by_ppo(night: Night, watch: Watch) -> dict[str, float]:
+    from rlhf_dialog.feedback.night import preference_night  # loads the trainer, which other nights do not need
+
+    return preference_night.train(night, watch)
+
+
+METHODS: dict[
+    str, Callable[[Night, Watch], dict[str, float]]
+] = {  # `method` of the settings -> how the policy is trained
+    "kto_dpo": _train_on_losses,
+    "reward_model_ppo": _train_by_ppo,
+}
+
+
+def _measure(night: Night) -> tuple[Comparison, list[Guard]]:
+    """The gate's comparison with the champion, and the guards."""
+    learner, heldout, champion = night.learner, night.snapshot.heldout, night.snapshot.champion
+    candidate = log_ratios(learner, learner.policy, heldout)
+    if champion == night.bot.first():
+        before = dict.fromkeys(candidate, 0.0)
+    else:
+        before = log_ratios(learner, load_version(night.bot, champion, night.settings).policy, heldout)
+    return gate.compare(heldout, before, candidate, night.settings.seed), measure_guards(learner, heldout)
+
+
+def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str, float]:
+    """The log-ratio of each row of the examples to the first version, by its name."""
+    rows = _rows(learner.encoder, examples)
+    learner.reference.add(rows)
+    size = learner.settings.per_device_microbatch_size
+    own = measured(policy, list(rows.values()), learner.encoder.encoder.pad_id, size)
+    return dict(zip(rows, (own - learner.reference.of(list(rows))).tolist(), strict=True))
+
+
+def _decision(comparison: Comparison, guards: list[Guard]) -> tuple[bool, str]:
+    """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
+    failed = [guard for guard in guards if not guard.passed]
+    points = f"{100 * comparison.difference:+.1f} points"
+    bound = -100 * max(gate.MARGIN, comparison.standard_error)
+    low = f"the lower bound {100 * comparison.low:+.1f} is"
+    if failed:
+        return False, f"refused: {{version}} fails a guard: {'; '.join(map(str, failed))}"
+    if not comparison.difference >= 0:
+        return False, f"refused: {{version}} agrees less with the held-out feedback than the champion ({points})"
+    if not comparison.is_enough:
+        return False, f"refused: {{version}} may be worse than the champion: {low} not above {bound:+.1f}"
+    return True, f"promoted: {{version}} is the champion: {points}, {low} above {bound:+.1f}, all guards passed"
+
+
+def _publish(night: Night, report: NightReport) -> None:
+    """Write the new version, promote it if it is to be, and remove what is old. Raises UserError when the disk is full."""
+    bot, learner = night.bot, night.learner
+
+    def write(folder: Path) -> None:
+        learner.export(folder / "agent")
+        (folder / LEARNER).mkdir()
+        learner.save(folder / LEARNER)
+
+    report.version = bot.add_version(write, _record(night, report))
+    report.why = report.why.format(version=report.version)
+    if report.promoted:
+        bot.promote(report.version)
+    bot.drop_night()
+    report.removed = bot.prune(night.settings.keep_last)
+
+
+def _record(night: Night, report: NightReport) -> dict[str, Any]:
+    """The entry of the lineage. "start" and "end": hashes of the learner's state; a night starts with its parent's end."""
+    return {
+        "parent": night.snapshot.champion,
+        "method": night.settings.method,
+        "status": "candidate" if report.promoted else "refused",
+        "last_event": night.snapshot.last_event,
+        "num_events": report.used,
+        "left_out": report.left_out,
+        "people": night.snapshot.training.concerned,
+        "gate": report.gate_record(),
+        "metrics": report.metrics,
+        "night": night.snapshot.fingerprint,
+        "start": night.state["start"],
+        "end": night.learner.state_hash(),
+    }
+
+
+def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
+    training, power = snapshot.training, gate.power_of(len(snapshot.heldout), settings, gate.last_gate(bot))
+    _, steps, sft = night_sizes(settings, len(training))
+    liked = Counter(one.liked for one in training.answers)
+    used = {
+        "new": training.num_new,
+        "replayed": len(training) - training.num_new,
+        "people": len(training.people),
+        "liked": liked[True],
+        "disliked": liked[False],
+        "pairs": len(training.pairs),
+        "sft": sft if settings.sft_data_path and training.num_new else 0,
+        "steps": steps if training.num_new else 0,
+    }
+    counts = (used, training.left_out, len(snapshot.heldout))
+    said = [*snapshot.trust.lines(), *small_group(settings.person_cap, training)]
+    return NightReport(
+        str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run, people=said
+    )

@@ -1,0 +1,80 @@
+"""What one `learn` says of itself: what it used and left out, what changed, whether that is promoted, and why."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rlhf_dialog.feedback.night.gate import Comparison
+from rlhf_dialog.feedback.night.guards import Guard
+from rlhf_dialog.feedback.store.examples import shown
+
+
+@dataclass
+class NightReport:
+    """What a night used, left out, changed and decided. `version`: the new one, None when nothing changed."""
+
+    bot: str
+    champion: str
+    last_event: int
+    used: dict[str, int]
+    left_out: dict[str, int]
+    num_heldout: int
+    power: str
+    why: str
+    dry_run: bool = False
+    people: list[str] = field(
+        default_factory=list
+    )  # what is said of those who contradict the others, and of few people
+    version: str | None = None
+    promoted: bool = False
+    comparison: Comparison | None = None
+    guards: list[Guard] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        found = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used()]
+        if self.left_out:
+            found.append(f"left out: {shown(self.left_out)}")
+        found += self.people
+        found.append(f"held out: {self.power}")
+        if self.metrics:
+            losses = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
+            found.append(f"trained in {self.seconds:.0f} s: {losses}")
+        if self.guards:
+            found.append(f"guards: {'; '.join(map(str, self.guards))}")
+        if self.comparison:
+            found.append(_shown(self.comparison))
+        if self.removed:
+            found.append(f"removed (keep_last): {', '.join(self.removed)}")
+        return [*found, self.why]
+
+    def gate_record(self) -> dict[str, Any]:
+        """What the lineage keeps of the gate."""
+        assert self.comparison is not None
+        found = self.comparison
+        numbers = {**asdict(found), "concordance": found.candidate, "difference": found.difference}
+        return {
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+            "guards": [guard.as_json() for guard in self.guards],
+            "promoted": self.promoted,
+            "why": self.why,
+        }
+
+    def _used(self) -> str:
+        used = self.used
+        return (
+            f"to learn from: {used['new']} new and {used['replayed']} older examples of {used['people']} people: "
+            f"{used['liked']} liked and {used['disliked']} disliked answers, {used['pairs']} edits and choices; "
+            f"{used['sft']} replies of the SFT data in {used['steps']} steps"
+        )
+
+
+def _shown(found: Comparison) -> str:
+    points = [100 * value for value in (found.difference, found.low, found.standard_error)]
+    return (
+        f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points, 95 % interval from "
+        f"{points[1]:+.1f}, standard error {points[2]:.1f}, {found.num_events} held-out events"
+    )

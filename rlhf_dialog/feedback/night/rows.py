@@ -1,0 +1,183 @@
+"""Examples as token ids, and their log-probabilities under a policy and under the first version. B rows.
+
+A response is encoded as in supervised fine-tuning and as it was sampled: the reply with the separator (or, with a chat template,
+the end-of-turn token) that ends it. Log-probabilities are computed at temperature 1 over the whole vocabulary by the model as it
+is now; those that were stored when an answer was sampled are never used.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.data.chat_template import TurnEncoder
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.errors import MissingSplit
+from rlhf_dialog.feedback.store.examples import Answer, Example
+from rlhf_dialog.models.chat_agent import ChatAgent, collate, num_positions
+from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.host import send
+from rlhf_dialog.models.loading import num_embeddings
+from rlhf_dialog.models.policy import Policy
+
+
+@dataclass(frozen=True)
+class Row:
+    """One answer after its prompt, as ids."""
+
+    prompt: list[int]
+    response: list[int]
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """How an agent reads dialogues and answers."""
+
+    encoder: TurnEncoder
+    context_size: int  # turns of a prompt
+    positions: int | None  # of the model
+    vocabulary: int
+
+    @classmethod
+    def of(cls, agent: ChatAgent) -> "RowEncoder":
+        """The encoder of an agent."""
+        lm = agent.policy.lm
+        return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy), num_embeddings(lm))
+
+    def row(self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None) -> Row:
+        """The ids of an answer, which are those that were sampled where they still read as the response.
+
+        Where both do not fit into the model's positions, the response loses tokens at its end, then the prompt at its beginning.
+        """
+        reply = list(ids) if ids is not None and self._reads(ids, response) else self.encoder.encode_reply(response)
+        reply = reply[: self.positions and self.positions - 1]
+        prompt = self.encoder.encode_prompt(prompt_turns[-self.context_size :])
+        return Row(prompt[-(self.positions - len(reply)) :] if self.positions else prompt, reply)
+
+    def _reads(self, ids: Sequence[int], response: str) -> bool:
+        known = all(0 <= one < self.vocabulary for one in ids)
+        return known and self.encoder.reply_text(list(ids)) == response.strip()
+
+    def rows(self, example: Example) -> list[Row]:
+        """One row of an answer; two of a pair, the chosen one first."""
+        prompt = example.prompt_turns
+        if isinstance(example, Answer):
+            return [self.row(prompt, example.response, example.ids)]
+        return [
+            self.row(prompt, example.chosen, example.chosen_ids),
+            self.row(prompt, example.rejected, example.rejected_ids),
+        ]
+
+
+def keys_of(example: Example) -> list[str]:
+    """The names of the rows of an example: its event, and which side of a pair."""
+    return [str(example.event)] if isinstance(example, Answer) else [f"{example.event}+", f"{example.event}-"]
+
+
+def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
+    """The log-probability of each response (B,), summed over its tokens."""
+    prompt_ids, prompt_mask = collate([row.prompt for row in rows], pad_id)
+    lengths = torch.tensor([len(row.response) for row in rows])
+    response_mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    response_ids = torch.full(response_mask.shape, pad_id, dtype=torch.long)
+    response_ids[response_mask] = torch.tensor([one for row in rows for one in row.response])
+    device = policy.lm.device
+    found = teacher_forced(
+        *(policy, send(prompt_ids, device), prompt_mask, send(response_ids, device), response_mask),
+        temperature=1.0,
+        with_entropy=False,
+    )
+    return found.logprobs.sum(dim=1)
+
+
+@torch.no_grad()
+def measured(policy: Policy, rows: Sequence[Row], pad_id: int, batch_size: int) -> Tensor:
+    """`logprobs_of` without a gradient (B,), on the host; rows of similar length are computed together."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i].prompt) + len(rows[i].response))
+    found = torch.zeros(len(rows), dtype=torch.float64)
+    for start in range(0, len(rows), batch_size):
+        part = order[start : start + batch_size]
+        found[part] = logprobs_of(policy, [rows[i] for i in part], pad_id).double().cpu()
+    return found
+
+
+@dataclass
+class Reference:
+    """The log-probabilities of the bot's examples under the first version, which are computed once and kept in a file.
+
+    `setting` says what they were computed with; a file of another setting is not used, nor what it holds of other token ids.
+    """
+
+    policy: Policy
+    pad_id: int
+    batch_size: int
+    path: Path
+    setting: str
+    known: dict[str, float] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)  # of the token ids
+    is_new: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if found["setting"] == self.setting:
+                self.known = {str(key): float(value) for key, value in found["logprobs"].items()}
+                self.digests = {key: str(found["rows"][key]) for key in self.known}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is computed again
+            self.known = {}
+
+    def add(self, rows: dict[str, Row]) -> None:
+        """Compute the rows of these names that are not known yet."""
+        digests = {
+            name: sha256(json.dumps([row.prompt, row.response]).encode()).hexdigest()[:16] for name, row in rows.items()
+        }
+        missing = {name: row for name, row in rows.items() if self.digests.get(name) != digests[name]}
+        self.digests |= digests
+        if missing:
+            values = measured(self.policy, list(missing.values()), self.pad_id, self.batch_size)
+            self.known |= dict(zip(missing, values.tolist(), strict=True))
+            self.is_new = True
+
+    def of(self, names: Sequence[str]) -> Tensor:
+        """The log-probabilities (B,) of rows that were added, on the host."""
+        return torch.tensor([self.known[name] for name in names], dtype=torch.float64)
+
+    def save(self, names: set[str]) -> None:
+        """Write those of these names into the file, unless it holds them. Raises UserError when it cannot be written."""
+        if self.is_new or set(self.known) - names:
+            self.known = {name: value for name, value in self.known.items() if name in names}
+            self.digests = {name: self.digests[name] for name in self.known}
+            replace_json(self.path, {"setting": self.setting, "logprobs": self.known, "rows": self.digests})
+            self.is_new = False
+
+
+class SFTRows(Sequence[Row]):
+    """The replies of the SFT data as rows, which are encoded when they are asked for."""
+
+    def __init__(self, encoder: RowEncoder, prompts: Sequence[Dialogue]):
+        self.encoder, self.prompts = encoder, prompts
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def __getitem__(self, number: Any) -> Any:
+        prompt = self.prompts[number]
+        return self.encoder.row(prompt.prompt_turns, prompt.reference or "")
+
+
+@lru_cache(maxsize=4)
+def sft_prompts(data_path: str, split: str, context_size: int, turn_separator: str) -> list[Dialogue]:
+    """The prompts of a split that have a reply; none where the data has no such split. Raises UserError as `load_prompts`."""
+    try:
+        found = load_prompts(data_path, split, context_size, turn_separator=turn_separator)
+    except MissingSplit:
+        return []
+    return [prompt for prompt in found if prompt.reference]

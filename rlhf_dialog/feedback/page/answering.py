@@ -1,0 +1,230 @@
+"""Several people at once: their requests are batched into one generation, and each gets its own tokens as they come.
+
+B requests of a batch, T response tokens.
+"""
+
+import contextlib
+import math
+import queue
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from rlhf_dialog.feedback.page.served import BotVersions, OneAgent, Served
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
+from rlhf_dialog.models.streaming import GrowingReply, stream
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer so far, or a finished one: what the store keeps of it.
+
+    >>> Answer("Inside , please .", (14, 10, 50257), (-1.2, -0.4, -0.1), {"temperature": 1.0, "seed": 7}, "0002", ended=True)
+    """
+
+    text: str
+    token_ids: tuple[int, ...]  # with the end token
+    logprobs: tuple[float, ...]  # of the distribution that the tokens were sampled from
+    sampling: dict[str, Any]  # the fields of Sampling, and the seed of this answer's random numbers
+    version: str
+    ended: bool = False
+    truncated: bool = False  # the length limit ended it
+
+
+class AnsweringClosed(Exception):
+    """The program is ending, so nobody answers any more."""
+
+
+@dataclass(eq=False)
+class _Request:
+    turns: list[str]
+    version: str
+    seed: int
+    answers: "queue.SimpleQueue[Answer | BaseException]" = field(default_factory=queue.SimpleQueue)
+    left: bool = False  # nobody waits for it any more
+
+
+class Answering:
+    """What answers in the process of a terminal or a server; threads share it.
+
+    One thread generates. Requests of the same version that wait for it are one batch; what comes meanwhile waits for the
+    next one. Each request has its own random numbers, so its reply does not depend on who else is in the batch. Close it, or
+    use `with`.
+    """
+
+    def __init__(
+        self,
+        source: Bot | ChatAgent,
+        *,
+        device: str = "cpu",
+        seed: int | None = None,
+        adjust: Callable[[Sampling], Sampling] | None = None,
+        max_batch: int = 16,
+        max_versions: int = 3,
+    ):
+        """`source`: a bot, whose champion is read between dialogues, or a single agent.
+
+        `seed` is that of the answers' seeds (None: a new one each time); `adjust` changes the sampling of a bot's versions.
+        """
+        self.bot = source if isinstance(source, Bot) else None
+        versions = BotVersions(source, device, adjust) if isinstance(source, Bot) else OneAgent(source)
+        self._served = Served(versions, max_versions)
+        self._seeds, self.max_batch = random.Random(seed), max_batch
+        self._waiting: deque[_Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._worker: threading.Thread | None = None
+
+    def __enter__(self) -> "Answering":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self) -> str:
+        """The version of a new dialogue, which stays in memory until `end(version)`. Raises UserError when none loads."""
+        return self._served.hold()
+
+    def end(self, version: str) -> None:
+        """A dialogue that began with this version has ended."""
+        self._served.release(version)
+
+    def version(self) -> str:
+        """The version that a new dialogue would get now."""
+        version = self.begin()
+        self.end(version)
+        return version
+
+    def first(self) -> str:
+        """The version that all others came from."""
+        return self._served.source.first()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the champion does not answer, while the last good version does; else None."""
+        return self._served.problem
+
+    def spoken(self, text: str, version: str) -> str:
+        """`text` as the version's model sees it: a space replaces what would end a turn."""
+        return self._served.agent(version).spoken(text).strip()
+
+    def stream(self, turns: Sequence[str], version: str, seed: int | None = None) -> Generator[Answer, None, None]:
+        """Answer the turns, oldest first, with a version that the dialogue holds: the growing answer, at last the ended one.
+
+        Closing the iterator gives the request up. Raises AnsweringClosed, and what the generation raises.
+        """
+        request = _Request([turn.strip() for turn in turns], version, self._seed() if seed is None else seed)
+        self._submit(request)
+        try:
+            while True:
+                found = request.answers.get()
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
+                if found.ended:
+                    return
+        finally:
+            request.left = True
+
+    @torch.no_grad()
+    def log_ratio(self, turns: Sequence[str], token_ids: Sequence[int], version: str) -> float:
+        """Natural logarithm of how much likelier the version finds an answer to `turns` than the bot's first version does.
+
+        It is computed at the version's temperature, without its filters.
+        """
+        own, first = self._served.agent(version), self._served.source.first()
+        with self._served.borrowed(first) as base:
+            return _logprob(own, turns, token_ids, own) - _logprob(base, turns, token_ids, own)
+
+    def close(self) -> None:
+        """End the thread after the token that it is at; requests that wait get AnsweringClosed."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._worker is not None:
+            self._worker.join()
+        while self._waiting:
+            self._waiting.popleft().answers.put(_closed())
+
+    def _seed(self) -> int:
+        with self._changed:
+            return self._seeds.getrandbits(63)
+
+    def _submit(self, request: _Request) -> None:
+        with self._changed:
+            if self._closed:
+                raise _closed()
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, name="answering", daemon=True)
+                self._worker.start()
+            self._waiting.append(request)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while batch := self._next_batch():
+            try:
+                self._generate(batch)
+            except BaseException as error:
+                for request in batch:
+                    request.answers.put(error)
+
+    def _next_batch(self) -> list[_Request]:
+        """The requests that wait for the version of the first of them; none when the program ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return []
+            version = self._waiting[0].version
+            batch = [one for one in self._waiting if one.version == version][: self.max_batch]
+            self._waiting = deque(one for one in self._waiting if one not in batch)
+            return [one for one in batch if not one.left] or self._next_batch()
+
+    def _generate(self, batch: list[_Request]) -> None:
+        """Answer a batch; each request gets its answer after every token until it has ended."""
+        agent = self._served.agent(batch[0].version)
+        prompts = [request.turns[-agent.settings.context_size :] for request in batch]
+        numbers = torch.cat([numbers_of(request.seed, agent.sampling) for request in batch])
+        going = dict(enumerate(batch))
+        with contextlib.closing(stream(agent, prompts, numbers)) as steps:
+            for replies in steps:
+                for row, request in list(going.items()):
+                    request.answers.put(_answer(replies[row], request, agent.sampling))
+                    if replies[row].ended or request.left:
+                        del going[row]
+                if self._closed or not going:
+                    break
+        for request in going.values():
+            request.answers.put(_closed())
+
+
+def numbers_of(seed: int, sampling: Sampling) -> torch.Tensor:
+    """The random numbers (1, T) of one answer."""
+    return random_numbers(1, sampling, CPU, torch.Generator().manual_seed(seed))
+
+
+def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> Answer:
+    used = {**asdict(sampling), "seed": request.seed}
+    return Answer(reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated)
+
+
+def _closed() -> AnsweringClosed:
+    return AnsweringClosed("the program is ending")
+
+
+def _logprob(agent: ChatAgent, turns: Sequence[str], token_ids: Sequence[int], like: ChatAgent) -> float:
+    """Log-probability of the whole answer under `agent`, for the prompt and at the temperature of `like`."""
+    prompt = like.encoder.encode_prompt([turn.strip() for turn in turns][-like.settings.context_size :])
+    prompt_ids, prompt_mask = agent.batch([prompt])
+    ids = torch.tensor([list(token_ids)], device=prompt_ids.device)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    found = teacher_forced(agent.policy, prompt_ids, prompt_mask, ids, mask, like.sampling.temperature)
+    return math.fsum(found.logprobs[0].tolist())

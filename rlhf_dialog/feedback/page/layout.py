@@ -1,0 +1,130 @@
+"""What is on the page: its parts, and what each of them does. How it looks is in page.css: light and dark, a desk and a phone.
+
+It loads no font, and has no share icon and no footer.
+"""
+
+import html
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from rlhf_dialog.feedback.page.shown import CONSENT, GREETING, REASONS
+from rlhf_dialog.feedback.page.talk import SCORES
+
+MAX_WAITING = 500  # events of all people together
+MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback
+CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+FONTS: dict[str, Any] = {
+    "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
+    "font_mono": ["ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace"],
+}
+LOOKS = {"theme": gr.themes.Default(primary_hue="indigo", neutral_hue="slate", **FONTS), "css": CSS}
+
+
+def build(page: Any) -> gr.Blocks:
+    """The page as Gradio describes it; the methods of `page` (a `page.Page`) are what its parts do."""
+    longest = (
+        page.limits.body_bytes // 8
+    )  # longer than is allowed, so that what is pasted is refused, and not cut in silence
+    with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
+        gr.HTML(f"<h1>{html.escape(page.name)}</h1><p>{CONSENT}</p>", elem_id="head")
+        place = gr.Textbox("", visible="hidden")
+        with gr.Row():
+            with gr.Column(scale=3, min_width=300):
+                chat, compare, better, tools, edit, why, editor, status, box = _talking(longest)
+            with gr.Column(scale=1, min_width=240, elem_id="side"):
+                new = gr.Button("New dialogue")
+                earlier = gr.Dropdown([], label="Your dialogues", filterable=False, elem_id="earlier", visible=False)
+                score, whole = (_scores(f"The {what}: 1 bad, 5 good", name) for what, name in SCORED)
+                version = gr.HTML("", elem_id="who")
+                removed = _forgetting()
+        view = [chat, place, compare, tools, score, whole, earlier, version, editor.parts, status]
+        hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        quick = {"outputs": view, **hidden}
+        slow = {**quick, "concurrency_limit": MAX_ANSWERING, "concurrency_id": "answers"}
+        box.submit(page.say, [box, place], **{**slow, "outputs": [box, *view]})
+        chat.retry(page.again, place, **slow)
+        chat.like(page.thumb, place, **quick)
+        edit.click(page.draft, place, [editor.parts, editor.text, status], **hidden)
+        editor.save.click(page.edit, [editor.text, place], **quick)
+        editor.cancel.click(lambda: gr.Column(visible=False), None, editor.parts, **hidden)
+        better[0].click(page.choose_first, place, **quick)
+        better[1].click(page.choose_second, place, **quick)
+        score.input(page.score, [score, place], **quick)
+        whole.input(page.score_dialogue, [whole, place], **quick)
+        why.click(page.why, place, **quick)
+        new.click(page.begin, None, **quick)
+        earlier.input(page.open, earlier, preprocess=False, **quick)  # the list may be older than the server
+        removed.click(page.forget, None, **quick)
+        demo.load(page.begin, None, **quick)
+        demo.unload(page.leave)
+    return demo.queue(max_size=MAX_WAITING, default_concurrency_limit=None, api_open=False)
+
+
+SCORED = (("last answer", "score"), ("dialogue", "whole"))
+
+
+class Editor(NamedTuple):
+    """Where a better answer is written. Gradio's own editor would show what is written as HTML."""
+
+    parts: gr.Column
+    text: gr.Textbox
+    save: gr.Button
+    cancel: gr.Button
+
+
+def _editor(longest: int) -> Editor:
+    with gr.Column(visible=False, elem_id="editor") as parts:
+        text = gr.Textbox(label="What the answer should be", lines=2, max_length=longest)
+        with gr.Row():
+            save, cancel = gr.Button("Save", variant="primary", size="sm"), gr.Button("Cancel", size="sm")
+    return Editor(parts, text, save, cancel)
+
+
+def _talking(longest: int) -> tuple[Any, ...]:
+    """The dialogue, the choice between two answers, what can be done with one, a better one, what was done, and the message."""
+    chat = gr.Chatbot(
+        show_label=False,
+        elem_id="chat",
+        height=None,
+        placeholder=GREETING,
+        render_markdown=False,
+        allow_tags=False,
+        latex_delimiters=[],
+        buttons=["copy"],
+        group_consecutive_messages=False,
+        feedback_options=("Like", "Dislike", *REASONS),
+    )
+    with gr.Row(visible=False, elem_id="compare") as compare:
+        better = [gr.Button(f"The {one} answer is better", size="sm") for one in ("first", "second")]
+    with gr.Row(visible=False, elem_id="tools") as tools:
+        edit, why = (gr.Button(label, size="sm") for label in ("Edit the answer", "Why this answer?"))
+    editor = _editor(longest)
+    status = gr.HTML("", elem_id="note")
+    box = gr.Textbox(
+        show_label=False,
+        label="Message",
+        placeholder="Write a message",
+        max_length=longest,
+        submit_btn="Send",
+        autofocus=True,
+        elem_id="message",
+    )
+    return chat, compare, better, tools, edit, why, editor, status, box
+
+
+def _scores(label: str, name: str) -> gr.Radio:
+    return gr.Radio([(str(one), one) for one in SCORES], label=label, visible=False, elem_id=name)
+
+
+def _forgetting() -> gr.Button:
+    """Asks whether it is meant; returns the button that says yes."""
+    forget = gr.Button("Forget me", size="sm", elem_id="forget")
+    with gr.Column(visible=False) as sure:
+        gr.HTML("All your dialogues and ratings are removed. This cannot be undone.")
+        with gr.Row():
+            yes, no = gr.Button("Remove all", size="sm", variant="stop"), gr.Button("Keep", size="sm")
+    forget.click(lambda: gr.Column(visible=True), None, sure, api_visibility="private")
+    gr.on([yes.click, no.click], lambda: gr.Column(visible=False), None, sure, api_visibility="private")
+    return yes

@@ -1,0 +1,113 @@
+"""The dialogues that pages have open: one for each page of a person; those that rest longest make room for others."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.store.limits import Limits
+from rlhf_dialog.feedback.store.store import Store
+
+PATIENCE = 1.0  # seconds; an answer takes longer, a rating does not
+SOURCE = "page"
+
+
+@dataclass(eq=False)
+class _Open:
+    talk: Talk
+    busy: threading.Lock = field(default_factory=threading.Lock)
+
+
+class OpenTalks:
+    """The Talks of a server, by person (their random id) and page (a browser's tab). Threads may share it.
+
+    A page says which dialogue it shows. When that is not in memory (the server was restarted, or others needed the room), it is
+    opened again from the store, and goes on with the champion of today.
+    """
+
+    def __init__(self, store: Store, answering: Answering, limits: Limits):
+        self._store, self._answering, self._limits = store, answering, limits
+        self._open: OrderedDict[tuple[str, str], _Open] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def talk(self, person: str, page: str, dialogue: str) -> Iterator[Talk]:
+        """The Talk of a page for the length of the block; `dialogue` is the id that it shows, "" for a new one.
+
+        Raises UserError when the page still waits for another answer after `PATIENCE`, and when the person has no such dialogue.
+        """
+        key = (person, page)
+        found = self._awaited(key, dialogue)
+        if found is None:
+            talk = self._begin(person, dialogue)  # may load a model: others go on meanwhile
+            with self._lock:
+                found = self._taken(key, dialogue) or self._replace(key, talk)
+        try:
+            yield found.talk
+        finally:
+            found.busy.release()
+
+    def close(self, person: str, page: str | None = None) -> None:
+        """The page shows nothing any more; without `page`, all pages of the person."""
+        with self._lock:
+            for key in [one for one in self._open if one[0] == person and page in (None, one[1])]:
+                self._open.pop(key).talk.end()
+
+    def close_page(self, page: str) -> None:
+        """A tab was closed, or loaded again."""
+        with self._lock:
+            for key in [one for one in self._open if one[1] == page]:
+                self._open.pop(key).talk.end()
+
+    def _taken(self, key: tuple[str, str], dialogue: str) -> _Open | None:
+        """What the page has open, now busy; None when that is not `dialogue`. Raises UserError when it is busy."""
+        found = self._open.get(key)
+        if found is not None and found.busy.locked():
+            raise UserError("the answer is not finished; wait for it")
+        if found is None or (found.talk.dialogue or "") != dialogue:
+            return None
+        self._open.move_to_end(key)
+        found.busy.acquire()
+        return found
+
+    def _awaited(self, key: tuple[str, str], dialogue: str) -> _Open | None:
+        """As `_taken`; what is busy for a moment, with a rating just before this one, is waited for."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with self._lock:
+                    return self._taken(key, dialogue)
+            except UserError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(PATIENCE / 40)
+
+    def _begin(self, person: str, dialogue: str) -> Talk:
+        if dialogue:
+            return Talk.reopen(self._store, self._answering, person, SOURCE, dialogue)
+        return Talk(self._store, self._answering, person, SOURCE)
+
+    def _replace(self, key: tuple[str, str], talk: Talk) -> _Open:
+        """Put a Talk, busy, in the place of a page's last one; let others leave when there are too many."""
+        if key in self._open:
+            self._open.pop(key).talk.end()
+        found = self._open[key] = _Open(talk)
+        found.busy.acquire()
+        own = [one for one in self._open if one[0] == key[0]]
+        self._drop(own, len(own) - self._limits.person_talks)
+        self._drop(list(self._open), len(self._open) - self._limits.talks)
+        return found
+
+    def _drop(self, keys: list[tuple[str, str]], number: int) -> None:
+        """Let `number` of the talks leave, those first that rested longest; one that is being answered stays."""
+        resting = [key for key in keys[:-1] if not self._open[key].busy.locked()]
+        for key in resting[: max(number, 0)]:
+            self._open.pop(key).talk.end()

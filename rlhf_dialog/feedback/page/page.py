@@ -1,0 +1,244 @@
+"""The page of a bot in a browser: people talk to it, rate, correct and compare its answers, and open their dialogues again.
+
+What a bot or a person wrote is shown as text: no markup of it is read. Gradio is imported here and in page_layout.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+import gradio as gr
+from fastapi import FastAPI
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page import acts as acts
+from rlhf_dialog.feedback.page.answering import Answering, AnsweringClosed
+from rlhf_dialog.feedback.page.layout import LOOKS, build
+from rlhf_dialog.feedback.page.open_talks import OpenTalks
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, Door
+from rlhf_dialog.feedback.page.shown import (
+    CONSENT,
+    WENT_ON,
+    earlier,
+    message,
+    messages,
+    note,
+    pair_to_compare,
+    pressed,
+    problem,
+    shown,
+    who,
+)
+from rlhf_dialog.feedback.page.talk import Talk, WentOn
+from rlhf_dialog.feedback.store.limits import Limits, Rates, checked_length
+from rlhf_dialog.feedback.store.store import Store
+
+PATIENCE = "the program is ending; try again in a minute"
+View = list[Any]  # what the components of `page_layout.build` show, in their order; the last one is the note
+
+
+class Page:
+    """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
+
+    `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
+    answers to (None: any). The `place` that a page shows, and sends: a dialogue's id and state, "" for a new one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        answering: Answering,
+        name: str,
+        login: Callable[[str, str], bool] | None = None,
+        limits: Limits | None = None,
+        hosts: Collection[str] | None = THIS_MACHINE,
+    ):
+        self.store, self.answering, self.name = store, answering, name
+        self.limits = limits or Limits()
+        self.rates = Rates(self.limits)
+        self.talks = OpenTalks(store, answering, self.limits)
+        self.demo = build(self)
+        closed = dict.fromkeys(
+            ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
+        )
+        words = {"auth_message": CONSENT, "footer_links": [], "max_file_size": 1}
+        parent = gr.mount_gradio_app(FastAPI(openapi_url=None), self.demo, "/", auth=login, **words, **closed, **LOOKS)
+        self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
+        known = (lambda cookies: True) if login is None else self._logged_in
+        self.app = Door(parent, store.bot, self.limits, hosts, known)
+
+    def _logged_in(self, cookies: Mapping[str, str]) -> bool:
+        """Whether the cookies of a request hold a token that Gradio gave for a password."""
+        names = (f"access-token-{self._gradio.cookie_id}", f"access-token-unsecure-{self._gradio.cookie_id}")
+        return any(cookies.get(name) in self._gradio.tokens for name in names)
+
+    def say(self, text: str, place: str, request: gr.Request) -> Iterator[View]:
+        """Answer a message, as the answer grows; the first output is what the box of the message holds."""
+
+        def answer(talk: Talk) -> Iterator[str]:
+            return talk.say(checked_length(str(text), self.limits, "the message"))
+
+        box: Any = ""  # at once and once: meanwhile people write the next message
+        for view, is_answered in self._answer(place, request, answer, str(text).strip()):
+            yield [box if is_answered else text, *view]
+            box = gr.skip()
+
+    def again(self, place: str, request: gr.Request) -> Iterator[View]:
+        """Another answer to the last message."""
+        yield from (view for view, _ in self._answer(place, request, acts.again, None))
+
+    def thumb(self, place: str, request: gr.Request, data: gr.LikeData) -> View:
+        """A thumb, a reason of the flag, or a thumb that is taken back."""
+        return self._rated(place, request, lambda talk: acts.thumb(talk, data.index, data.liked))
+
+    def draft(self, place: str, request: gr.Request) -> list[Any]:
+        """Open the editor with the last answer: its parts, its text, the note."""
+        found: list[str] = []
+
+        def read(talk: Talk) -> str:
+            found.append(acts.draft(talk))
+            return ""
+
+        said = self._rated(place, request, read, "looks")[-1]
+        return [gr.Column(visible=True), *found, said] if found else [gr.skip(), gr.skip(), said]
+
+    def edit(self, better: str, place: str, request: gr.Request) -> View:
+        """A better answer than the last one; the editor stays open when it cannot be stored."""
+        return self._rated(place, request, lambda talk: acts.edit(talk, better, self.limits), closes_editor=True)
+
+    def choose_first(self, place: str, request: gr.Request) -> View:
+        """The first of two answers is better."""
+        return self._rated(place, request, lambda talk: acts.choose(talk, 0))
+
+    def choose_second(self, place: str, request: gr.Request) -> View:
+        """The second of two answers is better."""
+        return self._rated(place, request, lambda talk: acts.choose(talk, 1))
+
+    def score(self, value: int | None, place: str, request: gr.Request) -> View:
+        """1 to 5 for the last answer."""
+        return self._rated(place, request, lambda talk: acts.score(talk, value))
+
+    def score_dialogue(self, value: int | None, place: str, request: gr.Request) -> View:
+        """1 to 5 for the whole dialogue."""
+        return self._rated(place, request, lambda talk: acts.score_dialogue(talk, value))
+
+    def why(self, place: str, request: gr.Request) -> View:
+        """What the last answer came from."""
+        return self._rated(place, request, lambda talk: talk.why(), "looks")
+
+    def begin(self, request: gr.Request) -> View:
+        """A new dialogue, with the champion of now."""
+        return self.open("", request)
+
+    def open(self, dialogue: str | None, request: gr.Request) -> View:
+        """A dialogue of before, with its ratings."""
+        if person := self.app.person(request.cookies):
+            self.talks.close(person, str(request.session_hash))
+        return self._rated(str(dialogue or ""), request, lambda talk: "", "looks", closes_editor=True)
+
+    def forget(self, request: gr.Request) -> View:
+        """Remove all that is stored of a person; their next request gets another id."""
+
+        def remove(talk: Talk) -> str:
+            rows = talk.forget()
+            self.app.renew(talk.person)
+            return f"Removed: {rows} rows, which is all that was stored of you."
+
+        view = self._rated("", request, remove, closes_editor=True)
+        if person := self.app.person(request.cookies):
+            self.talks.close(person)
+        return view
+
+    def leave(self, request: gr.Request) -> None:
+        """The tab was closed."""
+        self.talks.close_page(str(request.session_hash))
+
+    @contextmanager
+    def _talk(self, place: str, request: gr.Request, kind: str) -> Iterator[Talk]:
+        """The Talk of a page, after its request was counted. Raises UserError, WentOn where the page shows an old state."""
+        person = self.app.person(request.cookies)
+        if person is None:
+            raise UserError(
+                "this page needs its cookie to know which dialogues are yours; allow cookies, and load it again"
+            )
+        self.rates.count(kind, self.store.hashed(person))
+        dialogue, _, state = str(place or "").partition(" ")
+        with self.talks.talk(person, str(request.session_hash), dialogue) as talk:
+            if state not in ("", talk.state):
+                raise WentOn
+            yield talk
+
+    def _rated(
+        self,
+        place: str,
+        request: gr.Request,
+        act: Callable[[Talk], str],
+        kind: str = "ratings",
+        closes_editor: bool = False,
+    ) -> View:
+        """Do something with the Talk of a page; the page shows it afterwards, with what `act` returned or why it failed."""
+        try:
+            with self._talk(place, request, kind) as talk:
+                try:
+                    return self._view(talk, note(act(talk)), closes_editor)
+                except WentOn:
+                    raise
+                except UserError as error:
+                    return self._view(talk, problem(error))
+        except UserError as error:
+            return self._refused(place, request, error)
+
+    def _answer(
+        self, place: str, request: gr.Request, begin: Callable[[Talk], Iterator[str]], said: str | None
+    ) -> Iterator[tuple[View, bool]]:
+        """Views of an answer as it grows, below what the person `said`, each with whether there is one; the last is whole."""
+        try:
+            with self._talk(place, request, "messages") as talk:
+                before = [*messages(shown(talk)), *([] if said is None else [message("user", said)])]
+                with closing(begin(talk)) as growing:  # type: ignore[type-var]  # a generator
+                    yield [before, *SKIPPED[1:-1], note("")], True
+                    try:
+                        for text in growing:
+                            yield [[*before, message("agent", text)], *SKIPPED[1:-1], note("")], True
+                    except WentOn:
+                        raise
+                    except (UserError, AnsweringClosed) as error:
+                        why = error if isinstance(error, UserError) else UserError(PATIENCE)
+                        yield self._view(talk, problem(why)), False
+                        return
+                text = problem(UserError(talk.problem)) if talk.problem else note("")
+                yield self._view(talk, text, closes_editor=True), True
+        except UserError as error:
+            yield self._refused(place, request, error), False
+
+    def _refused(self, place: str, request: gr.Request, error: UserError) -> View:
+        """Why nothing was done; a dialogue that went on elsewhere is shown as it is now."""
+        if not isinstance(error, WentOn):
+            return [*SKIPPED[:-1], problem(error)]
+        view = self.open(str(place).partition(" ")[0], request)
+        return [*view[:-1], view[-1] or problem(UserError(WENT_ON))]
+
+    def _view(self, talk: Talk, said: str, closes_editor: bool = False) -> View:
+        items, pair, ratings = shown(talk), pair_to_compare(talk), talk.ratings()
+        is_one = talk.last is not None and not pair
+        own = ratings.get(talk.last.id, {}) if talk.last else {}
+        choices = earlier(self.store, talk.person)
+        return [
+            gr.Chatbot(value=messages(items), feedback_value=[pressed(one) for one in items if one.is_answer]),
+            f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
+            gr.Row(visible=bool(pair)),
+            gr.Row(visible=is_one),
+            gr.Radio(value=own.get("score"), visible=is_one),
+            gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
+            gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
+            who(talk, items),
+            gr.Column(visible=False) if closes_editor else gr.skip(),
+            said,
+        ]
+
+
+SKIPPED: View = [gr.skip()] * 10

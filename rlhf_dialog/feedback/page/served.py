@@ -1,0 +1,179 @@
+"""Which versions of a bot are in memory, and which of them a new dialogue gets."""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rlhf_dialog.data.chat_models import chat_settings
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.network import AGENT_FILE
+
+logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where versions come from."""
+
+    def champion(self) -> str:
+        """The version that new dialogues should get."""
+
+    def last_good(self) -> list[str]:
+        """The champion, and what to try after it."""
+
+    def first(self) -> str:
+        """The version that all others came from."""
+
+    def load(self, version: str) -> ChatAgent:
+        """Read a version into memory."""
+
+
+class OneAgent:
+    """An agent that is not a bot's: the only version."""
+
+    NAME = "agent"
+
+    def __init__(self, agent: ChatAgent):
+        self._agent = agent
+
+    def champion(self) -> str:
+        return self.NAME
+
+    def last_good(self) -> list[str]:
+        return [self.NAME]
+
+    def first(self) -> str:
+        return self.NAME
+
+    def load(self, version: str) -> ChatAgent:
+        return self._agent
+
+
+class BotVersions:
+    """The versions of a bot folder, with another sampling where `adjust` changes it."""
+
+    def __init__(self, bot: Bot, device: str = "cpu", adjust: Callable[[Sampling], Sampling] | None = None):
+        self.bot, self._device, self._adjust = bot, device, adjust
+        self.champion, self.last_good, self.first = bot.champion, bot.last_good, bot.first
+
+    def load(self, version: str) -> ChatAgent:
+        return load_agent(self.bot.agent_folder(version), device=self._device, adjust=self._adjust)
+
+
+def load_agent(
+    folder: str | Path,
+    tokenizer: str | None = None,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    adjust: Callable[[Sampling], Sampling] | None = None,
+) -> ChatAgent:
+    """An agent from a local folder; a plain chat model speaks by its own template. Raises UserError as `ChatAgent.load`."""
+    plain = {} if (Path(folder).expanduser() / AGENT_FILE).is_file() else chat_settings(folder, tokenizer)
+    settings = AgentSettings(**plain) if plain else None
+    agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code)
+    agent.sampling = agent.sampling if adjust is None else adjust(agent.sampling)
+    return agent
+
+
+class Served:
+    """The versions in memory: those that dialogues hold, and the newest; at most `max_versions`. Threads may share it.
+
+    `problem` says what is wrong with the champion while an earlier version is served in its place, else None.
+    """
+
+    def __init__(self, source: Source, max_versions: int = 3):
+        self.source, self.max_versions = source, max_versions
+        self.problem: str | None = None
+        self._agents: dict[str, ChatAgent] = {}
+        self._holders: Counter[str] = Counter()
+        self._newest: str | None = None
+        self._ended: deque[str] = deque()  # versions of ended dialogues that are not counted yet
+        self._changing = threading.Lock()
+        self._said: set[str] = set()
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions in memory."""
+        return sorted(self._agents)
+
+    def hold(self) -> str:
+        """The version of a new dialogue: the champion, or the last good version when it does not load, which is said once.
+
+        While other versions fill the memory, it is the newest of them. Raises UserError when no version loads.
+        """
+        with self._changing:
+            version = self._newest = self._loaded()
+            self._holders[version] += 1
+            self._drop()
+            return version
+
+    def release(self, version: str) -> None:
+        """A dialogue with this version has ended. It never waits: Python may call it anywhere, when a dialogue is garbage."""
+        self._ended.append(version)
+        if self._changing.acquire(blocking=False):  # else the next one drops
+            try:
+                self._drop()
+            finally:
+                self._changing.release()
+
+    def agent(self, version: str) -> ChatAgent:
+        """A version that a dialogue holds. Raises UserError when the dialogue has ended and the version left."""
+        if (agent := self._agents.get(version)) is None:
+            raise UserError(f"version {version} is not in memory any more; begin a new dialogue")
+        return agent
+
+    @contextmanager
+    def borrowed(self, version: str) -> Iterator[ChatAgent]:
+        """A version for the length of the block; one that is not in memory leaves again."""
+        with self._changing:
+            agent = self._agents.get(version) or self.source.load(version)
+        yield agent
+
+    def _loaded(self) -> str:
+        """The version that a new dialogue gets, loaded."""
+        problems: list[str] = []
+        for version in self._candidates(problems):
+            if version not in self._agents:
+                self._drop()
+                if len(self._agents) >= self.max_versions and self._newest is not None:
+                    return self._newest
+                try:
+                    self._agents[version] = self.source.load(version)
+                except Exception as error:  # of any kind: the folder may hold anything
+                    problems.append(f"version {version} does not load ({' '.join(str(error).split())[:300]})")
+                    continue
+            self._report(f"{'; '.join(problems)}; version {version} answers in its place" if problems else None)
+            return version
+        raise UserError(f"{'; '.join(problems)}; put back the files of a version, or roll back to one that loads")
+
+    def _candidates(self, problems: list[str]) -> list[str]:
+        """The champion, what is served now, and the champion's parents, each once."""
+        served = [] if self._newest is None else [self._newest]
+        try:
+            champion, *parents = self.source.last_good()
+        except UserError as error:
+            if not served:
+                raise
+            problems.append(str(error))
+            return served
+        return list(dict.fromkeys([champion, *served, *parents]))
+
+    def _report(self, problem: str | None) -> None:
+        self.problem = problem
+        if problem and problem not in self._said:
+            self._said.add(problem)
+            logger.warning("%s", problem)
+
+    def _drop(self) -> None:
+        """Let versions leave that no dialogue holds, but the newest."""
+        while self._ended:
+            self._holders[self._ended.popleft()] -= 1
+        left = {name for name in self._agents if self._holders[name] > 0 or name == self._newest}
+        for name in set(self._agents) - left:
+            del self._agents[name]

@@ -1,0 +1,148 @@
+"""What a page shows of a dialogue: one message after the other, two answers where they are to be compared; as texts and HTML."""
+
+import html
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.talk import Talk
+from rlhf_dialog.feedback.store.store import Event, Store, StoredTurn
+from rlhf_dialog.terminal import visible
+
+CONSENT = (
+    "What you write and how you rate it is stored to train this bot. You are known by a random number in a cookie, and by "
+    "nothing else; <b>Forget me</b> removes all that is yours."
+)
+GREETING = "Say something. Then rate the answers: thumbs, the flag for a reason, the arrow for another answer."
+WENT_ON = "the dialogue has changed, in another tab perhaps; this is what it is now, and nothing was saved of what you just did"
+JOINER = "\u2060"
+REASONS = ("Not true", "Off topic", "Unkind", "Too long", "Repeats itself")  # of a dislike
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One message, and how this person rated it."""
+
+    turn: StoredTurn
+    text: str  # the better one where the answer was edited
+    liked: bool | None = None
+    reason: str | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the bot said it."""
+        return self.turn.speaker == "agent"
+
+
+def shown(talk: Talk) -> list[Shown]:
+    """The messages of a dialogue, oldest first; of answers to one message the one that it goes on with, or two to compare."""
+    events = own_events(talk)
+    thumbs = {event.turn: event for event in events if event.kind == "thumb"}
+    edits = {event.turn: str(event.text) for event in events if event.kind == "edit"}
+    pair = pair_to_compare(talk)
+    found = []
+    for position in sorted(talk.texts):
+        is_compared = bool(pair) and pair[0].position == position
+        for turn in pair if is_compared else [_turn_at(talk, position, edits)]:
+            text = edits.get(turn.id, turn.text) if is_compared else talk.texts[position]
+            thumb = thumbs.get(turn.id)
+            liked = None if thumb is None else thumb.value == 1
+            found.append(Shown(turn, text, liked, None if thumb is None else thumb.text))
+    return found
+
+
+def pair_to_compare(talk: Talk) -> list[StoredTurn]:
+    """The two last answers to the last message when nobody has said which is better, else nothing.
+
+    After a choice, another answer is compared with the one that was chosen; after an edit, with what was written.
+    """
+    answers = talk.alternatives()
+    if len(answers) < 2:
+        return []
+    events = own_events(talk)
+    choices = [event for event in events if event.kind == "choice"]
+    compared = {number for event in choices for number in (event.turn, event.other)}
+    compared |= {event.turn for event in events if event.kind == "edit"}
+    new = [turn for turn in answers if turn.id not in compared or not turn.id]
+    if not new:
+        return []
+    best = [turn for turn in answers if choices and turn.id == choices[-1].turn]
+    return [*best, new[-1]] if best else answers[-2:]
+
+
+def own_events(talk: Talk) -> list[Event]:
+    """This person's feedback on the dialogue that counts, by id."""
+    if talk.store is None or talk.dialogue is None:
+        return []
+    person = talk.store.hashed(talk.person)
+    return [event for event in talk.store.feedback_on(talk.dialogue) if event.person == person]
+
+
+def _turn_at(talk: Talk, position: int, edits: dict[int | None, str]) -> StoredTurn:
+    """What the dialogue goes on with at a position."""
+    if talk.last is not None and talk.last.position == position:
+        return talk.last
+    at = [turn for turn in talk.turns if turn.position == position]
+    same = [turn for turn in at if talk.texts[position] in (turn.text, edits.get(turn.id))]
+    return (same or at)[-1]
+
+
+def message(speaker: str, text: str) -> dict[str, str]:
+    """One message as Gradio wants it."""
+    return {"role": "user" if speaker == "user" else "assistant", "content": as_text(text)}
+
+
+def as_text(text: str) -> str:
+    """What Gradio, which reads a message as HTML, shows as `text`; control characters are written out.
+
+    An invisible character after each `<` and `&` that would begin a tag or an entity makes them text. Entities in their place
+    would be seen by who copies an answer.
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])|&(?=[A-Za-z#])", rf"\g<0>{JOINER}", visible(text))
+
+
+def messages(items: list[Shown]) -> list[Any]:
+    """The messages as Gradio wants them."""
+    return [message(one.turn.speaker, one.text) for one in items]
+
+
+def pressed(item: Shown) -> str | None:
+    """Which of Gradio's thumbs or reasons is lit."""
+    if item.liked is None:
+        return None
+    return "Like" if item.liked else item.reason if item.reason in REASONS else "Dislike"
+
+
+def who(talk: Talk, items: list[Shown]) -> str:
+    """Which versions wrote the answers, and which one goes on."""
+    others = sorted({str(one.turn.version) for one in items if one.is_answer} - {talk.version})
+    text = f"Version {talk.version} answers"
+    text += " in place of a newer one, which does not load" if talk.answering.problem else ""
+    return html.escape(f"{text}; before it, version {', '.join(others)} did." if others else f"{text}.")
+
+
+def note(text: str) -> str:
+    """A line of HTML that says what was done."""
+    return f'<p role="status">{html.escape(visible(text))}</p>' if text else ""
+
+
+def problem(error: UserError) -> str:
+    """A line of HTML that says why something was not done."""
+    text = str(error)
+    return f'<p role="alert">{html.escape(visible(text[:1].upper() + text[1:]))}.</p>'
+
+
+def earlier(store: Store, person: str) -> list[tuple[str, str]]:
+    """The dialogues of a person (their random id): what a list shows of each, and its id."""
+    return [
+        (f"{short(words)}, {time.strftime('%d %b %H:%M', time.localtime(one.started))}", one.id)
+        for one, words in store.dialogues_of(person)
+    ]
+
+
+def short(words: str, length: int = 32) -> str:
+    """The beginning of a text on one line."""
+    text = " ".join(visible(words).split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -1,0 +1,345 @@
+"""One person's dialogue with a bot: what is said and rated, stored as it happens. The terminal and the page use it."""
+
+import contextlib
+import math
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.answering import Answer, Answering
+from rlhf_dialog.feedback.store.store import Store, StoredTurn
+
+CHANGES = ("edit", "choice")  # of what the dialogue goes on with
+_SAVING = threading.Lock()  # between looking for what others have added, and adding
+UNSTORED = 0  # the id of a turn that is not on disk yet
+SCORES = range(1, 6)
+SAME = "the bot gave the same answer again; ask once more"
+SAME_ALWAYS = "the bot takes the most likely word each time (temperature 0), so another answer is the same"
+
+
+class WentOn(UserError):
+    """The dialogue has gone on elsewhere, in another tab for example: nothing was stored of what was just said or rated."""
+
+    def __init__(self) -> None:
+        super().__init__("this dialogue has gone on in another tab; open it again")
+
+
+class Talk:
+    """One dialogue of one person, with the version that it began with.
+
+    Every method that stores returns after it is on disk. An answer is shown even if it cannot be stored: then `problem`
+    says why, and the turns are stored together with the next ones. Feedback that cannot be stored is a UserError. Without a
+    store nothing is stored, and feedback is a UserError. Methods that rate take the id of a turn, by default the last answer's.
+    What says or rates raises WentOn when the dialogue in the store is no longer the one that this Talk knows.
+    """
+
+    def __init__(self, store: Store | None, answering: Answering, person: str, source: str):
+        """`person` is their random id, `source` where they speak: terminal, page. Raises UserError when no version loads."""
+        self.store, self.answering, self.person, self.source = store, answering, person, source
+        self.version = answering.begin()
+        self._release = weakref.finalize(self, answering.end, self.version)
+        self._release.atexit = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.dialogue: str | None = None  # its id, once something is stored
+        self.turns: list[StoredTurn] = []  # everything that was said, alternatives too, in the order of writing
+        self.texts: dict[int, str] = {}  # by position: what the dialogue goes on with
+        self.last: StoredTurn | None = None  # the answer that the dialogue goes on with
+        self.problem: str | None = None  # why the newest turns are not on disk
+        self._known = (0, 0)  # the newest turn, and the newest edit or choice, that are known of the store's
+
+    @property
+    def state(self) -> str:
+        """What is known of the dialogue in the store, in short: another state is another dialogue to look at."""
+        return "{}.{}".format(*self._known)
+
+    @classmethod
+    def reopen(cls, store: Store, answering: Answering, person: str, source: str, dialogue: str) -> "Talk":
+        """A stored dialogue of this person, which goes on with the champion of today.
+
+        Raises UserError when the person has no such dialogue.
+        """
+        if not store.rows("SELECT 1 FROM dialogues WHERE (id, person) = (?, ?)", (dialogue, store.hashed(person))):
+            raise UserError("you have no such dialogue; begin a new one")
+        talk = cls(store, answering, person, source)
+        talk._known = _newest(store, dialogue)  # before what is read: what comes meanwhile is not known
+        talk.dialogue, talk.turns = dialogue, store.turns(dialogue)
+        by_id = {turn.id: turn for turn in talk.turns}
+        said: list[tuple[StoredTurn, float, str | None]] = [(turn, turn.created, None) for turn in talk.turns]
+        for event in store.feedback_on(dialogue):
+            if event.turn in by_id and event.kind in CHANGES:
+                said.append((by_id[event.turn], event.created, event.text))
+        for turn, _, text in sorted(said, key=lambda one: (one[0].position, one[1])):
+            talk._goes_on_with(turn, text)
+        return talk
+
+    def say(self, text: str) -> Iterator[str]:
+        """The growing answer to `text`: each string begins with the one before. Afterwards `last` is the answer's turn.
+
+        Raises UserError when nothing is left of `text` without what would end a turn.
+        """
+        said = self.spoken(text)
+        if not said:
+            raise UserError("there is nothing to answer; write a message")
+        position = len(self.texts)
+        user = StoredTurn(UNSTORED, "", position, "user", said, None, None, None, None, time.time())
+        return self._answer([*self._texts_before(position), said], [user])
+
+    def spoken(self, text: str) -> str:
+        """`text` as the model sees it, and as it is stored: a space replaces what would end a turn."""
+        return self.answering.spoken(text, self.version)
+
+    def again(self) -> Iterator[str]:
+        """Another answer to the same turn, growing as in `say`; the dialogue goes on with it unless another one is chosen.
+
+        Raises UserError when it has become one that is there already; that is not stored.
+        """
+        position = self._last_answer().position
+        return self._answer(self._texts_before(position), [])
+
+    def alternatives(self) -> list[StoredTurn]:
+        """The answers to the last turn, in the order in which they were written."""
+        if self.last is None:
+            return []
+        return [turn for turn in self.turns if turn.position == self.last.position]
+
+    def choose(self, number: int) -> None:
+        """Prefer one of `alternatives`, counted from 1, to the others; the dialogue goes on with it.
+
+        Of an answer that was edited the better text is what people see: preferred, it is stored as an edit of the others.
+        """
+        self._last_answer()
+        found = self.alternatives()
+        if len(found) < 2:
+            raise UserError("there is only one answer; ask for another one first")
+        if not 1 <= number <= len(found):
+            raise UserError(f"there are {len(found)} answers; choose 1 to {len(found)}, not {number}")
+        places = [place for place, turn in enumerate(self.turns) if turn.position == found[0].position]
+        chosen = places.pop(number - 1)
+        self._save()
+        better = self._edit_of(self.turns[chosen])
+        for other in places:
+            if better is None:
+                self._rate("choice", chosen, other=self.turns[other].id)
+            elif better != self.turns[other].text:
+                self._rate("edit", other, text=better)
+        self._goes_on_with(self.turns[chosen], better)
+
+    def thumb(self, liked: bool, reason: str = "", turn: int | None = None) -> None:
+        """Like or dislike an answer. Raises UserError when the person has edited it: they see their own text."""
+        self._rate("thumb", self._unedited(turn), value=1 if liked else -1, text=reason.strip() or None)
+
+    def score(self, value: int, turn: int | None = None) -> None:
+        """Give an answer 1 to 5: 4 and 5 are liked, 1 and 2 disliked. Raises UserError as `thumb`, and for any other number."""
+        self._rate("score", self._unedited(turn), value=_checked(value))
+
+    def edit(self, text: str, turn: int | None = None) -> None:
+        """Store a better answer; the dialogue goes on with it. Raises UserError when it is empty or the same."""
+        place, better = self._place(turn), self.spoken(text)
+        if not better or better == self.turns[place].text:
+            raise UserError("the better answer is empty or the same; write what the answer should be")
+        self._rate("edit", place, text=better)
+        self.texts[self.turns[place].position] = better
+
+    def score_dialogue(self, value: int) -> None:
+        """Give the whole dialogue 1 to 5."""
+        self._last_answer()
+        self._rate("dialogue_score", None, value=_checked(value))
+
+    def withdraw(self, kind: str, turn: int | None = None) -> None:
+        """Take the feedback of one kind (thumb, score, edit, choice, dialogue_score) back."""
+        self._rate("withdrawn", None if kind == "dialogue_score" else self._place(turn), text=kind)
+
+    def ratings(self) -> dict[int | None, dict[str, float | str | None]]:
+        """This person's feedback on the dialogue that counts: of each turn (None: the dialogue), by kind, value or text."""
+        found: dict[int | None, dict[str, float | str | None]] = {}
+        if self.store is None or self.dialogue is None:
+            return found
+        person = self.store.hashed(self.person)
+        for event in self.store.feedback_on(self.dialogue):
+            if event.person == person:
+                value = event.text if event.kind == "edit" else event.value
+                found.setdefault(event.turn, {})[event.kind] = value
+        return found
+
+    def why(self, turn: int | None = None) -> str:
+        """What the answer came from: its version, the sampling, how likely its words were, and what the first version thinks."""
+        found = self.turns[self._place(turn)]
+        if found.version != self.version or not (found.token_ids and found.logprobs):
+            return f"Version {found.version} answered; it is not in memory any more."
+        name = "The agent" if self.answering.bot is None else f"Version {found.version}"
+        mean, rarest = math.exp(math.fsum(found.logprobs) / len(found.logprobs)), math.exp(min(found.logprobs))
+        lines = [
+            f"{name} answered, {_sampling(found.sampling or {})}.",
+            f"Its {len(found.logprobs)} token{'s' * (len(found.logprobs) > 1)} had a probability of {mean:.1%} on average, the "
+            f"rarest {rarest:.1%}.",
+        ]
+        if (first := self.answering.first()) != found.version:
+            ratio = self.answering.log_ratio(self._texts_before(found.position), found.token_ids, found.version)
+            more = "more" if ratio >= 0 else "less"
+            times = math.exp(min(abs(ratio), 700))
+            lines.append(f"It is {times:.3g} times {more} likely than with version {first} (log-ratio {ratio:+.2f}).")
+        return " ".join(lines)
+
+    def forget(self) -> int:
+        """Remove everything of this person from the bot, and begin a new dialogue; returns the number of rows removed."""
+        bot = self.answering.bot
+        if self.store is None or bot is None:
+            raise UserError("this agent stores nothing, so there is nothing to forget")
+        rows = int(bot.forget(self.store.hashed(self.person))["rows"])
+        self._clear()
+        return rows
+
+    def end(self) -> None:
+        """The dialogue is over: its version may leave the memory. A second call changes nothing."""
+        self._release()
+
+    def _answer(self, turns: list[str], user: list[StoredTurn]) -> Iterator[str]:
+        """Stream the answer to `turns`; when it is whole, it and what the `user` said are remembered and stored."""
+        if self._went_on():
+            raise WentOn
+        shown, answer = None, None
+        with contextlib.closing(self.answering.stream(turns, self.version)) as answers:
+            for answer in answers:
+                if answer.text != shown or answer.ended:
+                    shown = answer.text
+                    yield answer.text
+        assert answer is not None  # a stream ends with its answer, or raises
+        if not user and answer.text in [turn.text for turn in self.alternatives()]:
+            raise UserError(SAME_ALWAYS if answer.sampling.get("greedy") else SAME)
+        for turn in (*user, _turn(answer, len(turns))):
+            self.turns.append(turn)
+            self._goes_on_with(turn)
+        if self.store is not None:
+            try:
+                self._save()
+            except UserError as error:
+                self.problem = str(error)
+
+    def _goes_on_with(self, turn: StoredTurn, text: str | None = None) -> None:
+        self.texts[turn.position] = turn.text if text is None else text
+        if turn.speaker == "agent":
+            self.last = turn
+
+    def _texts_before(self, position: int) -> list[str]:
+        return [self.texts[i] for i in range(position)]
+
+    def _save(self) -> None:
+        """Store the turns that are not on disk yet, in their order. Raises UserError when one cannot be stored."""
+        store = self._stored()
+        with _explained("this dialogue is not stored, so it cannot be rated"), _SAVING:
+            if self._went_on():
+                raise WentOn
+            self.dialogue = self.dialogue or store.begin(self.person, self.source)
+            for place, turn in enumerate(self.turns):
+                if turn.id == UNSTORED:
+                    given: dict[str, Any] = {
+                        name: getattr(turn, name) for name in ("token_ids", "logprobs", "sampling")
+                    }
+                    where = (self.dialogue, turn.position, turn.speaker, turn.text)
+                    number = store.add_turn(*where, **given, version=turn.version)
+                    self._known = (number, self._known[1])
+                    self.turns[place] = replace(turn, id=number, dialogue=self.dialogue)
+                    self.last = self.turns[place] if turn is self.last else self.last
+        self.problem = None
+
+    def _rate(self, kind: str, place: int | None, **columns: Any) -> None:
+        """Store one event, after what it is about: the answer at `place` of `turns`, or the dialogue."""
+        self._save()
+        turn = None if place is None else self.turns[place].id
+        with _explained("your feedback was not stored"):
+            number = self._stored().add_feedback(str(self.dialogue), kind, self.person, turn=turn, **columns)
+        if kind in CHANGES:
+            self._known = (self._known[0], number)
+
+    def _went_on(self) -> bool:
+        """Whether somebody else has added to the dialogue. False where the store cannot be read or has forgotten it."""
+        if self.store is None or self.dialogue is None:
+            return False
+        with contextlib.suppress(UserError):
+            return _newest(self.store, self.dialogue) not in (self._known, (0, 0))
+        return False
+
+    def _stored(self) -> Store:
+        if self.store is None:
+            raise UserError(
+                "this agent learns nothing from feedback; make a bot of it: python -m rlhf_dialog.feedback init --run runs/bot "
+                "--agent DIR, then talk to runs/bot"
+            )
+        return self.store
+
+    def _last_answer(self) -> StoredTurn:
+        if self.last is None:
+            raise UserError("there is no answer yet; say something first")
+        return self.last
+
+    def _place(self, turn: int | None) -> int:
+        """Where in `turns` the answer with this id is, or the last one."""
+        last = self._last_answer()
+        answers = [i for i, one in enumerate(self.turns) if one.speaker == "agent"]
+        found = [i for i in answers if (self.turns[i] is last if turn is None else self.turns[i].id == turn)]
+        if not found:
+            raise UserError("this dialogue has no such answer")
+        return found[0]
+
+    def _unedited(self, turn: int | None) -> int:
+        """As `_place`. Raises UserError when the person has written another text for the answer, which is what they see."""
+        place = self._place(turn)
+        if self._edit_of(self.turns[place]) is not None:
+            raise UserError(
+                "you wrote this answer, and your edit says already that it is better than the bot's; rate an answer before "
+                "you edit it, or ask for another one"
+            )
+        return place
+
+    def _edit_of(self, turn: StoredTurn) -> str | None:
+        """What the person wrote in the place of an answer."""
+        text = self.ratings().get(turn.id, {}).get("edit")
+        return None if text is None else str(text)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Raises UserError that begins with `what` when the store refuses, or no longer knows the dialogue."""
+    try:
+        yield
+    except WentOn:
+        raise
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{what}: the dialogue is no longer in the store; begin a new one") from error
+
+
+def _newest(store: Store, dialogue: str) -> tuple[int, int]:
+    """The newest turn of a dialogue, and the newest event that changes what it goes on with; 0 where there is none."""
+    turns = "SELECT coalesce(max(id), 0) FROM turns WHERE dialogue = ?"
+    events = f"SELECT coalesce(max(id), 0) FROM feedback WHERE dialogue = ? AND kind IN {CHANGES}"
+    ((turn, event),) = store.rows(f"SELECT ({turns}), ({events})", (dialogue, dialogue))
+    return turn, event
+
+
+def _turn(answer: Answer, position: int) -> StoredTurn:
+    lists = list(answer.token_ids), list(answer.logprobs), answer.sampling
+    return StoredTurn(UNSTORED, "", position, "agent", answer.text, *lists, answer.version, time.time())
+
+
+def _checked(value: int) -> int:
+    if value not in SCORES:
+        raise UserError(f"a score is 1, 2, 3, 4 or 5, not {value}")
+    return value
+
+
+def _sampling(used: dict[str, Any]) -> str:
+    """The sampling in words."""
+    if used.get("greedy"):
+        return "taking the most likely word each time"
+    temperature = used.get("temperature", 1)
+    filters = [f"top_k {used['top_k']}"] if used.get("top_k") else []
+    filters += [f"top_p {used['top_p']:g}"] if used.get("top_p", 1) < 1 else []
+    return f"drawing its words at {', '.join([f'temperature {temperature:g}', *filters])}"

@@ -1,0 +1,390 @@
+"""The folder of a bot: its versions, which of them answers (the champion), and how each came to be (the lineage).
+
+champion            0002              one line, replaced by one rename
+versions/0001/agent                   the first version: the agent that the bot began with
+versions/0002/agent, learner          what a night made of its parent, and where the next night goes on
+lineage.json                          versions, parents, gates
+feedback.sqlite, config.yaml          what people said; the settings of learning
+"""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
+from rlhf_dialog.data.chat_models import chat_settings
+from rlhf_dialog.data.hub import is_local, model_folder
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.settings import default_settings
+from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.runs.lock import locked
+
+logger = logging.getLogger(__name__)
+FORMAT = 1
+FIRST = "0001"
+AGENT_FILE = "rlhf_dialog.json"
+WEIGHTS = (".safetensors", ".bin")
+NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
+CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
+
+
+def is_bot(folder: str | Path) -> bool:
+    """Whether the folder is that of a bot."""
+    folder = Path(folder)
+    return (folder / "lineage.json").is_file() and (folder / "versions").is_dir()
+
+
+class Bot:
+    """A bot folder that exists. Processes may share it: each change is made under a lock, and is whole or absent."""
+
+    def __init__(self, folder: str | Path):
+        """Raises UserError when the folder is not a bot's, or its lineage is damaged or newer than this program."""
+        self.folder = Path(folder).expanduser()
+        if not is_bot(self.folder):
+            raise UserError(
+                f"{folder}: is not the folder of a bot; make one: rlhf-dialog feedback init --run {folder} --agent DIR"
+            )
+        self.id = str(self._read()["bot"])
+
+    @classmethod
+    def create(cls, folder: str | Path, agent: str) -> "Bot":
+        """A new bot that begins with a copy of `agent`: a folder, a training run, another bot, or a name on the Hub.
+
+        The folder has everything, or does not exist. Raises UserError when it is not empty, and when there is no such agent.
+        """
+        folder = Path(folder).expanduser()
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            what = "is a bot already" if is_bot(folder) else "is not an empty folder"
+            raise UserError(f"{folder}: {what}; choose another name with --run")
+        source = agent_source(agent)
+        with written_whole(folder) as target:
+            _copy_agent(source, target / "versions" / FIRST / "agent")
+            store = Store.create(target / "feedback.sqlite")
+            store.close()
+            record = _record({"parent": None, "method": "init", "status": "champion", "source": agent})
+            write_json(
+                target / "lineage.json", {"format_version": FORMAT, "bot": store.bot, "versions": {FIRST: record}}
+            )
+            (target / "champion").write_text(f"{FIRST}\n", encoding="utf-8")
+            (target / "config.yaml").write_text(default_settings(), encoding="utf-8")
+        return cls(folder)
+
+    @property
+    def store_path(self) -> Path:
+        """The SQLite file of dialogues and feedback."""
+        return self.folder / "feedback.sqlite"
+
+    @property
+    def settings_path(self) -> Path:
+        """The settings of learning."""
+        return self.folder / "config.yaml"
+
+    def store(self) -> Store:
+        """The bot's store. Raises UserError as `Store` does, also for another bot's.
+
+        An older copy, which was put in its place, gives no event the id of one that a version has learned from.
+        """
+        store = Store(self.store_path, self.id)
+        store.reserve(max(one["last_event"] for one in self._read()["versions"].values()))
+        return store
+
+    def champion(self) -> str:
+        """The version that answers. Raises UserError when the pointer is missing or names none."""
+        path = self.folder / "champion"
+        try:
+            name = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            raise UserError(f"{path}: cannot be read ({error}); write the name of a version into it") from error
+        if name not in self._read()["versions"]:
+            raise UserError(
+                f"{path}: names {name[:20]!r}, which is not a version; write one of {', '.join(self.versions())}"
+            )
+        return name
+
+    def first(self) -> str:
+        """The version that the bot began with."""
+        return min(self._read()["versions"])
+
+    def agent_folder(self, version: str) -> Path:
+        """The agent of a version. Raises UserError when there is none."""
+        self._check(version)
+        return self.version_folder(version) / "agent"
+
+    def version_folder(self, version: str) -> Path:
+        """Where a version lies, with what learning keeps beside its agent."""
+        return self.folder / "versions" / version
+
+    def versions(self) -> list[str]:
+        """The versions that were not removed, oldest first."""
+        return sorted(name for name, one in self._read()["versions"].items() if one["status"] != "removed")
+
+    def lineage(self) -> dict[str, Any]:
+        """lineage.json, with the statuses that the pointer implies."""
+        tree, champion = self._read(), self.champion()
+        for name, record in tree["versions"].items():
+            if name == champion:
+                record["status"] = "champion"
+            elif record["status"] == "champion":  # a kill came between the pointer and the lineage
+                record["status"] = "former champion"
+        return tree
+
+    def last_good(self) -> list[str]:
+        """The versions to try when one does not load: the champion, then its parents, that are not removed."""
+        records, left = self._read()["versions"], set(self.versions())
+        return [name for name in _ancestors(records, self.champion()) if name in left]
+
+    def add_version(self, write: Callable[[Path], None], record: dict[str, Any]) -> str:
+        """A new version, which `write` fills: `folder/agent`, and what learning keeps. Returns its name.
+
+        `record` becomes its entry of the lineage; `parent` is the champion, and `status` "candidate", unless it says
+        otherwise. A person of `record["people"]` who was forgotten meanwhile taints it. Raises UserError for a disk error.
+        """
+        with self._changing() as tree:
+            versions = tree["versions"]
+            name = f"{int(max(versions)) + 1:04d}"
+            entry = _record({"parent": self.champion(), **record})
+            known = self._known_people() if entry["people"] else set()
+            parent = versions.get(entry["parent"], {})
+            entry["tainted"] = bool(entry["tainted"] or parent.get("tainted") or set(entry["people"]) - known)
+            entry["people"] = sorted(set(entry["people"]) & known)
+            with written_whole(self.version_folder(name)) as folder:
+                write(folder)
+            versions[name] = entry
+        return name
+
+    def promote(self, version: str) -> None:
+        """Make a version the champion. Raises UserError unless the champion is still its parent."""
+        with self._changing() as tree:
+            self._check(version)
+            champion, parent = self.champion(), tree["versions"][version]["parent"]
+            if champion not in (parent, version):
+                raise UserError(
+                    f"{self.folder}: {version} was trained from {parent}, but {champion} is the champion now, so it is not "
+                    "promoted; learn again"
+                )
+            self._point(tree, version, {champion: "former champion"})
+
+    def rollback(self, version: str) -> None:
+        """Make an earlier champion the champion again; those that came after it are rolled back, and candidates are refused.
+
+        Raises UserError for a version that never was one, or is removed.
+        """
+        with self._changing() as tree:
+            self._check(version)
+            records, champion = tree["versions"], self.champion()
+            if version == champion:
+                raise UserError(f"{self.folder}: {version} is the champion already; choose another version")
+            if records[version]["status"] not in CHAMPIONS:
+                raise UserError(
+                    f"{self.folder}: {version} was never the champion (it is a {records[version]['status']} version); "
+                    f"choose one of {', '.join(self._former(records, champion))}"
+                )
+            line = _ancestors(records, champion)
+            left = line[: line.index(version)] if version in line else [champion]
+            candidates = [name for name, one in records.items() if one["status"] == "candidate"]
+            self._point(tree, version, {**dict.fromkeys(left, "rolled back"), **dict.fromkeys(candidates, "refused")})
+
+    def forget(self, person_hash: str) -> dict[str, Any]:
+        """Remove a person's rows from the store, and mark the versions that were trained on them, or from such a version.
+
+        Texts that a killed night has left go too. Returns `rows` (the number removed) and `tainted` (the versions marked now). A
+        kill in between loses no mark.
+        """
+        with self._changing() as tree:
+            tainted = _taint(tree["versions"], person_hash)
+        rows = self._rows_removed(person_hash)
+        with self._changing() as tree:  # a night may have ended meanwhile
+            tainted |= _taint(tree["versions"], person_hash)
+            for record in tree["versions"].values():
+                record["people"] = [one for one in record["people"] if one != person_hash]
+        self._remove_work()
+        return {"rows": rows, "tainted": sorted(tainted)}
+
+    def drop_night(self) -> None:
+        """Remove what a night keeps while it is at work."""
+        for name in (NIGHT, WORK):
+            if (self.folder / name).is_dir():
+                remove_whole(self.folder / name)
+
+    def prune(self, keep_last: int) -> list[str]:
+        """Remove the folders of all but the last `keep_last` versions, the best, the champion and the first; returns their names.
+
+        The best has the highest `gate["concordance"]` of those that have been champion.
+        """
+        with self._changing() as tree:
+            records, champion, names = tree["versions"], self.champion(), self.versions()
+            rated = {
+                name: value
+                for name in names
+                if records[name]["status"] in CHAMPIONS
+                and isinstance(value := (records[name].get("gate") or {}).get("concordance"), int | float)
+            }
+            kept = {
+                *names[max(len(names) - keep_last, 0) :],
+                champion,
+                self.first(),
+                *sorted(rated, key=rated.__getitem__)[-1:],
+            }
+            removed = [name for name in names if name not in kept]
+            for name in removed:
+                records[name]["status"] = "removed"
+        for name in removed:  # after the lineage says so: a kill leaves a folder that nobody reads
+            remove_whole(self.version_folder(name))
+        return removed
+
+    def _check(self, version: str) -> None:
+        if version not in (left := self.versions()):
+            raise UserError(f"{self.folder}: there is no version {version[:20]!r}; choose one of {', '.join(left)}")
+
+    def _former(self, records: dict[str, Any], champion: str) -> list[str]:
+        names = [name for name, one in records.items() if one["status"] in CHAMPIONS and name != champion]
+        return sorted(names) or ["none: there is only the first champion so far"]
+
+    def _point(self, tree: dict[str, Any], version: str, others: dict[str, str]) -> None:
+        """Replace the pointer, and set the statuses that follow from it."""
+        if tree["versions"][version]["tainted"]:
+            logger.warning("%s: version %s was trained on feedback of a forgotten person", self.folder, version)
+        replace_file(self.folder / "champion", f"{version}\n")
+        for name, status in {**others, version: "champion"}.items():
+            tree["versions"][name]["status"] = status
+
+    def _remove_work(self) -> None:
+        """Remove the texts that a killed night has left; the next one writes what it needs. Of one at work, a warning."""
+        if not (self.folder / WORK).is_dir():
+            return
+        try:
+            with locked(self.folder):
+                remove_whole(self.folder / WORK)
+        except UserError as error:
+            logger.warning("%s: the night at work removes its texts when it ends (%s)", self.folder, error)
+
+    def _rows_removed(self, person_hash: str) -> int:
+        store = self.store()
+        try:
+            return store.forget(person_hash)
+        finally:
+            store.close()
+
+    def _known_people(self) -> set[str]:
+        store = self.store()
+        try:
+            return store.people()
+        finally:
+            store.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        """The lineage, alone: it is written when the block ends, unless it fails."""
+        try:
+            handle = os.open(self.folder / ".lineage.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"{self.folder}: cannot be written: {error}") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            tree = self.lineage()
+            yield tree
+            replace_json(self.folder / "lineage.json", tree)
+        finally:
+            os.close(handle)
+
+    def _read(self) -> dict[str, Any]:
+        path = self.folder / "lineage.json"
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            if tree["format_version"] > FORMAT:
+                raise UserError(
+                    f"{path}: has format version {tree['format_version']}, but this program knows versions up to {FORMAT}; "
+                    "update rlhf-dialog"
+                )
+            is_whole = isinstance(tree["bot"], str) and FIRST in tree["versions"]
+            if not (is_whole and all(_is_record(name, one) for name, one in tree["versions"].items())):
+                raise ValueError("it lacks what a lineage has")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(
+                f"{path}: is damaged ({' '.join(str(error).split())[:200]}); put a backup in its place"
+            ) from error
+        return tree
+
+
+RECORD: dict[str, Any] = {"created": str, "parent": str | None, "method": str | None, "status": str, "last_event": int}
+RECORD |= {"num_events": dict, "people": list, "gate": dict | None, "tainted": bool}
+
+
+def _is_record(name: str, record: Any) -> bool:
+    """Whether an entry has what `_record` writes, of these types."""
+    return bool(re.fullmatch(r"\d{4,}", name)) and all(isinstance(record[key], kind) for key, kind in RECORD.items())
+
+
+def _record(given: dict[str, Any]) -> dict[str, Any]:
+    """An entry of the lineage with what every version has."""
+    created = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    default: dict[str, Any] = {
+        "created": created,
+        "method": None,
+        "status": "candidate",
+        "last_event": 0,
+        "num_events": {},
+    }
+    return {**default, "people": [], "gate": None, "tainted": False, **given}
+
+
+def _ancestors(records: dict[str, Any], version: str | None) -> list[str]:
+    """The version, its parent, and so on to the first; a circle, which a damaged file may hold, ends."""
+    line: list[str] = []
+    while version in records and version not in line:
+        line.append(version)
+        version = records[version]["parent"]
+    return line
+
+
+def _taint(records: dict[str, Any], person: str) -> set[str]:
+    """Mark the versions that were trained on a person's feedback, and those trained from them; returns those marked now."""
+    sources = {name for name, one in records.items() if one["tainted"] or person in one["people"]}
+    marked = {name for name in records if sources & set(_ancestors(records, name)) and not records[name]["tainted"]}
+    for name in marked:
+        records[name]["tainted"] = True
+    return marked
+
+
+def agent_source(agent: str) -> Path:
+    """The folder of an agent: itself, `agent/` of a training run, a bot's champion, or the local copy of a model of the Hub.
+
+    Raises UserError when there is none.
+    """
+    folder = Path(agent).expanduser()
+    if is_bot(folder):
+        bot = Bot(folder)
+        return bot.agent_folder(bot.champion())
+    if not folder.is_dir() and is_local(agent):
+        raise UserError(
+            f"--agent: there is no folder '{agent}'; name an agent, a training run, a bot, or a model on the Hub"
+        )
+    source = folder if folder.is_dir() else Path(model_folder(agent, "--agent"))
+    if not (source / "config.json").is_file() and (source / "agent").is_dir():
+        source = source / "agent"
+    if not (source / "config.json").is_file() or not any(path.suffix in WEIGHTS for path in source.iterdir()):
+        raise UserError(
+            f"--agent: '{agent}' holds no agent (config.json and weights); name an agent folder, or a finished training run"
+        )
+    return source
+
+
+def _copy_agent(source: Path, target: Path) -> None:
+    """Copy the files, and those that links lead to; hidden ones are not an agent's.
+
+    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
+    """
+    try:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
+    except shutil.Error as error:
+        raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
+    if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
+        write_json(target / AGENT_FILE, settings)

@@ -1,0 +1,354 @@
+"""What people said of the answers, as examples to learn from and to be measured with. Text only.
+
+A thumb or a score of 4 or 5 labels an answer liked, one of 1 or 2 disliked; an edit is a pair (its text over the answer), and so
+is a choice. The dialogues that are held out from birth are never trained on.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.feedback.store.store import Event, Store, StoredDialogue, StoredTurn, counting
+
+LIKED, DISLIKED = (4, 5), (1, 2)
+ABOVE = "above one person's share (person_cap)"
+Prompt = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that somebody liked or disliked.
+
+    >>> Answer(("Is it far ?",), "Two streets .", True, "thumb", "0a1b2c3d4e5f6071", "3f...", 12).liked
+    True
+    """
+
+    prompt_turns: Prompt  # all that was said before, oldest first
+    response: str
+    liked: bool
+    kind: str  # thumb, score
+    person: str
+    dialogue: str
+    event: int
+    ids: tuple[int, ...] | None = None  # the tokens as they were sampled; None of an import
+    heldout: bool = False
+    owner: str | None = None  # who began the dialogue, where it is another person
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt, of which somebody preferred one; `ids` as in `Answer`, those of an edit's text are None."""
+
+    prompt_turns: Prompt
+    chosen: str
+    rejected: str
+    kind: str  # edit, choice
+    person: str
+    dialogue: str
+    event: int
+    chosen_ids: tuple[int, ...] | None = None
+    rejected_ids: tuple[int, ...] | None = None
+    heldout: bool = False
+    owner: str | None = None
+
+
+Example = Answer | Pair
+E = TypeVar("E", Answer, Pair)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Answers and pairs by event; `left_out`: how many events give no example, by the reason."""
+
+    answers: list[Answer]
+    pairs: list[Pair]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def all(self) -> list[Example]:
+        """Answers and pairs, by event."""
+        return sorted([*self.answers, *self.pairs], key=lambda one: one.event)
+
+    def __len__(self) -> int:
+        return len(self.answers) + len(self.pairs)
+
+
+@dataclass(frozen=True)
+class TrainingSet(Examples):
+    """The examples of one night: `num_new` since the last one, the others are older ones again.
+
+    `seen`: the events that the night has dealt with, trained on or left out.
+    """
+
+    num_new: int = 0
+    seen: frozenset[int] = frozenset()
+
+    @property
+    def people(self) -> list[str]:
+        """The hashes of those whose feedback is in it."""
+        return sorted({one.person for one in self.all})
+
+    @property
+    def concerned(self) -> list[str]:
+        """The hashes of those whose feedback or dialogue is in it."""
+        return sorted({*self.people, *(one.owner for one in self.all if one.owner)})
+
+
+@dataclass(frozen=True)
+class HeldOut(Examples):
+    """Everything held out; `weights` by event: 1, or less where one person would have more than the cap's share of all."""
+
+    weights: dict[int, float] = field(default_factory=dict)
+
+
+def read_examples(store: Store, upto: int | None = None) -> Examples:
+    """All labelled answers and pairs of the store as of the event `upto`. Raises UserError when it cannot be read."""
+    with store.reading():
+        return _read(store, upto)
+
+
+def _read(store: Store, upto: int | None) -> Examples:
+    stored = store.feedback(upto=upto, newest=False)
+    events, left_out = _labels(counting(stored))
+    changes = _by((one for one in stored if one.kind in ("choice", "edit")), lambda event: event.dialogue)
+    dialogues = {dialogue.id: dialogue for dialogue in store.dialogues()}
+    answers: list[Answer] = []
+    pairs: list[Pair] = []
+    for dialogue, some in _by(events, lambda event: event.dialogue).items():
+        turns = store.turns(dialogue)
+        for event in some:
+            example = _example(event, turns, changes.get(dialogue, []), dialogues[dialogue])
+            if not example.prompt_turns:  # of an import
+                left_out["answers to nothing"] += 1
+            elif isinstance(example, Answer):
+                answers.append(example)
+            elif example.chosen.strip() != example.rejected.strip():
+                pairs.append(example)
+            else:
+                left_out["edits that change nothing"] += 1
+    return Examples(
+        sorted(answers, key=lambda one: one.event), sorted(pairs, key=lambda one: one.event), dict(+left_out)
+    )
+
+
+def _labels(events: Sequence[Event]) -> tuple[list[Event], Counter[str]]:
+    """The events that label an answer or prefer one; of a person's thumb and score on one answer the newer one."""
+    newest = {(e.person, e.turn): e.id for e in events if e.kind in ("thumb", "score")}
+    kept, left_out = [], Counter[str]()
+    for event in events:
+        if event.kind == "dialogue_score":
+            left_out["scores of a whole dialogue"] += 1
+        elif event.kind in ("thumb", "score") and newest[event.person, event.turn] != event.id:
+            left_out["older judgements of the same answer"] += 1
+        elif event.kind == "score" and event.value not in (*LIKED, *DISLIKED):
+            left_out["scores of 3, which say neither"] += 1
+        else:
+            kept.append(event)
+    return kept, left_out
+
+
+def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event], dialogue: StoredDialogue) -> Example:
+    by_id = {turn.id: turn for turn in turns}
+    answer = by_id[event.turn or 0]
+    prompt = said_before(turns, answer, changes)
+    rest = (dialogue.heldout, None if dialogue.person == event.person else dialogue.person)
+    if event.kind in ("thumb", "score"):
+        liked = (event.value or 0) > 0 if event.kind == "thumb" else event.value in LIKED
+        who = (event.kind, event.person, event.dialogue, event.id)
+        return Answer(prompt, answer.text, liked, *who, _ids(answer), *rest)
+    who = (event.kind, event.person, event.dialogue, event.id)
+    if event.kind == "edit":
+        return Pair(prompt, event.text or "", answer.text, *who, None, _ids(answer), *rest)
+    other = by_id[event.other or 0]
+    return Pair(prompt, answer.text, other.text, *who, _ids(answer), _ids(other), *rest)
+
+
+def said_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:
+    """The turns before `answer` as it was given: at each position what was written, chosen or edited last until then.
+
+    `changes`: the choices and edits of the dialogue, also those that no longer count.
+    """
+    by_id = {turn.id: turn for turn in turns}
+    said = [(turn.created, turn.position, turn.text) for turn in turns if turn.id < answer.id]
+    for event in changes:
+        turn = by_id[event.turn or 0]
+        if event.created <= answer.created:
+            said.append((event.created, turn.position, event.text or turn.text))
+    at = {place: text for _, place, text in sorted(said, key=lambda one: one[0]) if place < answer.position}
+    return tuple(at[place] for place in sorted(at))
+
+
+def _ids(turn: StoredTurn) -> tuple[int, ...] | None:
+    return tuple(turn.token_ids) if turn.token_ids else None
+
+
+def training_set(
+    examples: Examples, settings: BotSettings, consumed: Iterable[int], draw: random.Random
+) -> TrainingSet:
+    """What a night learns from: all that is new, older examples drawn again, nobody above the cap.
+
+    `consumed` are the events of earlier nights. Held-out dialogues are left out, and what `filtered` leaves out. Empty when
+    nothing is new.
+    """
+    own = [one for one in examples.all if not one.heldout]
+    before = set(consumed)
+    kept, left_out = filtered(own, settings)
+    new = [one for one in kept if one.event not in before]
+    older = [one for one in kept if one.event in before]
+    seen = frozenset(one.event for one in own) | before
+    chosen = _capped([*new, *_replayed(older, len(new), settings.replay_share, draw)], settings.person_cap, left_out)
+    num_new = sum(one.event not in before for one in chosen)
+    return TrainingSet(*_split(chosen if num_new else []), {**examples.left_out, **left_out}, num_new, seen)
+
+
+def _replayed(older: list[Example], num_new: int, share: float, draw: random.Random) -> list[Example]:
+    """Older examples without repetition, at most `share` of what they give together with the new ones."""
+    count = min(len(older), int(share / (1 - share) * num_new))
+    return draw.sample(older, count)
+
+
+def _capped(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
+    """The newest examples of each person, up to the cap."""
+    allowed = capped_counts(Counter(one.person for one in examples), cap)
+    kept = []
+    for one in sorted(examples, key=lambda one: one.event, reverse=True):
+        if allowed[one.person] > 0:
+            allowed[one.person] -= 1
+            kept.append(one)
+    if len(examples) > len(kept):
+        left_out[ABOVE] += len(examples) - len(kept)
+    return kept[::-1]
+
+
+def share_of(cap: float, num_people: int) -> Fraction:
+    """The largest share of one person, exactly: the cap as it is written, or 1 / their number where that is more."""
+    return max(Fraction(str(cap)), Fraction(1, max(num_people, 1)))
+
+
+def small_group(cap: float, training: TrainingSet) -> list[str]:
+    """What `learn` says where everybody has the same share, because they are few; nothing where that leaves nothing out."""
+    count = len(training.people)
+    if not (training.left_out.get(ABOVE) and Fraction(1, count or 1) >= Fraction(str(cap))):
+        return []
+    return [
+        f"person_cap {cap:g}: {count} people have one share each, so whoever says least decides how much of the others is used; "
+        "raise it for a small group"
+    ]
+
+
+def capped_counts(counts: dict[str, int], cap: float) -> dict[str, int]:
+    """How many rows of each person are kept: as many as possible while nobody has more than `share_of` of all that are kept.
+
+    >>> capped_counts({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4)
+    {'troll': 10, 'a': 5, 'b': 5, 'c': 5}
+    """
+    share = share_of(cap, len(counts))
+    for limit in range(max(counts.values(), default=0), 0, -1):
+        kept = {person: min(count, limit) for person, count in counts.items()}
+        if max(kept.values()) <= share * sum(kept.values()):
+            return kept
+    return dict.fromkeys(counts, 0)
+
+
+def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
+    """The weight of each person's every row: at most 1, and all that a person has is at most `share_of` of the whole weight.
+
+    Those above the cap get the same total t: with m of them, t = share (m t + the rest).
+
+    >>> [str(w) for w in capped_weights({"troll": 90, "a": 5, "b": 5, "c": 5}, 0.4).values()]
+    ['1/9', '1', '1', '1']
+    """
+    share, rest = share_of(cap, len(counts)), sum(counts.values())
+    total = Fraction(0)
+    for number, person in enumerate(sorted(counts, key=lambda person: (-counts[person], person))):
+        total = share * rest / (1 - share * number)
+        if counts[person] <= total:
+            break
+        rest -= counts[person]
+    return {person: min(Fraction(1), total / count) for person, count in counts.items()}
+
+
+def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
+    """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
+    kept, left_out = measurable([one for one in examples.all if one.heldout], settings)
+    by_person = capped_weights(Counter(one.person for one in kept), settings.person_cap)
+    weights = {one.event: float(by_person[one.person]) for one in kept}
+    return HeldOut(*_split(kept), dict(left_out), weights)
+
+
+def filtered(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+    """The examples to learn from, by event; and how many are left out, by the reason: repetitions, length, disagreement."""
+    kept, left_out = measurable(examples, settings)
+    agreed = _agreed(kept, settings.agreement)
+    left_out["people do not agree (agreement)"] += len(kept) - len(agreed)
+    return agreed, +left_out
+
+
+def measurable(examples: Sequence[Example], settings: BotSettings) -> tuple[list[Example], Counter[str]]:
+    """Without repetitions, and within the limits of length."""
+    kept, left_out = _distinct(examples)
+    fitting = [one for one in kept if _fits(one, settings)]
+    left_out["too short or too long (min_words, max_words)"] += len(kept) - len(fitting)
+    return fitting, +left_out
+
+
+def _distinct(examples: Sequence[Example]) -> tuple[list[Example], Counter[str]]:
+    """Without what one person said of the same answer to the same prompt before; the newest counts."""
+    newest = {_subject(one): one for one in examples}
+    kept = sorted(newest.values(), key=lambda one: one.event)
+    return kept, +Counter({"repetitions": len(examples) - len(kept)})
+
+
+def _subject(one: Example) -> tuple[Any, ...]:
+    texts = (one.response,) if isinstance(one, Answer) else (*sorted((one.chosen, one.rejected)), one.kind)
+    return (type(one).__name__, one.person, one.prompt_turns, *texts)
+
+
+def _fits(one: Example, settings: BotSettings) -> bool:
+    texts = [one.response] if isinstance(one, Answer) else [one.chosen, one.rejected]
+    return all(settings.min_words <= len(text.split()) <= settings.max_words for text in texts)
+
+
+def _agreed(examples: list[Example], agreement: float) -> list[Example]:
+    """Answers that several people judged: only the judgements of the majority, and none where it is too small."""
+    votes: dict[Any, Counter[bool]] = defaultdict(Counter)
+    for one in examples:
+        if isinstance(one, Answer):
+            votes[one.prompt_turns, one.response][one.liked] += 1
+    kept: list[Example] = []
+    for one in examples:
+        own = votes[one.prompt_turns, one.response] if isinstance(one, Answer) else Counter[bool]()
+        alone = own.total() < 2
+        if alone or (isinstance(one, Answer) and 2 * own[one.liked] > own.total() and _agrees(own, one, agreement)):
+            kept.append(one)
+    return kept
+
+
+def _agrees(votes: Counter[bool], one: Answer, agreement: float) -> bool:
+    return Fraction(votes[one.liked], votes.total()) >= Fraction(str(agreement))
+
+
+def _split(examples: Iterable[Example]) -> tuple[list[Answer], list[Pair]]:
+    """Answers and pairs, each by event."""
+    ordered = sorted(examples, key=lambda one: one.event)
+    return [one for one in ordered if isinstance(one, Answer)], [one for one in ordered if isinstance(one, Pair)]
+
+
+def _by(events: Iterable[Event], key: Any) -> dict[str, list[Event]]:
+    groups: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        groups[key(event)].append(event)
+    return groups
+
+
+def shown(left_out: dict[str, int]) -> str:
+    """`12 repetitions, 3 scores of 3, ...`, the most frequent reason first.
+
+    >>> shown({"repetitions": 2, "edits that change nothing": 3})
+    '3 edits that change nothing, 2 repetitions'
+    """
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items(), key=lambda item: -item[1]))

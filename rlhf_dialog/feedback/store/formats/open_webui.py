@@ -1,0 +1,71 @@
+"""Open WebUI's feedback export (Admin settings, Evaluations, Feedbacks): a JSON list of ratings, each with its whole chat."""
+
+import re
+from typing import Any
+
+from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.feedback.store.formats.record import Found, Judgement, Said, answered, check_columns, text_of
+
+COLUMNS = ("id", "user_id", "version", "type", "data", "meta", "snapshot", "created_at", "updated_at", "user")
+RATINGS = {1: 1, -1: -1, "1": 1, "-1": -1}
+THOUGHT = re.compile(
+    r"<details type=\"(reasoning|code_interpreter)\".*?</details>", re.DOTALL
+)  # which no model reads again
+
+
+def is_export(row: Row) -> bool:
+    """Whether the object is one of the export."""
+    return {"user_id", "type", "data", "meta", "snapshot"} <= set(row)
+
+
+def read(rows: list[tuple[str, Row]]) -> Found:
+    """A thumb on the rated message of each chat, with reason and comment. Raises UserError for an unknown column."""
+    found = Found("open-webui")
+    for where, row in sorted(rows, key=lambda pair: _time(pair[1]) or 0):
+        check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
+        data, meta = _dict(row["data"]), _dict(row["meta"])
+        value = _rating(data.get("rating"))
+        chat = _dict(_dict(row["snapshot"]).get("chat"))
+        said = _path(_dict(_dict(_dict(chat.get("chat")).get("history")).get("messages")), meta.get("message_id"))
+        if row["type"] != "rating" or value is None:
+            found.leave_out("feedback without a rating")
+        elif not said:
+            found.leave_out("ratings without the text of their chat")
+        elif said[-1][0] != "agent":
+            found.leave_out("ratings of a message of the user")
+        else:
+            words = [str(data[key]).strip() for key in ("reason", "comment") if data.get(key)]
+            person = None if row["user_id"] is None else str(row["user_id"])
+            judgement = Judgement("thumb", 0, value, ": ".join(words) or None, person=person, created=_time(row))
+            group = str(meta.get("chat_id") or chat.get("id") or row.get("id"))
+            found.records.append(answered(said[:-1], [said[-1][1]], [judgement], group=group, where=where))
+    return found
+
+
+def _path(messages: Row, name: Any) -> list[Said]:
+    """The messages from the first one to `name`, along the parents; empty when a text is missing."""
+    path: list[Said] = []
+    seen = set()
+    while name is not None:
+        message = _dict(messages.get(name))
+        text = THOUGHT.sub("", text_of(message) or "").strip()
+        if not text or name in seen:
+            return []
+        seen.add(name)
+        if message.get("role") != "system":
+            path.append(("user" if message.get("role") == "user" else "agent", text))
+        name = message.get("parentId")
+    return path[::-1]
+
+
+def _rating(value: Any) -> int | None:
+    return RATINGS.get(value) if isinstance(value, str | int | float) else None
+
+
+def _time(row: Row) -> float | None:
+    value = row.get("updated_at") or row.get("created_at")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _dict(value: Any) -> Row:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,105 @@
+"""TRL's columns: `prompt, completion, label` (KTO) and `prompt, chosen, rejected` (DPO), as text or as messages."""
+
+import itertools
+import re
+from typing import Any
+
+from rlhf_dialog.data.preferences import LONG_ENOUGH
+from rlhf_dialog.data.sources.rows import Row
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.examples import Examples
+from rlhf_dialog.feedback.store.formats.record import Found, Judgement, Said, answered, check_columns, said_in
+
+NEEDED = {"kto": ("prompt", "completion", "label"), "dpo": ("chosen", "rejected")}
+OPTIONAL = {
+    "kto": ("id", "user_id"),
+    "dpo": ("prompt", "margin", "score_chosen", "score_rejected", "chosen_score", "rejected_score", "id", "user_id"),
+}
+LABELS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}  # also 1 and 0
+
+
+def rows_of(examples: Examples, form: str, messages: bool) -> list[Row]:
+    """The rows of an export: KTO's of thumbs and scores, DPO's of edits and choices."""
+
+    def prompt(turns: tuple[str, ...]) -> Any:
+        roles = ["user" if number % 2 == 0 else "assistant" for number in range(len(turns))][::-1]
+        said = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+        return said if messages else "\n".join(turns)
+
+    def reply(text: str) -> Any:
+        return [{"role": "assistant", "content": text}] if messages else text
+
+    if form == "kto":
+        return [
+            {"prompt": prompt(one.prompt_turns), "completion": reply(one.response), "label": one.liked}
+            for one in examples.answers
+        ]
+    return [
+        {"prompt": prompt(one.prompt_turns), "chosen": reply(one.chosen), "rejected": reply(one.rejected)}
+        for one in examples.pairs
+    ]
+
+
+def form_of(row: Row) -> str | None:
+    """`kto` or `dpo` for columns that are those of TRL."""
+    return next((form for form, needed in NEEDED.items() if set(needed) <= set(row)), None)
+
+
+def read(rows: list[tuple[str, Row]], form: str) -> Found:
+    """The examples. Raises UserError for an unknown column, and for the first row that cannot be used."""
+    found = Found(form)
+    for where, row in rows:
+        check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
+        if missing := [name for name in NEEDED[form] if row.get(name) is None]:
+            raise UserError(f"{where}: has no '{missing[0]}'; it needs {', '.join(NEEDED[form])}")
+        person = None if row.get("user_id") is None else str(row["user_id"])
+        if form == "kto":
+            prompt, answers = _side(said_in(row["prompt"], where), row["completion"], where)
+            judgement = Judgement("thumb", 0, 1 if _label(row["label"], where) else -1, person=person)
+            all_answers = [answers]
+        else:
+            prompt, all_answers = _pair(row, where)
+            judgement = Judgement("choice", 0, other=1, person=person)
+        group = "\n".join(text for _, text in prompt)
+        found.records.append(answered(prompt, all_answers, [judgement], group=group, where=where))
+    return found
+
+
+def _side(prompt: list[Said], value: Any, where: str) -> tuple[list[Said], str]:
+    """The turns before the answer, and the answer: the last message, or the text."""
+    said = said_in(value, where)
+    if not said or (isinstance(value, list) and said[-1][0] != "agent"):
+        raise UserError(
+            f"{where}: found {str(value)[:60]!r} as the answer, wanted a text or messages that end with one"
+        )
+    return prompt + said[:-1], said[-1][1]
+
+
+def _pair(row: Row, where: str) -> tuple[list[Said], list[str]]:
+    prompt = [] if row.get("prompt") is None else said_in(row["prompt"], where)
+    (before, chosen), (before_other, rejected) = (_side([], row[name], where) for name in ("chosen", "rejected"))
+    if before != before_other:
+        raise UserError(f"{where}: 'chosen' and 'rejected' answer different messages; remove the row")
+    if not prompt and not before and isinstance(row["chosen"], str):
+        shared = _shared(chosen, rejected)
+        prompt = [("user", shared)] if shared else []
+        chosen, rejected = (text.removeprefix(shared).strip() for text in (chosen, rejected))
+    if not chosen or not rejected or chosen == rejected:
+        raise UserError(f"{where}: 'chosen' and 'rejected' are the same, or one is empty; remove the row")
+    if prompt == before[: len(prompt)]:  # both sides may repeat the prompt
+        prompt = []
+    return prompt + before, [chosen, rejected]
+
+
+def _shared(first: str, second: str) -> str:
+    """What two texts begin with, up to a space: the prompt of a data set that has no column for it."""
+    same = itertools.takewhile(lambda both: both[0] == both[1], zip(first, second, strict=False))
+    shared = re.sub(r"\s\S*$", "", "".join(letter for letter, _ in same))
+    return shared if len(shared) >= LONG_ENOUGH else ""
+
+
+def _label(value: Any, where: str) -> bool:
+    key = value.strip().lower() if isinstance(value, str) else value
+    if not isinstance(key, str | bool | int | float) or key not in LABELS:
+        raise UserError(f"{where}: 'label' holds {value!r:.60}, wanted true (liked) or false (disliked)")
+    return LABELS[key]

@@ -1,0 +1,136 @@
+"""Feedback from files: our own JSONL, TRL's columns, Open WebUI, Gradio, Argilla. The same file twice adds nothing.
+
+An imported dialogue has no token ids and no log-probabilities, so nothing takes it for an answer of one of the bot's versions.
+"""
+
+import hashlib
+import json
+import sqlite3
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.data.sources import load_rows
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.formats import argilla, gradio, open_webui, own, trl
+from rlhf_dialog.feedback.store.formats.record import Found, Record
+from rlhf_dialog.feedback.store.store import Store, insert_event, insert_turn, is_heldout, storable
+
+KNOWN = (
+    "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected), Open WebUI's feedback "
+    "export (JSON), Gradio's flagged CSV, and Argilla's records (fields, responses)"
+)
+
+
+@dataclass
+class Imported:
+    """What an import has added; `known` events and dialogues were there already."""
+
+    format: str
+    dialogues: int = 0
+    events: int = 0
+    known: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def import_file(store: Store, path: Path, name: str | None = None, ignored: tuple[str, ...] = ()) -> Imported:
+    """Add the dialogues and the feedback of a file or `save_to_disk` folder: all of it, or nothing.
+
+    `name` (by default that of the format) is where they are from: the source is `import:NAME`, and so is the person, where the
+    file has no ids of people. `ignored` are columns to leave out. Raises UserError for a file that cannot be read, a format or a
+    column that is not known, and a row that cannot be used.
+    """
+    found = read_file(path, ignored)
+    added = Imported(found.name, left_out=found.left_out)
+    with store.writing() as connection:
+        for record in found.records:
+            _add(store, connection, record, name or found.name, added)
+    return added
+
+
+def read_file(path: Path, ignored: tuple[str, ...] = ()) -> Found:
+    """The records of a file in a known format, which its columns decide. Raises UserError as `import_file`."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; name a file to import")
+    if path.suffix.lower() == ".csv" and gradio.is_log(gradio.columns_of(path)):
+        return gradio.read(path, ignored)
+    placed = load_rows(str(path), "train")
+    rows = [(where, {key: value for key, value in row.items() if key not in ignored}) for where, row in placed]
+    first = rows[0][1]
+    if own.is_own(first):
+        return own.read(rows)
+    if open_webui.is_export(first):
+        return open_webui.read(rows)
+    if argilla.is_records(first):
+        return argilla.read(rows, ignored)
+    if form := trl.form_of(first):
+        return trl.read(rows, form)
+    columns = ", ".join(f"'{key!s:.40}'" for key in list(first)[:20])
+    raise UserError(f"{rows[0][0]}: the columns {columns} are those of no known format; known are {KNOWN}")
+
+
+def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str, added: Imported) -> None:
+    source, now = storable(f"import:{name}"), time.time()
+    dialogue = record.id or _id(source, record)
+    people = {
+        person: _person(store, record, person, source)
+        for person in {record.person, *(one.person for one in record.judgements)}
+    }
+    if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone():
+        added.known += 1
+    else:
+        row = (dialogue, record.started or now, people[record.person], source, is_heldout(dialogue))
+        connection.execute("INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)", row)
+        added.dialogues += 1
+    places = _add_turns(connection, dialogue, record, now)
+    known = _known_events(connection, dialogue)
+    for one in record.judgements:
+        turn, other = (None if place is None else places[place] for place in (one.turn, one.other))
+        event = (turn, one.kind, one.value, one.text and storable(one.text), other, people[one.person])
+        if (*event, one.created) in known:
+            added.known += 1
+        else:
+            insert_event(connection, (dialogue, *event, one.created or now))
+            known |= {(*event, one.created), (*event, None)}
+            added.events += 1
+
+
+def _person(store: Store, record: Record, person: str | None, source: str) -> str:
+    """The hash of a person: of their id in the other program, of the source where there is none, or of this very bot."""
+    if person is not None and record.bot == store.bot:
+        return person
+    return store.hashed(source if person is None else f"{record.bot or source}:{person}")
+
+
+def _id(source: str, record: Record) -> str:
+    """The dialogue's id: a hash of what it is, among those that put the whole group on one side of the held-out line."""
+
+    def digest(*parts: Any) -> str:
+        return hashlib.sha256(json.dumps([source, *parts]).encode()).hexdigest()[:32]
+
+    wanted = is_heldout(digest(record.group))
+    content = [record.group, [(turn.position, turn.speaker, turn.text) for turn in record.turns]]
+    return next(one for number in range(10**6) if is_heldout(one := digest(content, number)) == wanted)
+
+
+def _add_turns(connection: sqlite3.Connection, dialogue: str, record: Record, now: float) -> list[int]:
+    """Insert the turns that the dialogue does not have; returns the ids of all."""
+    there: dict[tuple[Any, ...], list[int]] = {}
+    for row in connection.execute("SELECT * FROM turns WHERE dialogue = ? ORDER BY id", (dialogue,)):
+        there.setdefault((row["position"], row["speaker"], row["text"]), []).append(row["id"])
+    places = []
+    for turn in record.turns:
+        key = (turn.position, turn.speaker, storable(turn.text))
+        if there.get(key):
+            places.append(there[key].pop(0))
+        else:
+            places.append(insert_turn(connection, (dialogue, *key, None, None, None, None, turn.created or now)))
+    return places
+
+
+def _known_events(connection: sqlite3.Connection, dialogue: str) -> set[tuple[Any, ...]]:
+    """What the dialogue's events say, each with its time, and without it for files that have none."""
+    rows = connection.execute("SELECT * FROM feedback WHERE dialogue = ?", (dialogue,)).fetchall()
+    events = [tuple(row[key] for key in ("turn", "kind", "value", "text", "other", "person")) for row in rows]
+    return {(*event, time) for event, row in zip(events, rows, strict=True) for time in (row["created"], None)}

@@ -1,0 +1,222 @@
+"""The keys of a bot's config.yaml: how it learns from feedback, when a new version is promoted, the limits of its page."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from rlhf_dialog.config.loading import load_settings
+from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.feedback.store.limits import Limits
+
+LIMITS = Limits()
+BYTES_A_CHAR = 8  # of a message in a request
+
+
+class LossKeys(Settings):
+    """Losses of a night"""
+
+    method: Literal["kto_dpo", "reward_model_ppo"] = Field(
+        "kto_dpo",
+        description="kto_dpo: KTO on thumbs and scores, DPO on edits and choices; reward_model_ppo: a preference model on the "
+        "feedback, then PPO with it",
+    )
+    beta: float = Field(0.1, gt=0, le=10**3, description="of KTO and DPO: the larger, the closer to the first version")
+    desirable_weight: float | None = Field(
+        None, ge=0, le=10**3, description="KTO's weight of a liked answer; null: liked and disliked ones balance"
+    )
+    undesirable_weight: float | None = Field(
+        None, ge=0, le=10**3, description="KTO's weight of a disliked answer; null: liked and disliked ones balance"
+    )
+    dpo_weight: float = Field(1.0, ge=0, le=10**3, description="weight of an edit or a choice beside an answer's")
+    sft_data_path: str | None = Field(
+        None, description="dialogues that the first version learned, against forgetting: file, folder, zip or Hub name"
+    )
+    sft_share: float = Field(
+        0.2, ge=0, lt=1, description="share of each batch that is replies of sft_data_path, learned by their likelihood"
+    )
+    replay_share: float = Field(
+        0.5, ge=0, lt=1, description="largest share of a night's feedback that is older feedback, drawn by the seed"
+    )
+
+
+class OptimizerKeys(Settings):
+    """Optimizer"""
+
+    learning_rate: float = Field(1e-5, gt=0, le=1, description="of AdamW, after the warm-up")
+    warmup_steps: int = Field(20, ge=0, le=10**6, description="first steps of the bot's life with a lower rate")
+    batch_size: int = Field(
+        16, ge=2, le=10**5, description="answers and pairs in each optimizer step; pairs in one of a preference model"
+    )
+    epochs: float = Field(1.0, gt=0, le=10**3, description="passes over a night's feedback; may be a fraction")
+    steps: int | None = Field(None, ge=1, le=10**6, description="optimizer steps a night, instead of epochs")
+    weight_decay: float = Field(0.0, ge=0, le=10**3, description="decoupled weight decay")
+    max_grad_norm: float = Field(1.0, gt=0, le=10**6, description="maximum norm of the gradient")
+    per_device_microbatch_size: int = Field(
+        16, ge=1, le=10**5, description="answers in a forward pass; changes memory and speed, not what is learned"
+    )
+    checkpoint_steps: int = Field(20, ge=1, le=10**6, description="steps between checkpoints inside a night")
+    use_lora: bool = Field(False, description="train small adapters on the frozen first version; needs peft")
+    lora_r: int = Field(16, ge=1, le=2**16, description="rank of the adapters")
+    lora_alpha: float = Field(32.0, gt=0, description="the adapters' change is scaled by lora_alpha / lora_r")
+    lora_target_modules: list[str] | None = Field(
+        None, min_length=1, description="linear layers to adapt, by the ends of their names; null: all of the trunk"
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="order of the examples, replay, adapters, resampling")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on GPUs and on CPUs with AMX")
+
+
+class RewardModelKeys(Settings):
+    """Nights of method: reward_model_ppo"""
+
+    reward_members: int = Field(
+        3, ge=1, le=100, description="preference models, of different seeds, that score an answer"
+    )
+    reward_learning_rate: float = Field(
+        1e-5, gt=0, le=1, description="of the preference models; a small model needs more"
+    )
+    reward_epochs: float = Field(2.0, gt=0, le=10**3, description="their passes over all feedback")
+    uncertainty_coef: float = Field(
+        1.0, ge=0, le=10**3, description="weight of their variance, which counts against an answer"
+    )
+    length_weight: float = Field(0.1, ge=0, le=10**3, description="weight of holding the mean length of the answers")
+    ppo_iterations: int = Field(10, ge=1, le=10**6, description="rollouts a night")
+    ppo_responses: int = Field(128, ge=4, le=10**6, description="answers in each rollout, four to a prompt")
+    ppo_minibatches: int = Field(4, ge=1, le=10**5, description="optimizer steps on each rollout")
+    ppo_learning_rate: float = Field(1e-6, gt=0, le=1, description="of the policy; a small model needs more")
+    ppo_kl_coef: float = Field(
+        0.1, ge=0, le=10**6, description="price of the KL divergence from the first version, per token"
+    )
+
+
+class FilterKeys(Settings):
+    """Which feedback counts"""
+
+    person_cap: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="largest share of a night's examples, and of the gate's weight, that one person has; with few people "
+        "1 / their number",
+    )
+    agreement: float = Field(
+        0.6,
+        ge=0,
+        le=1,
+        description="share of the people who judged one answer that must agree; the others' judgements are left out",
+    )
+    contradiction_confidence: float | None = Field(
+        0.99,
+        ge=0.5,
+        lt=1,
+        description="confidence that somebody contradicts what the others' feedback predicts, with which a night leaves the "
+        "person out; null: nobody is left out",
+    )
+    min_words: int = Field(1, ge=0, le=10**4, description="shortest answer to learn from, in words")
+    max_words: int = Field(200, ge=1, le=10**6, description="longest answer to learn from, in words")
+
+
+class GateKeys(Settings):
+    """When a version is promoted"""
+
+    min_heldout: int = Field(30, ge=1, le=10**6, description="held-out feedback events without which nothing changes")
+    max_kl: float = Field(
+        1.0, gt=0, le=10**3, description="guard: largest KL divergence from the first version, in nats per token"
+    )
+    min_distinct_2: float = Field(
+        0.7, ge=0, le=10, description="guard: smallest distinct-2 of the replies, as a multiple of the first version's"
+    )
+    max_perplexity_rise: float = Field(
+        0.2,
+        ge=0,
+        le=10**3,
+        description="guard: largest rise of the perplexity on the validation split of sft_data_path",
+    )
+    guard_prompts: int = Field(64, ge=1, le=10**5, description="prompts that the guards measure")
+    keep_last: int = Field(
+        5, ge=1, le=10**4, description="newest versions whose files are kept, beside the best and first"
+    )
+
+
+def _limit(default: float, most: int, description: str, least: int = 1) -> Any:
+    """A key that no dump has: a night is compared by the keys of learning."""
+    return Field(default, ge=least, le=most, description=description, exclude=True)
+
+
+class PageKeys(Settings):
+    """Limits of the page, read when `serve` begins"""
+
+    page_message_chars: int = _limit(LIMITS.message_chars, 10**6, "longest message, and longest better answer")
+    page_request_bytes: int = _limit(LIMITS.body_bytes, 10**8, "largest request of a browser", 1 << 16)
+    page_messages_a_minute: int = _limit(LIMITS.messages[0], 10**6, "messages of one person, other answers too")
+    page_messages_a_day: int = _limit(LIMITS.messages[1], 10**8, "messages of one person, other answers too")
+    page_ratings_a_minute: int = _limit(LIMITS.ratings[0], 10**6, "ratings of one person")
+    page_ratings_a_day: int = _limit(LIMITS.ratings[1], 10**8, "ratings of one person")
+    page_looks_a_minute: int = _limit(LIMITS.looks[0], 10**6, "dialogues that one person opens, and questions why")
+    page_looks_a_day: int = _limit(LIMITS.looks[1], 10**8, "dialogues that one person opens, and questions why")
+    page_times_in_all: int = _limit(
+        LIMITS.times_in_all, 10**6, "all people together may do this many times as much as one person"
+    )
+    page_open_dialogues: int = _limit(LIMITS.talks, 10**5, "dialogues in memory; others are read again when they go on")
+    page_person_open_dialogues: int = _limit(LIMITS.person_talks, 10**4, "dialogues of one person in memory")
+    page_wrong_passwords: int = _limit(LIMITS.logins, 10**6, "wrong passwords at once, of all people together")
+    page_password_seconds: float = _limit(LIMITS.login_seconds, 10**5, "until another one may be tried")
+
+    @property
+    def limits(self) -> Limits:
+        """What these keys allow."""
+        return Limits(
+            message_chars=self.page_message_chars,
+            body_bytes=self.page_request_bytes,
+            messages=(self.page_messages_a_minute, self.page_messages_a_day),
+            ratings=(self.page_ratings_a_minute, self.page_ratings_a_day),
+            looks=(self.page_looks_a_minute, self.page_looks_a_day),
+            times_in_all=self.page_times_in_all,
+            person_talks=self.page_person_open_dialogues,
+            talks=self.page_open_dialogues,
+            logins=self.page_wrong_passwords,
+            login_seconds=self.page_password_seconds,
+        )
+
+
+class BotSettings(PageKeys, GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys):
+    """How a bot learns from feedback"""
+
+    @field_validator("lora_target_modules", mode="before")
+    @classmethod
+    def _one_name(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _together(self) -> "BotSettings":
+        if self.min_words > self.max_words:
+            raise ValueError(f"min_words: found {self.min_words}, wanted at most max_words, which is {self.max_words}")
+        if self.page_request_bytes < (wanted := BYTES_A_CHAR * self.page_message_chars):
+            raise ValueError(
+                f"page_request_bytes: found {self.page_request_bytes}, wanted at least {BYTES_A_CHAR} for each of "
+                f"page_message_chars, which is {wanted}"
+            )
+        return self
+
+    def as_yaml(self) -> str:
+        """Every key, those of the page too."""
+        return yaml.safe_dump({name: getattr(self, name) for name in type(self).model_fields}, sort_keys=False)
+
+
+def read_settings(path: Path) -> BotSettings:
+    """The settings of a bot's config.yaml. Raises one UserError that lists every mistake with its key."""
+    return load_settings(BotSettings, path)
+
+
+def default_settings() -> str:
+    """config.yaml of a new bot: every key with its default, below what it means."""
+    meanings = {name: field.description for name, field in BotSettings.model_fields.items()}
+    lines = [
+        "# What `rlhf-dialog feedback learn` does with the feedback, and the limits of the page; see docs/FEEDBACK.md."
+    ]
+    for line in BotSettings().as_yaml().splitlines():
+        meaning = meanings.get(line.split(":")[0])
+        lines += ["", f"# {meaning}", line] if meaning else [line]
+    return "\n".join(lines) + "\n"

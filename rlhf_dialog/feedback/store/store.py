@@ -1,0 +1,395 @@
+"""The store of a bot: dialogues, turns and feedback in one SQLite file, which only grows."""
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store import schema
+from rlhf_dialog.feedback.store.schema import explained, transaction
+
+SPEAKERS = ("user", "agent")
+KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
+VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
+HELDOUT = 5  # one dialogue of five
+PAUSE = schema.LOOKS[1]  # seconds between two transactions of a thread, in which those who wait get their turn
+
+
+@dataclass(frozen=True)
+class StoredDialogue:
+    """One dialogue.
+
+    >>> StoredDialogue(id="3f...", started=1.8e9, person="0a1b2c3d4e5f6071", source="page", heldout=False)
+    """
+
+    id: str  # 32 hexadecimal digits
+    started: float  # seconds of the epoch
+    person: str  # hash of who began it
+    source: str  # terminal, page, import:NAME
+    heldout: bool
+
+
+@dataclass(frozen=True)
+class StoredTurn:
+    """One utterance; several agent turns at one position are alternatives.
+
+    The lists and `sampling` are None for people and imports.
+    """
+
+    id: int
+    dialogue: str
+    position: int
+    speaker: str  # user, agent
+    text: str
+    token_ids: list[int] | None
+    logprobs: list[float] | None  # one for each of token_ids, of the distribution that was sampled from
+    sampling: dict[str, Any] | None
+    version: str | None
+    created: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row of feedback; `store.add_feedback` says which columns a kind has."""
+
+    id: int
+    dialogue: str
+    turn: int | None
+    kind: str
+    value: float | None
+    text: str | None
+    other: int | None
+    person: str
+    created: float
+
+
+def is_heldout(dialogue: str) -> bool:
+    """Whether a dialogue of this id belongs to the held-out fifth."""
+    return int(hashlib.sha256(dialogue.encode()).hexdigest(), 16) % HELDOUT == 0
+
+
+def storable(text: str) -> str:
+    """The text with halves of characters, which UTF-8 cannot hold, as question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class Store:
+    """The file feedback.sqlite. Threads may share a Store, and processes may open the same file.
+
+    Each method raises UserError when the file is locked for five seconds, damaged, cannot be written, or is not the one that
+    was opened: what SQLite writes into a file that was removed is lost.
+    """
+
+    def __init__(self, path: Path, bot: str | None = None):
+        """Open an existing store; an older schema is migrated after a backup beside it.
+
+        Raises UserError: missing, not SQLite, damaged, a newer schema, another bot's than `bot`, locked.
+        """
+        self.path = Path(path)
+        meta = schema.prepare(self.path)
+        self.bot, self._salt = meta["bot"], meta["salt"]
+        if bot is not None and bot != self.bot:
+            raise UserError(
+                f"{self.path}: belongs to another bot ({self.bot[:8]}.., not {bot[:8]}..); put this bot's own store there"
+            )
+        self._file = self.path.absolute()
+        self._identity = _identity(self._file)
+        self._own = threading.local()
+        self._open: weakref.WeakSet[schema.Connection] = weakref.WeakSet()
+        self._opening = threading.Lock()
+
+    @classmethod
+    def create(cls, path: Path) -> "Store":
+        """A new store. Raises UserError when the file exists or cannot be written."""
+        schema.write_new(Path(path))
+        return cls(path)
+
+    def hashed(self, person: str) -> str:
+        """What is stored of a person's random id: 16 hexadecimal digits."""
+        return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
+
+    def begin(self, person: str, source: str, dialogue: str | None = None) -> str:
+        """Store a new dialogue under a random id, or under that of a simulation; returns the id."""
+        dialogue = dialogue or secrets.token_hex(16)
+        with self.writing() as connection:
+            connection.execute(
+                "INSERT INTO dialogues VALUES (?, ?, ?, ?, ?)",
+                (dialogue, time.time(), self.hashed(person), storable(source), is_heldout(dialogue)),
+            )
+        return dialogue
+
+    def add_turn(
+        self,
+        dialogue: str,
+        position: int,
+        speaker: str,
+        text: str,
+        *,
+        token_ids: Sequence[int] | None = None,
+        logprobs: Sequence[float] | None = None,
+        sampling: dict[str, Any] | None = None,
+        version: str | None = None,
+    ) -> int:
+        """Store a turn; returns its id. Raises ValueError for an unknown dialogue or speaker, and for lists that do not fit."""
+        if speaker not in SPEAKERS or position < 0:
+            raise ValueError(f"a turn of {speaker!r} at position {position}")
+        if logprobs is not None and len(logprobs) != len(token_ids or ()):
+            raise ValueError(f"{len(logprobs)} logprobs of {len(token_ids or ())} token_ids")
+        lists = [None if one is None else json.dumps(one, allow_nan=False) for one in (token_ids, logprobs, sampling)]
+        row = (dialogue, position, speaker, storable(text), *lists, version, time.time())
+        with self.writing() as connection:
+            if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone() is None:
+                raise ValueError(f"there is no dialogue {dialogue!r}")
+            return insert_turn(connection, row)
+
+    def add_feedback(
+        self,
+        dialogue: str,
+        kind: str,
+        person: str,
+        *,
+        turn: int | None = None,
+        value: float | None = None,
+        text: str | None = None,
+        other: int | None = None,
+    ) -> int:
+        """Store one event; returns its id after it is on disk.
+
+        `thumb`: turn, value 1 or -1, text (the reason) if there is one. `score`: turn, value 1 to 5. `edit`: turn, text (the
+        better answer). `choice`: turn (the chosen answer), other. `dialogue_score`: value 1 to 5. `withdrawn`: text (the
+        kind that is taken back), and its turn. Raises ValueError for any other kind, value or turn.
+        """
+        check_event(kind, turn, value, text, other)
+        row = (dialogue, turn, kind, value, None if text is None else storable(text), other, self.hashed(person))
+        with self.writing() as connection:
+            _check_turns(connection, dialogue, kind, turn, other)
+            return insert_event(connection, (*row, time.time()))
+
+    def dialogues(self) -> list[StoredDialogue]:
+        """All dialogues, in the order in which they were stored."""
+        rows = self.rows("SELECT * FROM dialogues ORDER BY rowid")
+        return [_dialogue(row) for row in rows]
+
+    def turns(self, dialogue: str) -> list[StoredTurn]:
+        """The turns of a dialogue by position, alternatives in the order in which they were written."""
+        rows = self.rows("SELECT * FROM turns WHERE dialogue = ? ORDER BY position, id", (dialogue,))
+        return [_turn(row) for row in rows]
+
+    def feedback(self, after: int = 0, upto: int | None = None, newest: bool = True) -> list[Event]:
+        """The events with `after` < id <= `upto`, by id.
+
+        With `newest`, those that count as of `upto`: the newest one of a person on a turn and kind (of a dialogue for
+        `dialogue_score`, of a pair of answers for `choice`), unless it was withdrawn.
+        """
+        limit = (1 << 63) - 1 if upto is None else upto
+        rows = self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))
+        events = [Event(**dict(row)) for row in rows]
+        return [event for event in (counting(events) if newest else events) if event.id > after]
+
+    def feedback_on(self, dialogue: str) -> list[Event]:
+        """The events on a dialogue that count, by id."""
+        rows = self.rows("SELECT * FROM feedback WHERE dialogue = ? ORDER BY id", (dialogue,))
+        return counting([Event(**dict(row)) for row in rows])
+
+    def dialogues_of(self, person: str, limit: int = 50) -> list[tuple[StoredDialogue, str]]:
+        """A person's newest dialogues, newest first, each with the first words in it; `person` is their random id."""
+        rows = self.rows(
+            "SELECT dialogues.*, (SELECT text FROM turns WHERE dialogue = dialogues.id ORDER BY position, id LIMIT 1) AS words "
+            "FROM dialogues WHERE person = ? ORDER BY started DESC LIMIT ?",
+            (self.hashed(person), limit),
+        )
+        return [(_dialogue(row), row["words"] or "") for row in rows]
+
+    def last_event(self) -> int:
+        """The highest id of feedback, 0 before the first."""
+        return int(self.rows("SELECT coalesce(max(id), 0) FROM feedback")[0][0])
+
+    def reserve(self, event: int) -> None:
+        """Let all new events have an id above this one."""
+        if self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'feedback'")[0][0] < event:
+            with self.writing() as connection:
+                connection.execute("DELETE FROM sqlite_sequence WHERE name = 'feedback'")
+                connection.execute("INSERT INTO sqlite_sequence VALUES ('feedback', ?)", (event,))
+
+    def people(self) -> set[str]:
+        """The hashes of all who have a dialogue or feedback."""
+        return {row[0] for row in self.rows("SELECT person FROM dialogues UNION SELECT person FROM feedback")}
+
+    def forget(self, person_hash: str) -> int:
+        """Remove a person's dialogues (all turns, everybody's feedback on them) and feedback; returns the number of rows.
+
+        The bytes are gone from the file too. Backups made by migrations are removed, those made by `backup` are not. Raises
+        UserError when a reader keeps the old bytes alive; the rows are gone then, and another call erases the bytes.
+        """
+        with self.writing() as connection:
+            removed = _remove(connection, person_hash)
+        for version in range(schema.SCHEMA_VERSION):
+            schema.backup_of(self.path, version).unlink(missing_ok=True)
+        with explained(self.path):
+            self._connection().execute("VACUUM")
+            busy = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if busy:
+            raise UserError(
+                f"{self.path}: the rows are removed, but another program is reading, so their bytes are still in the file; "
+                "run forget again when it has ended"
+            )
+        return removed
+
+    def check(self) -> None:
+        """Read the whole file. Raises UserError when it is damaged."""
+        found = self.rows("PRAGMA quick_check(1)")[0][0]
+        if found != "ok":
+            raise UserError(f"{self.path}: is damaged ({found}); put a backup in its place")
+
+    def backup(self, path: Path) -> None:
+        """Copy the store to the file `path` while others write; an earlier backup there is replaced."""
+        with explained(Path(path)):
+            schema.copy(self._connection(), Path(path))
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        with self._opening:
+            for connection in list(self._open):
+                connection.close()
+            self._own = threading.local()
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """The rows of a SELECT."""
+        with explained(self.path):
+            return self._connection().execute(statement, values).fetchall()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What this thread reads in the block is of one moment, also while others write or forget."""
+        with explained(self.path):
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all or none of its rows, on disk when the block has ended."""
+        time.sleep(max(0.0, getattr(self._own, "wrote", 0.0) + PAUSE - time.monotonic()))
+        with explained(self.path), transaction(self._connection()) as connection:
+            yield connection
+        self._own.wrote = time.monotonic()
+
+    def _connection(self) -> schema.Connection:
+        """This thread's connection; a forked process opens its own, and leaves its parent's alone."""
+        if _identity(self._file) != self._identity:
+            raise UserError(
+                f"{self.path}: was removed or replaced while this program used it; put it back, and start the program again"
+            )
+        by_process = self._own.__dict__.setdefault("by_process", {})
+        if os.getpid() not in by_process:
+            connection = by_process[os.getpid()] = schema.connect(self.path)
+            with self._opening:
+                self._open.add(connection)
+        return by_process[os.getpid()]
+
+
+def _dialogue(row: sqlite3.Row) -> StoredDialogue:
+    return StoredDialogue(row["id"], row["started"], row["person"], row["source"], bool(row["heldout"]))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at the path; None when there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _turn(row: sqlite3.Row) -> StoredTurn:
+    read = {key: json.loads(row[key]) for key in ("token_ids", "logprobs", "sampling") if row[key] is not None}
+    return StoredTurn(**{**dict(row), **read})
+
+
+def insert_turn(connection: sqlite3.Connection, row: Sequence[Any]) -> int:
+    """Insert the columns of a turn after its id; returns the id."""
+    return int(connection.execute("INSERT INTO turns VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid or 0)
+
+
+def insert_event(connection: sqlite3.Connection, row: Sequence[Any]) -> int:
+    """Insert the columns of an event after its id; returns the id."""
+    return int(connection.execute("INSERT INTO feedback VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid or 0)
+
+
+def check_event(kind: str, turn: int | None, value: float | None, text: str | None, other: int | None) -> None:
+    """Raises ValueError when an event of this kind cannot have these columns."""
+    of_dialogue = kind == "dialogue_score" or (kind == "withdrawn" and text == "dialogue_score")
+    wanted = {
+        "a known kind": kind in KINDS,
+        "a turn": (turn is None) == of_dialogue,
+        f"a value of {VALUES.get(kind)}": value in VALUES[kind] if kind in VALUES else value is None,
+        "another answer, for a choice alone": (other is None) == (kind != "choice")
+        and (other is None or other != turn),
+        "a text, for an edit": kind != "edit" or bool((text or "").strip()),
+        "a text, for no score": kind not in ("score", "dialogue_score", "choice") or text is None,
+        "a kind to withdraw": kind != "withdrawn" or text in KINDS[:-1],
+    }
+    if missing := [name for name, holds in wanted.items() if not holds]:
+        raise ValueError(f"feedback {kind!r} (turn {turn}, value {value}, other {other}): wanted {', '.join(missing)}")
+
+
+def _check_turns(connection: sqlite3.Connection, dialogue: str, kind: str, turn: int | None, other: int | None) -> None:
+    """Raises ValueError unless the turns are answers in this dialogue, those of a choice at one position."""
+    if connection.execute("SELECT 1 FROM dialogues WHERE id = ?", (dialogue,)).fetchone() is None:
+        raise ValueError(f"there is no dialogue {dialogue!r}")
+    positions = []
+    for one in (turn, other):
+        if one is not None:
+            found = connection.execute("SELECT * FROM turns WHERE id = ?", (one,)).fetchone()
+            if found is None or found["dialogue"] != dialogue or found["speaker"] != "agent":
+                raise ValueError(f"feedback {kind!r}: turn {one} is not an answer in dialogue {dialogue}")
+            positions.append(found["position"])
+    if len(set(positions)) > 1:
+        raise ValueError(f"feedback {kind!r}: turns {turn} and {other} answer different turns")
+
+
+def counting(events: Sequence[Event]) -> list[Event]:
+    """Of events by id, those that are neither replaced by a newer one nor withdrawn."""
+    kept: list[Event] = []
+    replaced: set[tuple[Any, ...]] = set()
+    withdrawn: set[tuple[Any, ...]] = set()
+    for event in reversed(events):
+        where = (event.person, event.dialogue)
+        if event.kind == "withdrawn":
+            withdrawn.add((*where, event.text, event.turn))
+            continue
+        key = (*where, event.kind, frozenset((event.turn, event.other)))  # a choice: of this pair, either way round
+        if key not in replaced and (*where, event.kind, event.turn) not in withdrawn:
+            kept.append(event)
+        replaced.add(key)
+    return kept[::-1]
+
+
+def _remove(connection: sqlite3.Connection, person: str) -> int:
+    for trigger in schema.DELETE_TRIGGERS:
+        connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+    theirs = "(SELECT id FROM dialogues WHERE person = :person)"
+    removed = sum(
+        connection.execute(statement, {"person": person}).rowcount
+        for statement in (
+            f"DELETE FROM feedback WHERE person = :person OR dialogue IN {theirs}",
+            f"DELETE FROM turns WHERE dialogue IN {theirs}",
+            "DELETE FROM dialogues WHERE person = :person",
+        )
+    )
+    for statement in schema.DELETE_TRIGGERS.values():
+        connection.execute(statement)
+    return removed

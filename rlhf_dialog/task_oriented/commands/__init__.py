@@ -1,0 +1,1 @@
+"""The commands of dialogue policies; `rlhf-dialog` finds them through `wings.py`."""

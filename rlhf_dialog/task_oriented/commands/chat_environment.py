@@ -1,0 +1,76 @@
+"""`chat --environment`: a person is the user of a goal-oriented environment; the goal is shown, and in the end the verdict."""
+
+from collections.abc import Callable, Iterator
+
+from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, Screen, answered
+from rlhf_dialog.task_oriented.domains import load_domain
+from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
+from rlhf_dialog.task_oriented.world.success import Evaluator
+from rlhf_dialog.task_oriented.world.tracker import FocusTracker
+from rlhf_dialog.task_oriented.world.users.human import HumanUser, why_failed
+from rlhf_dialog.task_oriented.world.words import system_words
+
+
+def converse_in(
+    domain: str, begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen, seed: int | None
+) -> None:
+    """One dialogue about a goal of the domain; `begin` starts it. Raises UserError for an unknown domain."""
+    environment = environment_of(domain, read, screen)
+    converse_about_a_goal(environment, begin(), screen, seed)
+
+
+def environment_of(domain_name: str, read: Callable[[str], str], screen: Screen) -> GoalOriented:
+    """The environment of a domain, a name or a path, whose user types. Raises UserError for an unknown domain."""
+    domain = load_domain(domain_name)
+
+    def ask() -> str | None:
+        while True:
+            try:
+                typed = read("> User: ").strip()
+            except EOFError:
+                screen.write("")
+                raise
+            if typed.lower().removeprefix("/") in ENDS:
+                return None
+            if typed.startswith("/") and not typed.startswith("//"):
+                screen.note("there is only the word /quit here; // begins a message with a slash")
+            elif typed:
+                return typed.removeprefix("/")
+
+    user = HumanUser(domain, ask, screen.write)
+    return GoalOriented(user, FocusTracker(domain), Evaluator(domain), system_words(domain).read)
+
+
+def converse_about_a_goal(
+    environment: GoalOriented, talk: AnsweringTalk, screen: Screen, seed: int | None = None
+) -> bool:
+    """One dialogue, until the person says goodbye or the turns are used up; returns and shows whether it succeeded.
+
+    The agent reads the line of the data base behind each turn, too, which the person does not see.
+    """
+    try:
+        text, _ = environment.reset(seed=seed)
+        ended = False
+        while not ended:
+            reply = _Last(talk.say(text))
+            answered(talk, reply, screen)
+            text, _, terminated, truncated, info = environment.step(reply.text)
+            ended = terminated or truncated
+    finally:
+        talk.end()
+    if not info["success"]:
+        screen.note(why_failed(environment.domain, info))
+    verdict = "succeeded" if info["success"] else "failed"
+    screen.write(f"The dialogue has {verdict} (turns: {info['turns']}).")
+    return bool(info["success"])
+
+
+class _Last(Iterator[str]):
+    """A growing answer, of which `text` is the newest state."""
+
+    def __init__(self, pieces: Iterator[str]):
+        self.pieces, self.text = pieces, ""
+
+    def __next__(self) -> str:
+        self.text = next(self.pieces)
+        return self.text

@@ -1,0 +1,174 @@
+"""Measure a dialogue policy: success, reward and turns with 95 % intervals, beside the handcrafted and the random policy.
+
+python scripts/evaluate_policy.py --agent runs/restaurant/agent --dialogues 1000
+
+All three meet the same users with the same goals, which no run is trained on; each difference from the handcrafted policy is
+taken dialogue by dialogue. --transcripts N prints the first N dialogues of the agent.
+
+An agent that chooses from a list of actions is asked by a scripted person, who knows the right answers from a file:
+python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.json
+"""
+
+import argparse
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.command_line import (
+    check_output,
+    check_seed,
+    exit_code_of,
+    exit_on_sigterm,
+    home_path,
+    set_up_logging,
+)
+from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.report import finite
+from rlhf_dialog.task_oriented.commands import evaluate_dialogues
+from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
+from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compared, measured
+from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.runs.checkpoint import check_domain, read_policy_agent
+from rlhf_dialog.task_oriented.runs.scene import scene_of
+from rlhf_dialog.terminal import Console
+
+logger = logging.getLogger(__name__)
+BASELINES = ("handcrafted", "random")
+SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1": "{:.3f}"}
+SHOWN_OF_A_LIST = {"right_answers": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}"}
+SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
+NUM_ENVS = 64
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
+    options = _parse(argv)
+    set_up_logging()
+    exit_on_sigterm()
+    return exit_code_of(lambda: _main(options), options.debug)
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--agent", type=home_path, required=True, help="folder of the agent, runs/NAME/agent")
+    add("--dialogues", type=int, default=1000, help="dialogues of each policy; default 1000")
+    add("--domain", help="path of the agent's domain, when it has moved")
+    add("--data_path", help="folder of multiwoz, when it has moved")
+    add("--error_rate", type=float, help="how often the user is misunderstood; default: as in training")
+    add("--user", help="friendly, unfriendly or fixed; default: as in training")
+    add(
+        "--answers",
+        metavar="FILE",
+        help="lists of actions: JSON of each action and what people say before it; searched like a configuration",
+    )
+    add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
+    add("--transcripts", type=int, default=0, metavar="N", help="print the agent's first N dialogues")
+    add("--output", type=home_path, help="JSON file to write; default: evaluation.json beside the agent's folder")
+    add("--register", metavar="FILE", help=REGISTER)
+    evaluate_dialogues.add_options(add)
+    add("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def _main(options: argparse.Namespace) -> None:
+    _check(options)
+    if options.register:
+        register(options.register)
+    if evaluate_dialogues.is_language_model(options.agent):
+        evaluate_dialogues.run(options)
+        return
+    agent = read_policy_agent(options.agent)
+    evaluate_dialogues.check_unused(options)
+    settings = agent | _given(options, agent)
+    output = options.output or options.agent.absolute().parent / "evaluation.json"
+    check_output("output", output, str(output))
+    scene = scene_of(settings)
+    check_domain(options.agent, agent, scene)
+    setting = Setting(scene.num_features, len(scene.names), options.seed, scene.domain)
+    policies = {"agent": load_policy(agent["policy"]["id"], agent["policy"].get("args") or {}, setting, options.agent)}
+    policies |= {name: build_policy(name, {}, setting) for name in BASELINES if scene.domain or name == "random"}
+    numbers, seed = range(options.dialogues), TEST_SEED + options.seed
+    episodes = {name: play(one, scene.make, seed, numbers, NUM_ENVS) for name, one in policies.items()}
+    for episode in episodes["agent"][: options.transcripts]:
+        print(f"{scene.transcript(episode)}\n")
+    result = _result(options, settings, episodes)
+    replace_json(output, finite(result))
+    for table in _tables(result):
+        Console().print(table)
+    logger.info("written: %s", output)
+
+
+def _given(options: argparse.Namespace, agent: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the command line in place of the agent's. Raises UserError for one that the agent does not read."""
+    given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user", "answers")}
+    given = {key: value for key, value in given.items() if value is not None}
+    if agent["environment"] and given:
+        raise UserError(f"--{next(iter(given))}: the agent's environment {agent['environment']['id']} does not read it")
+    if isinstance(agent["domain"], dict):
+        for key in ("data_path", "error_rate", "user"):
+            if key in given:
+                raise UserError(
+                    f"--{key}: {options.agent} chooses from a list of actions, which has none; leave it out"
+                )
+        given["domain"] = agent["domain"] | ({"actions": given["domain"]} if "domain" in given else {})
+    return given
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_seed(options.seed)
+    for name, least in (("dialogues", 1), ("transcripts", 0)):
+        if getattr(options, name) < least:
+            raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
+
+
+def _result(
+    options: argparse.Namespace, settings: dict[str, Any], episodes: dict[str, list[Episode]]
+) -> dict[str, Any]:
+    other = "handcrafted" if "handcrafted" in episodes else "random"
+    asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
+    return {
+        "settings": asked | settings,
+        "policies": {name: measured(own) for name, own in episodes.items()},
+        f"difference_from_{other}": compared(episodes[other], episodes["agent"]),
+    }
+
+
+def _tables(result: dict[str, Any]) -> Iterator[Table]:
+    """The measures of the environment; with several domains a second table of what was informed and booked."""
+    if "right_answers" in result["policies"]["agent"]:
+        yield _table(result, SHOWN_OF_A_LIST)
+        return
+    yield _table(result, SHOWN)
+    if "book_rate" in result["policies"]["agent"]:
+        yield _table(result, SHOWN_OF_SEVERAL)
+
+
+def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
+    settings = result["settings"]
+    own, answers = settings["environment"], settings.get("answers")
+    where = own["id"] if own else answers or f"{settings['error_rate']:.0%} error"
+    title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval]"
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    shown = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
+    for name in shown:
+        table.add_column(name.replace("_", " "), justify="right")
+    differences = [name for name in result if name.startswith("difference_from_")]
+    rows = result["policies"] | {
+        f"agent - {name.removeprefix('difference_from_')}": result[name] for name in differences
+    }
+    for name, metrics in rows.items():
+        table.add_row(name, *_cells(metrics, shown))
+    return table
+
+
+def _cells(metrics: dict[str, Any], shown: dict[str, str]) -> Iterator[str]:
+    for name, form in shown.items():
+        mean, low, high = (form.format(metrics[name][key]) for key in ("mean", "low", "high"))
+        yield f"{mean}\n\\[{low}, {high}]"

@@ -1,0 +1,90 @@
+"""A name or a path -> a checked domain."""
+
+import json
+import logging
+from collections.abc import Collection
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE, GOALS, read_camrest
+from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
+from rlhf_dialog.task_oriented.domains.multiwoz import read_multiwoz
+from rlhf_dialog.task_oriented.domains.pydial import RULES, read_pydial
+from rlhf_dialog.task_oriented.domains.services import MultiDomain
+
+logger = logging.getLogger(__name__)
+OWN = ("restaurant",)
+MULTIWOZ = "multiwoz"
+AnyDomain = Domain | MultiDomain
+
+
+def open_domain(
+    path_or_name: str | Path, data_path: str | Path | None = None, names: Collection[str] | None = None
+) -> AnyDomain:
+    """`multiwoz` from the folder `data_path`, of it the domains of these `names`, or the single domain that `load_domain` finds.
+
+    Raises UserError as `load_domain` does, and when `data_path` is missing, or it or names are given for another domain.
+    """
+    if str(path_or_name) != MULTIWOZ:
+        if names is not None:
+            raise UserError(f"domains: only {MULTIWOZ} has several, found domain '{path_or_name}'; leave it out")
+        if data_path is not None:
+            raise UserError(
+                f"data_path: only the domain {MULTIWOZ} has one, found domain '{path_or_name}'; leave it out"
+            )
+        return load_domain(path_or_name)
+    if data_path is None:
+        raise UserError(
+            f"domain {MULTIWOZ}: data_path is missing; give the folder with its db/, ontology and goal model"
+        )
+    found = read_multiwoz(Path(data_path).expanduser(), _json)
+    return found if names is None else found.only(names)
+
+
+def load_domain(path_or_name: str | Path) -> Domain:
+    """The domain `restaurant` of the package, or one of the user's: a file or a folder.
+
+    A file is our own JSON, or PyDial's `<Domain>-rules.json`. A folder holds PyDial's two files of one domain, or
+    CamRest676. Raises UserError, with the file and the slot, for a domain that cannot be read or used.
+    """
+    if path_or_name in OWN:
+        own = resources.files("rlhf_dialog.task_oriented.domains") / f"{path_or_name}.json"
+        domain, where = domain_of(json.loads(own.read_text(encoding="utf-8")), str(path_or_name)), str(path_or_name)
+    else:
+        path = Path(path_or_name).expanduser()
+        domain, where = _read(path), str(path)
+    domain, line = checked(domain, where)
+    if line:
+        logger.info("%s", line)
+    return domain
+
+
+def _read(path: Path) -> Domain:
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.is_file():
+        known = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
+        raise UserError(f"domain '{path}': there is no such file or folder{known}")
+    data = _json(path)
+    return read_pydial(data, path) if path.name.endswith(RULES) else domain_of(data, str(path))
+
+
+def _read_folder(folder: Path) -> Domain:
+    if (folder / DATA_BASE).is_file():
+        return read_camrest(_json(folder / DATA_BASE), _json(folder / GOALS), folder)
+    rules = sorted(folder.glob(f"*{RULES}"))
+    if len(rules) == 1:
+        return _read(rules[0])
+    found = f"{len(rules)} files of this kind: {', '.join(path.name for path in rules[:5])}" if rules else "neither"
+    raise UserError(
+        f"domain '{folder}': expected one file *{RULES} (PyDial) or {DATA_BASE} (CamRest676), found {found}; name a file"
+    )
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON: {' '.join(str(error).split())}") from None

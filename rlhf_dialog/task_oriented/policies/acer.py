@@ -1,0 +1,117 @@
+"""Actor-critic with experience replay (1611.01224, for dialogues 1802.03753). N turns, A actions; pi: the policy, mu: what acted.
+
+Retrace carries what came later back to a turn; truncated importance weights with bias correction make the policy's gradient;
+a trust region keeps it near the slow average of itself. The gradient is that of the policy's scores (logits), turn by turn.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args
+from rlhf_dialog.task_oriented.policies.network import Learner, check_sizes, masked_logprobs, mlp
+from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayLearner
+
+
+@PolicyFactory.register("acer")
+class ACER(ReplayLearner):
+    """A policy and the values of all its actions; V is their mean under the policy.
+
+    truncation: the highest importance weight; trust: how far a gradient may lead away from the average network
+    average_share: how far the average network follows in each step; batch_size: dialogues for each step
+    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        hidden_sizes: Sequence[int] = (200, 75),
+        lr: float = 1e-3,
+        gamma: float = 0.99,
+        truncation: float = 5.0,
+        trust: float = 1.0,
+        average_share: float = 0.05,
+        entropy_coef: float = 0.01,
+        capacity: int = 6000,
+        in_memory: int = IN_MEMORY,
+        batch_size: int = 16,
+        steps_per_dialogue: float = 1.0,
+        max_grad_norm: float = 10.0,
+    ):
+        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, average_share, in_memory)
+        check_args(float, 1e-9, 1.0, lr=lr, average_share=average_share)
+        check_args(float, 0.0, 1.0, gamma=gamma)
+        check_args(float, 0.0, 1e6, truncation=truncation, trust=trust, entropy_coef=entropy_coef)
+        check_args(int, 1, 10**6, batch_size=batch_size)
+        self.gamma, self.truncation, self.trust = gamma, truncation, trust
+        self.entropy_coef, self.batch_size = entropy_coef, batch_size
+        generator = torch.Generator().manual_seed(setting.seed)
+        sizes = [setting.num_features, *check_sizes(hidden_sizes), setting.num_actions]
+        policy, critic = (mlp(sizes, generator, gain, nn.ReLU) for gain in (0.01, 0.1))
+        self.learner = Learner(policy, critic, lr, slow=True)
+
+    def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        turns = self.replay.whole(self.batch_size, generator)
+        observations, masks, taken = turns["observations"], turns["masks"], turns["actions"][:, None]
+        scores, values = self.learner.policy(observations), self.learner.critic(observations)
+        with torch.no_grad():
+            logprobs = masked_logprobs(scores, masks)
+            average = masked_logprobs(self.learner.slow(observations), masks).exp()
+            ratios = logprobs.exp() / turns["behaviour"].clamp_min(1e-9)
+            mean = (logprobs.exp() * values).sum(dim=1)
+            targets = retrace(
+                turns["rewards"],
+                values.gather(1, taken)[:, 0],
+                mean,
+                ratios.gather(1, taken)[:, 0],
+                turns["ended"],
+                self.gamma,
+            )
+            weights = corrected(ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.truncation)
+            entropy = -(logprobs.exp() * logprobs).sum(dim=1, keepdim=True)
+            gradient = score_gradient(weights, logprobs.exp())
+            gradient -= self.entropy_coef * logprobs.exp() * (logprobs + entropy)
+            gradient = trusted(gradient, logprobs.exp() - average, self.trust)
+        value_loss = functional.smooth_l1_loss(values.gather(1, taken)[:, 0], targets)
+        loss = value_loss - (gradient * scores).sum(dim=1).mean()
+        return loss, {"acer/value_loss": value_loss.item(), "acer/entropy": entropy.mean().item()}
+
+
+def retrace(rewards: Tensor, taken: Tensor, means: Tensor, ratios: Tensor, ended: Tensor, gamma: float) -> Tensor:
+    """Targets (N,) of the values of the actions that were taken, of dialogues one after the other (1606.02647, lambda 1).
+
+    taken: the values now, means: V, ratios: pi/mu of these actions, ended: the last turns; (N,) each.
+    """
+    found, after = [], 0.0
+    rows = zip(*(column.tolist() for column in (rewards, taken, means, ratios, ended)), strict=True)
+    for reward, value, mean, ratio, is_last in reversed(list(rows)):
+        target = reward + (0.0 if is_last else gamma * after)
+        found.append(target)
+        after = min(1.0, ratio) * (target - value) + mean
+    return torch.tensor(found[::-1])
+
+
+def corrected(
+    ratios: Tensor, probabilities: Tensor, taken: Tensor, advantages: Tensor, model: Tensor, truncation: float
+) -> Tensor:
+    """Weights (N, A) of the gradients of log pi: min(c, rho) A for the action that was taken, and for each action a the share
+    that the truncation left out, pi(a) max(0, 1 - c / rho(a)) times the advantage that the critic gives it.
+
+    ratios, probabilities, model: (N, A); taken: (N, 1); advantages: (N,), of the action that was taken.
+    """
+    left_out = probabilities * (1 - truncation / ratios.clamp_min(1e-9)).clamp_min(0) * model
+    own = ratios.gather(1, taken).clamp_max(truncation) * advantages[:, None]
+    return left_out.scatter_add(1, taken, own)
+
+
+def score_gradient(weights: Tensor, probabilities: Tensor) -> Tensor:
+    """The gradient (N, A) of sum_a weights(a) log pi(a) with respect to the scores behind pi."""
+    return weights - probabilities * weights.sum(dim=1, keepdim=True)
+
+
+def trusted(gradient: Tensor, away: Tensor, trust: float) -> Tensor:
+    """The vector nearest to each gradient (..., A) whose product with `away`, the gradient of a KL, is at most `trust`."""
+    excess = ((gradient * away).sum(dim=-1, keepdim=True) - trust).clamp_min(0)
+    return gradient - excess / away.square().sum(dim=-1, keepdim=True).clamp_min(1e-12) * away

@@ -1,0 +1,36 @@
+"""The policies of this package by name; `rlhf_dialog/wings.py` says where each one is."""
+
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import MultiDomain
+from rlhf_dialog.task_oriented.policies.base import Policy, PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
+
+BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
+SEVERAL = ("manager", "committee")  # of several domains only
+
+
+@PolicyFactory.register("handcrafted")
+def handcrafted(setting: Setting) -> Handcrafted | HandcraftedMulti:
+    """The rules for the setting's domain, or for several. Raises UserError without a domain."""
+    if setting.domain is None:
+        raise UserError("policy handcrafted: its rules need a domain; choose another policy")
+    return HandcraftedMulti(setting.domain) if isinstance(setting.domain, MultiDomain) else Handcrafted(setting.domain)
+
+
+def build_policy(name: str, args: dict[str, Any], setting: Setting) -> Policy:
+    """The registered policy. Raises UserError for an unknown name or wrong arguments."""
+    if "setting" in args:
+        raise UserError("policy.args: leave 'setting' out; the run gives it")
+    found: Policy = PolicyFactory.create(name, {"setting": setting, **args})
+    return found
+
+
+def load_policy(name: str, args: dict[str, Any], setting: Setting, folder: Path) -> Policy:
+    """`build_policy` with what was saved in the folder. Raises UserError when it does not fit."""
+    policy = build_policy(name, args, setting)
+    policy.load(folder)
+    return policy

@@ -1,0 +1,257 @@
+"""GP-SARSA (Gasic and Young 2014; Engel et al. 2005): Q is a Gaussian process, learned from whole dialogues.
+
+For the rewards of a dialogue r ~ N(H Q, sigma^2 H H'), and H^-1 r are its returns: the posterior is the regression of Q on the
+returns with the noise sigma. Dialogues are then independent given Q, and so are actions that the kernel does not relate: each
+group of related actions has a `Block` of its own.
+N observations, T turns, D features of an observation, A actions.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.task_oriented.policies import sparse_gp
+from rlhf_dialog.task_oriented.policies.base import (
+    Actions,
+    Episode,
+    Extras,
+    Features,
+    Masks,
+    PolicyFactory,
+    Setting,
+    check_args,
+)
+from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, parts_of, relations_of
+
+STATE, TENSORS = "policy.json", "policy.safetensors"
+COLUMNS = ("observations", "actions", "rewards", "weights")
+
+
+@dataclass
+class Turns:
+    """What is kept of a dialogue until it is learned: observations (T, D), actions, rewards and weights (T,), from turn `start`
+    on. A turn of the weight 1/2 counts like half a turn, one of the weight 0 only through its reward."""
+
+    dialogue: int
+    start: int
+    ended: bool
+    observations: Features
+    actions: Actions
+    rewards: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+    def followed_by(self, later: "Turns") -> "Turns":
+        """With the next piece of the dialogue behind it."""
+        columns = (np.concatenate([getattr(self, name), getattr(later, name)]) for name in COLUMNS)
+        return Turns(self.dialogue, self.start, later.ended, *columns)
+
+    def returns(self, gamma: float) -> Matrix:
+        """The discounted sums (T,) of the rewards from each turn to the end. Raises RunStopped when a number is not finite."""
+        sums = list(accumulate(self.rewards[::-1].tolist(), lambda later, reward: reward + gamma * later))
+        if not (np.isfinite(sums).all() and np.isfinite(self.observations).all()):
+            raise RunStopped(
+                f"dialogue {self.dialogue}: a reward or a belief is not finite; the last checkpoint is kept"
+            )
+        return np.array(sums[::-1])
+
+
+@PolicyFactory.register("gp_sarsa")
+class GPSarsa:
+    """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean.
+
+    kernel: polysort, gausssort, or without sorting poly, gauss; degree, length_scale: of `BeliefKernel`
+    action_kernel: delta, or handcrafted, where the same act about two slots has the covariance `similarity`
+    blocks: sizes of the parts of an observation; default: the domain's parts, or one part that is not sorted
+    prior_mean, prior_deviation: of Q before a dialogue is known, in the unit of the returns
+    prior: folder of an earlier gp_sarsa whose mean is added to prior_mean; what is saved holds a copy of it
+    sigma: deviation of a return from its Q; gamma: discount
+    nu, relative_nu: a turn joins the dictionary above this variance, and above this share of the prior's; max_points: all in all
+    scale: of the posterior's deviation while exploring; -1 takes the mean
+    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        kernel: str = "polysort",
+        degree: int = 1,
+        length_scale: float = 0.5,
+        action_kernel: str = "delta",
+        similarity: float = 0.5,
+        blocks: Sequence[int] | None = None,
+        prior_mean: float = 0.0,
+        prior_deviation: float = 20.0,
+        prior: str | None = None,
+        sigma: float = 5.0,
+        gamma: float = 1.0,
+        nu: float = 0.001,
+        relative_nu: float = 0.02,
+        max_points: int = 2000,
+        scale: float = 1.0,
+    ):
+        self.args = {name: value for name, value in locals().items() if name not in ("self", "setting", "prior")}
+        self.args["blocks"] = list(blocks) if isinstance(blocks, tuple) else blocks
+        check_args(float, 1e-6, 1e6, length_scale=length_scale, prior_deviation=prior_deviation, sigma=sigma)
+        check_args(float, 0.0, 1.0, similarity=similarity, gamma=gamma, relative_nu=relative_nu)
+        check_args(float, -1e6, 1e6, prior_mean=prior_mean, scale=scale)
+        check_args(float, 0.0, 1e6, nu=nu)
+        check_args(int, 1, 10, degree=degree)
+        check_args(int, 1, 10**5, max_points=max_points)
+        self.setting, self.prior_mean, self.gamma, self.scale = setting, prior_mean, gamma, scale
+        self.noise, self.novelty, self.max_points = sigma**2, max(nu, relative_nu * prior_deviation**2), max_points
+        self.prior_folder = prior
+        self.prior: GPSarsa | None = None
+        self.belief = BeliefKernel(kernel, parts_of(setting, blocks), degree, length_scale)
+        relations = relations_of(action_kernel, setting, similarity)
+        groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in relations})
+        self.blocks = [sparse_gp.Block(self.belief, relations, group, prior_deviation**2) for group in groups]
+        self.num_dialogues = 0
+        self._open: dict[int, Turns] = {}
+        self._ended: list[Turns] = []
+
+    @property
+    def num_points(self) -> int:
+        """The size of the dictionary, all in all."""
+        return sum(len(block.points) for block in self.blocks)
+
+    def act(
+        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+    ) -> tuple[Actions, Extras]:
+        """observations (N, D), masks (N, A) -> actions (N,) and values (N,), the posterior means of their Q.
+
+        A stream draws a normal number for each of the A actions.
+        """
+        mean, variance = self.posterior(observations)
+        worth = mean
+        if not deterministic and self.scale > 0:
+            draws = [[stream.gauss(0.0, 1.0) for _ in row] for stream, row in zip(streams, masks, strict=True)]
+            worth = mean + self.scale * np.sqrt(variance) * draws
+        actions = np.where(masks, worth, -np.inf).argmax(axis=1).astype(np.int64)
+        return actions, {"values": _taken(mean, actions).astype(np.float32)}
+
+    def posterior(self, observations: Features) -> tuple[Matrix, Matrix]:
+        """Mean and variance (N, A) of Q for observations (N, D)."""
+        similarity = self.belief(
+            self.belief.features(observations), np.concatenate([block.points for block in self.blocks])
+        )
+        mean, variance = self._prior_of(observations), np.empty((len(observations), self.setting.num_actions))
+        start = 0
+        for block in self.blocks:
+            of_block = similarity[:, start : start + len(block.points)]
+            learned, variance[:, block.related] = block.posterior(of_block)
+            mean[:, block.related] += learned
+            start += len(block.points)
+        return mean, variance
+
+    def observe(self, episode: Episode) -> None:
+        """Keep the turns until the dialogue has ended. A piece whose beginning was not seen is learned for itself.
+        `weights` (T,) among the extras is how much each turn counts, from 0 to 1; without it, 1."""
+        weights = episode.extras.get("weights", np.ones(len(episode), dtype=np.float32))
+        columns = [*(getattr(episode, name) for name in COLUMNS[:-1]), weights]
+        turns = Turns(episode.dialogue, episode.start, episode.ended, *columns)
+        before = self._open.pop(episode.dialogue, None)
+        if before is not None and before.start + len(before.actions) == turns.start:
+            turns = before.followed_by(turns)
+        if turns.ended:
+            self._ended.append(turns)
+        else:
+            self._open[episode.dialogue] = turns
+
+    def update(self) -> dict[str, float]:
+        """Learn from the dialogues that have ended since the last update. gp/error: of the means, before that."""
+        ended, self._ended = self._ended, []
+        errors = [x.returns(self.gamma) - _taken(self.posterior(x.observations)[0], x.actions) for x in ended]
+        for turns in ended:
+            self._learn(turns)
+        for block in self.blocks:
+            block.refresh()
+        self.num_dialogues += len(ended)
+        metrics = {"gp/points": float(self.num_points), "gp/dialogues": float(self.num_dialogues)}
+        return metrics | ({"gp/error": float((np.concatenate(errors) ** 2).mean() ** 0.5)} if errors else {})
+
+    def save(self, folder: str | Path) -> None:
+        """Write dictionaries, posteriors and waiting turns as safetensors, arguments and counters as JSON."""
+        save_file(self._tensors(), Path(folder) / TENSORS)
+        write_json(Path(folder) / STATE, self._state())
+
+    def load(self, folder: str | Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other arguments."""
+        folder = Path(folder)
+        try:
+            state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+            self._restore(state, load_file(folder / TENSORS))
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error
+
+    def _prior_of(self, observations: Features) -> Matrix:
+        """The prior means (N, A)."""
+        if self.prior is None and self.prior_folder is not None:
+            self.prior = earlier(self.prior_folder, self.setting)
+        constant = np.full((len(observations), self.setting.num_actions), float(self.prior_mean))
+        return constant if self.prior is None else constant + self.prior.posterior(observations)[0]
+
+    def _learn(self, turns: Turns) -> None:
+        features = self.belief.features(turns.observations)
+        values = turns.returns(self.gamma) - _taken(self._prior_of(turns.observations), turns.actions)
+        rows = zip(features, turns.actions.tolist(), values.tolist(), turns.weights.tolist(), strict=True)
+        for row, action, value, weight in (turn for turn in rows if turn[-1] > 0):
+            novelty = self.novelty if self.num_points < self.max_points else np.inf
+            block = next(block for block in self.blocks if action in block.related)
+            block.learn(row[None], action, value, self.noise / weight, novelty)
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        prior = {} if self.prior is None else self.prior._tensors()
+        found = {f"prior.{name}": x for name, x in prior.items()}
+        for number, block in enumerate(self.blocks):
+            found |= {f"blocks.{number}.{name}": getattr(block, name) for name in sparse_gp.STATE}
+        for number, turns in enumerate([*self._ended, *self._open.values()]):
+            found |= {f"turns.{number}.{name}": getattr(turns, name) for name in COLUMNS}
+        return found
+
+    def _state(self) -> dict[str, Any]:
+        turns = [[x.dialogue, x.start, x.ended] for x in (*self._ended, *self._open.values())]
+        prior = None if self.prior is None else self.prior._state()
+        return {"args": self.args, "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
+
+    def _restore(self, state: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+        if state["args"] != self.args:
+            raise ValueError(f"saved with the arguments {state['args']}, but these are {self.args}")
+        for number, block in enumerate(self.blocks):
+            block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
+        self.num_dialogues = state["num_dialogues"]
+        for n in range(len(state["turns"])):  # agents of earlier versions have no weights
+            tensors.setdefault(f"turns.{n}.weights", np.ones_like(tensors[f"turns.{n}.rewards"]))
+        columns = [[tensors[f"turns.{n}.{name}"] for name in COLUMNS] for n in range(len(state["turns"]))]
+        turns = [Turns(*known, *column) for known, column in zip(state["turns"], columns, strict=True)]
+        self._ended, self._open = [x for x in turns if x.ended], {x.dialogue: x for x in turns if not x.ended}
+        if state["prior"] is not None:
+            self.prior = GPSarsa(self.setting, **state["prior"]["args"])
+            of_prior = {name.removeprefix("prior."): x for name, x in tensors.items() if name.startswith("prior.")}
+            self.prior._restore(state["prior"], of_prior)
+
+
+def earlier(folder: str | Path, setting: Setting) -> GPSarsa:
+    """The policy that was saved in this folder, for the same sizes. Raises UserError when there is none."""
+    try:
+        args = json.loads((Path(folder) / STATE).read_text(encoding="utf-8"))["args"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"policy.args.prior: {folder} holds no gp_sarsa; name RUN/agent ({error})") from error
+    found = GPSarsa(setting, **args)
+    found.load(folder)
+    return found
+
+
+def _taken(table: Matrix, actions: Actions) -> Matrix:
+    """Of a table (T, A) the entries (T,) of the actions (T,)."""
+    return table[np.arange(len(actions)), actions]

@@ -1,0 +1,129 @@
+"""Which slots of different domains mean the same to a policy: those of equal rank by entropy (Gasic et al. 2015).
+
+The abstraction is JSON: for each domain its slots, and the name that each of them shares with its counterparts elsewhere.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
+from rlhf_dialog.task_oriented.domains.services import Service
+from rlhf_dialog.task_oriented.policies.base import Features
+from rlhf_dialog.task_oriented.policies.multi_domain.views import Rows, View
+from rlhf_dialog.task_oriented.world.multi_domain.user import BOOK
+
+Abstraction = dict[str, dict[str, str]]
+KEY = "name"
+
+
+def normalised_entropy(shares: Iterable[float]) -> float:
+    """- sum p log p / V over the V values of a slot; `shares` are theirs, of any sum. 0 without values.
+
+    >>> round(normalised_entropy([1, 1, 2]), 4)  # (0.25 log 4 + 0.25 log 4 + 0.5 log 2) / 3
+    0.3466
+    """
+    known = [share for share in shares if share > 0]
+    total = sum(known)
+    return -sum(share / total * log(share / total) for share in known) / max(len(known), 1)
+
+
+def abstraction_of(domain: MultiDomain) -> Abstraction:
+    """Domain -> slot -> `slot0` for the constraint of the largest entropy, `info0` for what can only be asked, `book0`.
+
+    The slot that names the entities is `name`. Entities give the frequencies of values; users do where there are none.
+    """
+    return {name: _named(service) for name, service in domain.services.items()}
+
+
+def _named(service: Service) -> dict[str, str]:
+    constraints = [slot for slot in service.constraints if slot != service.key]
+    asked = [slot for slot in service.requests if slot not in service.constraints and slot != service.key]
+    booking = {f"{BOOK}{slot}": normalised_entropy(own.shares.values()) for slot, own in service.booking.items()}
+    found = {service.key: KEY} if service.key in (*service.constraints, *service.requests) else {}
+    found |= _ranked("slot", {slot: _entropy(service, slot) for slot in constraints})
+    return found | _ranked("info", {slot: _entropy(service, slot) for slot in asked}) | _ranked("book", booking)
+
+
+def _entropy(service: Service, slot: str) -> float:
+    counts = Counter(entity.get(slot, UNKNOWN) for entity in service.entities)
+    counts.pop(UNKNOWN, None)
+    chances = service.constraints.get(slot)
+    return normalised_entropy(counts.values() or (chances.shares.values() if chances else ()))
+
+
+def _ranked(kind: str, entropies: Mapping[str, float]) -> dict[str, str]:
+    ranked = sorted(entropies, key=lambda slot: -entropies[slot])
+    return {slot: f"{kind}{rank}" for rank, slot in enumerate(ranked)}
+
+
+def write_abstraction(path: str | Path, abstraction: Abstraction) -> None:
+    """Write the JSON file."""
+    write_json(Path(path), abstraction)
+
+
+def read_abstraction(path: str | Path, domain: MultiDomain) -> Abstraction:
+    """The file's abstraction; a slot that it leaves out has no counterpart.
+
+    Raises UserError for a file that is something else, an unknown domain or slot, and a name that two slots of a domain have.
+    """
+    try:
+        found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        given = {name: dict(slots) for name, slots in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path}: is not an abstraction, an object with the slots of each domain: {error}") from error
+    for name, slots in given.items():
+        known = abstraction_of(domain.only([name]))[name]
+        for slot, label in slots.items():
+            if slot not in known:
+                hint = nearest(slot, known) or "."
+                raise UserError(f"{path}: the domain {name} has no slot '{slot}'{hint} It has {', '.join(known)}")
+            if not isinstance(label, str) or list(slots.values()).count(label) > 1:
+                raise UserError(
+                    f"{path}: the domain {name} has {label!r} twice, or not as a text; give each slot its own"
+                )
+    return given
+
+
+class Bridge:
+    """How a member looks at another domain, or at its own: slots of the same name in the abstraction stand for each other.
+
+    Features without a counterpart are 0. actions (P, 2): pairs of a whole action and the member's.
+    """
+
+    def __init__(self, abstraction: Abstraction, member: View, other: View):
+        other_columns = dict(zip(_labels(abstraction, other), other.columns.tolist(), strict=True))
+        wanted = _labels(abstraction, member)
+        if member.name == other.name:
+            other_columns, wanted = dict(enumerate(other.columns.tolist())), list(range(len(other.columns)))  # type: ignore[assignment, arg-type]
+        self.columns: Rows = np.array([other_columns.get(label, -1) for label in wanted], dtype=np.int64)
+        numbers = {_intent(name, member): n for n, name in enumerate(member.layout.names)}
+        pairs = zip(other.layout.names, other.actions.tolist(), strict=True)
+        found = [(n, numbers[_intent(name, other)]) for name, n in pairs if _intent(name, other) in numbers]
+        self.actions: Rows = np.array(found, dtype=np.int64)
+
+    def observations(self, whole: Features) -> Features:
+        """The member's observations (N, D') of whole ones (N, D)."""
+        return np.pad(whole, ((0, 0), (0, 1))).take(self.columns, axis=1)
+
+
+def _intent(action: str, view: View) -> str:
+    return action.removeprefix(f"{view.name}_")
+
+
+def _labels(abstraction: Abstraction, view: View) -> list[str]:
+    """The features of a view by their names in the abstraction; those of slots that it leaves out name their domain."""
+    places, slots = view.layout.places[view.name], abstraction.get(view.name, {})
+    found = []
+    for feature in places:
+        kind, _, slot = feature.partition(" ")
+        known = slots.get(f"{BOOK}{slot}" if kind == "booking" else slot, f"{view.name}-{slot}")
+        found.append(f"{kind} {known}" if slot else kind)
+    return [*found, *(f"said {_intent(name, view)}" for name in view.layout.names), "turn"]

@@ -1,0 +1,111 @@
+"""What a lookup asks: pages by title, from a file on this machine or from a fetcher of the user's own."""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlhf_dialog.errors import UserError
+
+NEAREST = 3  # titles that are offered where there is no page
+
+
+class LookupFailed(Exception):
+    """There is no answer: its text is the rest of a sentence, such as `the wiki gave no answer within 5 seconds`."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its title, a summary in a few sentences, and its sections, heading -> text."""
+
+    title: str
+    summary: str
+    sections: Mapping[str, str] = field(default_factory=dict)
+
+
+class Fetcher(Protocol):
+    """Finds pages. A fetcher of yours may have `near(title) -> list[str]` too: titles to offer where there is no page."""
+
+    def fetch(self, title: str) -> Page | list[str] | None:
+        """The page; the titles that an ambiguous one may mean; None where there is nothing. Raises LookupFailed."""
+
+
+def normal(text: str) -> str:
+    """Lower case, without punctuation and articles: what two spellings of a title share.
+
+    >>> normal("The Moon (satellite)")
+    'moon satellite'
+    """
+    words = re.sub(r"[\W_]+", " ", text.casefold()).split()
+    return " ".join(words[1:] if len(words) > 1 and words[0] in ("a", "an", "the") else words)
+
+
+class OfflineFile:
+    """Pages of a JSON file: `{"pages": [{"title", "summary", "sections": {heading: text}}], "ambiguous": {title: [titles]}}`.
+
+    path: null takes the small file of the package. Raises UserError with the file and the page for what cannot be read.
+    """
+
+    def __init__(self, path: str | Path | None = None):
+        own = resources.files("rlhf_dialog.task_oriented.policies.multi_domain") / "encyclopedia.json"
+        source, where = (Path(path).expanduser(), str(path)) if path is not None else (own, "encyclopedia.json")
+        try:
+            data = json.loads(source.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{where}: cannot be read as JSON: {' '.join(str(error).split())}") from None
+        self.found, self.titles = _pages(data, where)
+
+    def fetch(self, title: str) -> Page | list[str] | None:
+        """The page or the candidates of the title; case, punctuation and articles do not matter."""
+        return self.found.get(normal(title))
+
+    def near(self, title: str) -> list[str]:
+        """The titles that are spelled alike, the nearest first."""
+        alike = difflib.get_close_matches(normal(title), self.titles, n=NEAREST, cutoff=0.6)
+        return [self.titles[each] for each in alike]
+
+
+def _pages(data: Any, where: str) -> tuple[dict[str, Page | list[str]], dict[str, str]]:
+    """Normal title -> page or candidates, and normal title -> title."""
+    pages = data.get("pages") if isinstance(data, dict) else None
+    if not isinstance(pages, list) or not pages or set(data) - {"pages", "ambiguous"}:
+        raise UserError(f'{where}: expected {{"pages": [...], "ambiguous": {{...}}}} with at least one page')
+    found: dict[str, Page | list[str]] = {}
+    for i, entry in enumerate(pages):
+        page = _page(entry, f"{where}: page {i + 1}")
+        if found.setdefault(normal(page.title), page) is not page:
+            raise UserError(f"{where}: page {i + 1}: the title {page.title!r} is there twice; rename or remove one")
+    titles = {normal(entry["title"]): entry["title"] for entry in pages}
+    ambiguous = data.get("ambiguous", {})
+    for title, candidates in ambiguous.items() if isinstance(ambiguous, dict) else [("ambiguous", None)]:
+        if not isinstance(candidates, list) or not all(_is_text(each) for each in candidates) or len(candidates) < 2:
+            raise UserError(f"{where}: ambiguous: {title!r}: expected a list of two titles or more")
+        if unknown := [each for each in candidates if normal(each) not in titles] or [title] * (
+            normal(title) in titles
+        ):
+            raise UserError(f"{where}: ambiguous: {title!r}: {unknown[0]!r} must be a page, and {title!r} must not")
+        found[normal(title)], titles[normal(title)] = candidates, title
+    return found, titles
+
+
+def _page(entry: Any, where: str) -> Page:
+    keys = ("title", "summary", "sections")
+    sections: Any = entry.get("sections", {}) if isinstance(entry, dict) else None
+    is_right = (
+        isinstance(sections, dict)
+        and not set(entry) - set(keys)
+        and all(_is_text(entry.get(key)) for key in keys[:2])
+        and normal(entry["title"])
+        and all(_is_text(each) for pair in sections.items() for each in pair)
+    )
+    if not is_right:
+        raise UserError(f"{where}: expected the texts title and summary, and sections: {{heading: text}}")
+    return Page(entry["title"], entry["summary"], sections)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())

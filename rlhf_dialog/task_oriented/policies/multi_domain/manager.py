@@ -1,0 +1,137 @@
+"""Several domains and their policies behind one `act`. N observations, D features, A actions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies import base
+from rlhf_dialog.task_oriented.policies.base import (
+    Actions,
+    Episode,
+    Extras,
+    Features,
+    Masks,
+    PolicyFactory,
+    Setting,
+    choose,
+)
+from rlhf_dialog.task_oriented.policies.multi_domain.views import OF_EPISODE, Pieces, View, Views, save_parts
+from rlhf_dialog.task_oriented.policies.ppo import PPO
+
+STATE, UPDATE = "policy.json", "update"
+
+
+@PolicyFactory.register("manager")
+class Manager:
+    """The policy of the domain of which the user spoke last chooses; each one learns from the turns of its domain.
+
+    policies: domain -> the name of a policy, or {id, args}; others: that of each domain that is not named
+    Raises UserError for an unknown domain, and for a policy that cannot be built.
+    """
+
+    def __init__(self, setting: Setting, policies: Mapping[str, Any] | None = None, others: Any = "handcrafted"):
+        self.views, given = Views(setting, "manager"), {} if policies is None else policies
+        if not isinstance(given, Mapping):
+            raise UserError(
+                f"policy.args.policies: found {policies!r}, wanted the policy of each domain, {{domain: policy}}"
+            )
+        self.views.check(given, "policy.args.policies")
+        self.policies = {name: _built(name, given.get(name, others), view) for name, view in self.views.of.items()}
+        self._blank = {key: row for view in self.views.of.values() for key, row in self._extras_of(view).items()}
+        self._pieces, self._taught, self.num_updates = Pieces(), set[str](), 0
+
+    def act(
+        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+    ) -> tuple[Actions, Extras]:
+        """observations (N, D), masks (N, A) -> actions (N,) and extras; those of a domain's policy have its name before them."""
+        actions = np.zeros(len(observations), dtype=np.int64)
+        extras = {name: np.repeat(row[None], len(observations), axis=0) for name, row in self._blank.items()}
+        extras[UPDATE] = np.full(len(observations), self.num_updates)
+        for view, rows in self.views.groups(observations):
+            own = [streams[row] for row in rows] if len(streams) else []
+            chosen, found = choose(
+                self.policies[view.name],
+                observations[np.ix_(rows, view.columns)],
+                masks[np.ix_(rows, view.actions)],
+                deterministic,
+                own,
+            )
+            actions[rows] = view.actions[chosen]
+            for name, column in found.items():
+                extras[_key(view.name, name)][rows] = column
+        return actions, extras
+
+    def observe(self, episode: Episode) -> None:
+        """Keep the pieces of a dialogue until it has ended; then the policy of each domain gets the turns of its own.
+
+        ppo gets those since its last update, because it learns from what it has just drawn.
+        """
+        whole = self._pieces.join(episode)
+        for view, part in self.views.split(whole) if whole else ():
+            policy = self.policies[view.name]
+            old = part.extras.get(UPDATE, np.full(len(part), -1)) != self.num_updates
+            first = int(old.sum()) if isinstance(policy, PPO) else 0
+            if first < len(part):
+                policy.observe(view.seen(part, first))
+                self._taught.add(view.name)
+
+    def update(self) -> dict[str, float]:
+        """The policies that have got dialogues learn; their metrics have the domain before them."""
+        found = {name: policy.update() for name, policy in self.policies.items() if name in self._taught}
+        self._taught, self.num_updates = set(), self.num_updates + 1
+        return {f"{name}/{key}": value for name, own in found.items() for key, value in own.items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write each policy into a folder of its domain's name, and the pieces that wait for their end."""
+        save_parts(Path(folder), self.policies)
+        self._pieces.save(Path(folder))
+        write_json(Path(folder) / STATE, {"num_updates": self.num_updates, "taught": sorted(self._taught)})
+
+    def load(self, folder: str | Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other policies."""
+        try:
+            state = json.loads((Path(folder) / STATE).read_text(encoding="utf-8"))
+            self.num_updates, self._taught = state["num_updates"], set(state["taught"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{folder}: holds no manager, or is damaged: {error}") from error
+        self._pieces.load(Path(folder))
+        for name, policy in self.policies.items():
+            policy.load(Path(folder) / name)
+
+    def _extras_of(self, view: View) -> Extras:
+        """The extras of a domain's policy for one turn, all 0."""
+        _, found = choose(
+            self.policies[view.name],
+            np.zeros((1, len(view.columns)), np.float32),
+            np.ones((1, len(view.actions)), np.bool_),
+            False,
+            [Random(0)],
+        )
+        return {_key(view.name, extra): np.zeros_like(column[0]) for extra, column in found.items()}
+
+
+def _built(name: str, given: Any, view: View) -> base.Policy:
+    """The policy of a domain. Raises UserError, with the domain, for one that cannot be built."""
+    where = f"policy.args.policies.{name}"
+    wanted: Any = {"id": given} if isinstance(given, str) else given
+    keys = wanted if isinstance(wanted, Mapping) and {*wanted} <= {"id", "args"} else {}
+    args = {} if keys.get("args") is None else keys["args"]
+    if not isinstance(keys.get("id"), str) or not isinstance(args, Mapping):
+        raise UserError(f"{where}: found {given!r}, wanted the name of a policy, or {{id: name, args: {{...}}}}")
+    if "setting" in args:
+        raise UserError(f"{where}: leave 'setting' out of args; the run gives it")
+    try:
+        built: base.Policy = PolicyFactory.create(keys["id"], {**args, "setting": view.setting})
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    return built
+
+
+def _key(name: str, extra: str) -> str:
+    return extra if extra in OF_EPISODE else f"{name}/{extra}"

@@ -1,0 +1,109 @@
+"""The topic manager: finds out of which domain the user speaks, before that domain's policy does."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.task_oriented.domains import MultiDomain
+from rlhf_dialog.task_oriented.world.acts import Act
+
+SHORTEST = 3  # letters of a value that points to a domain by itself
+BYE, HELP, HELLO = r"\b(bye|goodbye|quit)\b", r"\b(help|what can you do)\b|^\?$", r"\b(hello|hi|hey)\b"
+
+
+class Topics:
+    """Greets, asks which topic is meant, helps, and hangs up after `attempts` turns in a row that name none.
+
+    domain: its domains are the topics; words: topic -> further words that mean it, such as {"restaurant": ["dinner"]}
+    topic: the domain whose policy speaks now, "" while that is open; is_over: whether the dialogue has ended
+    Raises UserError for words of an unknown topic, and for something else than a list of words.
+
+    >>> topics = Topics(open_domain("multiwoz", folder, ["hotel", "train"]))
+    >>> topics.begin()
+    'Hello! I can help you with hotel or train. What are you looking for?'
+    >>> topics.hear("I need a room in a hotel"), topics.topic
+    ('', 'hotel')
+    """
+
+    def __init__(self, domain: MultiDomain, words: Mapping[str, Iterable[str]] | None = None, attempts: int = 3):
+        self.domain, self.attempts = domain, attempts
+        self.names = tuple(domain.services)
+        for name, own in (words or {}).items():
+            if name not in self.names:
+                raise UserError(
+                    f"words: '{name}' is unknown{nearest(name, self.names) or '.'} Use {', '.join(self.names)}"
+                )
+            if isinstance(own, str) or not all(isinstance(word, str) and word.strip() for word in own):
+                raise UserError(f"words: found {own!r} for '{name}', wanted a list of words")
+        self._named = {name: _pattern([name, f"{name}s", *(words or {}).get(name, ())]) for name in self.names}
+        self._meant = {name: _pattern(values) for name, values in _own_values(domain).items()}
+        self.begin()
+
+    def begin(self) -> str:
+        """Begin a dialogue: the greeting."""
+        self.topic, self.is_over, self.num_missed = "", False, 0
+        return f"Hello! I can help you with {self._listed(self.names)}. What are you looking for?"
+
+    def hear(self, said: str | Sequence[Act]) -> str:
+        """Take in the user's words, or acts; what to answer, "" where the policy of `topic` speaks.
+
+        A topic stays until another one is named, or the user says goodbye.
+        """
+        words = said.lower().strip() if isinstance(said, str) else " ".join(act.intent for act in said)
+        found = self._named_in(said)
+        if len(found) == 1:
+            self.topic, self.num_missed = found[0], 0
+            return ""
+        if re.search(BYE, words):
+            self.topic, self.is_over = "", True
+            return "Goodbye!"
+        if isinstance(said, str) and re.search(HELP, words):
+            return self._help()
+        return "" if self.topic else self._ask(found, words)
+
+    def _named_in(self, said: str | Sequence[Act]) -> list[str]:
+        """The topics that are named; where there is none yet, those that a value means."""
+        if not isinstance(said, str):
+            return list(dict.fromkeys(name for act in said if (name := act.slot.partition("-")[0]) in self.names))
+        named = [name for name in self.names if self._named[name].search(said.lower())]
+        if named or self.topic:
+            return [] if self.topic in named and len(named) > 1 else named
+        return [name for name in self.names if name in self._meant and self._meant[name].search(said.lower())]
+
+    def _ask(self, found: Sequence[str], words: str) -> str:
+        self.num_missed += 1
+        if self.num_missed >= self.attempts:
+            self.is_over = True
+            return "I am sorry, I could not find out what you are looking for. Goodbye!"
+        if found:
+            return f"Is it about {self._listed(found)}? We can do one after the other."
+        start = "Hello!" if re.search(HELLO, words) else "I am sorry, I did not understand that."
+        return f"{start} Please name one of these: {self._listed(self.names)}."
+
+    def _help(self) -> str:
+        """What may be said, with slots and values of the topic, or of the first one."""
+        service = self.domain.services[self.topic or self.names[0]]
+        slots = [slot for slot in service.asked if slot in service.constraints][:3]
+        wishes = "; ".join(f"the {slot}, such as {next(iter(service.constraints[slot].shares))}" for slot in slots)
+        about = f"For {service.name} you can say {wishes}." if wishes else f"You can ask about {service.name}."
+        return f"I know about {self._listed(self.names, 'and')}. {about} Say the name of a topic to begin it, and goodbye to end."
+
+    def _listed(self, names: Sequence[str], last: str = "or") -> str:
+        return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def _pattern(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(re.escape(word.lower()) for word in words)})\b")
+
+
+def _own_values(domain: MultiDomain) -> dict[str, list[str]]:
+    """For each domain the values of its slots that no other domain has; none with digits, which are numbers of people too."""
+    slots = {name: service.constraints.values() for name, service in domain.services.items()}
+    known = {name: {value for own in of for value in own.shares} for name, of in slots.items()}
+    counts = Counter(value for values in known.values() for value in values)
+    own = {
+        name: sorted(v for v in values if counts[v] == 1 and len(v) >= SHORTEST and not re.search(r"\d", v))
+        for name, values in known.items()
+    }
+    return {name: values for name, values in own.items() if values}

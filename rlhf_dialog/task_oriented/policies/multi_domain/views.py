@@ -1,0 +1,127 @@
+"""What a policy of one domain sees of a dialogue about several. N observations, T turns, D features, A actions."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.task_oriented.domains import MultiDomain
+from rlhf_dialog.task_oriented.policies.base import Episode, Features, Policy, Setting
+from rlhf_dialog.task_oriented.policies.replay import Replay
+from rlhf_dialog.task_oriented.world.multi_domain.actions import GLOBAL
+from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+
+Rows = NDArray[np.int64]
+OF_EPISODE = ("logprobs", "values")
+
+
+class View:
+    """One domain of several, as if it were alone: `setting` is that of its policy, with a `MultiDomain` of this domain only.
+
+    columns (D',): where the policy's features are in a whole observation; actions (A',): the numbers of its actions
+    """
+
+    def __init__(self, setting: Setting, domain: MultiDomain, name: str):
+        whole, own = MultiLayout(domain), MultiLayout(domain.only([name]))
+        self.name, self.layout = name, own
+        self.actions: Rows = np.array([whole.names.index(action) for action in own.names], dtype=np.int64)
+        said_last = whole.last_action.start + self.actions
+        self.columns: Rows = np.array([*whole.places[name].values(), *said_last, whole.turn], dtype=np.int64)
+        self.setting = replace(setting, domain=own.domain, num_features=own.size, num_actions=len(own.names))  # type: ignore[arg-type]
+
+    def seen(self, part: Episode, first: int = 0) -> Episode:
+        """The turns of the domain from number `first` on, as its policy saw them; its extras have its name before them."""
+        numbers = np.zeros(part.masks.shape[1], dtype=np.int64)
+        numbers[self.actions] = np.arange(len(self.actions))
+        own = {
+            "observations": part.observations.take(self.columns, axis=1),
+            "masks": part.masks.take(self.actions, axis=1),
+        }
+        own |= {"actions": numbers[part.actions], "rewards": part.rewards}
+        own |= {name: getattr(part, name) for name in OF_EPISODE}
+        prefix, last = f"{self.name}/", part.last_observation[self.columns]
+        extras = {name.removeprefix(prefix): x[first:] for name, x in part.extras.items() if name.startswith(prefix)}
+        taken: dict[str, Any] = {name: column[first:] for name, column in own.items()}
+        return replace(part, **taken, extras=extras, start=first, last_observation=last)
+
+
+class Views:
+    """The views of all domains, by name, and which one is active."""
+
+    def __init__(self, setting: Setting, policy: str):
+        """Raises UserError, with the name of the policy, for a setting of one domain, or of none."""
+        domain = setting.domain
+        if not isinstance(domain, MultiDomain) or MultiLayout(domain).size != setting.num_features:
+            raise UserError(f"policy {policy}: needs several domains; use domain: multiwoz, or another policy")
+        self.domain, layout = domain, MultiLayout(domain)
+        self.of = {name: View(setting, domain, name) for name in domain.services}
+        self._current = [places["current"] for places in layout.places.values()]
+        self.num_actions, self.num_global = setting.num_actions, len(GLOBAL)
+
+    def check(self, names: Iterable[Any], where: str) -> None:
+        """Raises UserError, with the place where it was named, for a domain that is unknown."""
+        for name in names:
+            if not isinstance(name, str) or name not in self.of:
+                hint = nearest(str(name), self.of) or "."
+                raise UserError(f"{where}: '{name}' is unknown{hint} Use {', '.join(self.of)}")
+
+    def active(self, observations: Features) -> Rows:
+        """The numbers (N,) of the domains of which the user spoke last; 0 where it has spoken of none."""
+        return observations[:, self._current].argmax(axis=1)
+
+    def groups(self, observations: Features) -> Iterator[tuple[View, Rows]]:
+        """The views of the active domains, each with the rows of the observations in which it is."""
+        active = self.active(observations)
+        yield from ((view, np.flatnonzero(active == n)) for n, view in enumerate(self.of.values()) if n in active)
+
+    def split(self, whole: Episode) -> Iterator[tuple[View, Episode]]:
+        """For each domain its view, and its turns of a whole dialogue as an episode, still with whole observations.
+
+        Its last reward has that of the dialogue's end added to it, where the dialogue ended in another domain.
+        """
+        for view, rows in self.groups(whole.observations):
+            rewards = whole.rewards[rows]
+            if rows[-1] != len(whole) - 1:
+                rewards[-1] += whole.rewards[-1]
+            taken: dict[str, Any] = {
+                name: getattr(whole, name)[rows] for name in ("observations", "masks", "actions", "logprobs", "values")
+            }
+            extras = {name: column[rows] for name, column in whole.extras.items()}
+            yield view, replace(whole, **taken, rewards=rewards, extras=extras, paid=float(rewards.sum()))
+
+
+class Pieces:
+    """Holds pieces of dialogues back until their end is there."""
+
+    def __init__(self) -> None:
+        self._replay = Replay(1)
+
+    def join(self, episode: Episode) -> Episode | None:
+        """The whole dialogue, once its last piece has come; one whose beginning was not seen begins with what was seen."""
+        known = replace(episode, extras=episode.extras | {"values": episode.values})
+        columns = self._replay.join(known)
+        if columns is None:
+            return None
+        start, values = int(columns.pop("turn")[0]), columns.pop("values")
+        names = "observations", "masks", "actions", "logprobs", "rewards"
+        own: dict[str, Any] = {name: columns.pop(name) for name in names}
+        return replace(episode, **own, values=values, extras=columns, start=start)
+
+    def save(self, folder: Path) -> None:
+        """Write what is held back."""
+        self._replay.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the file is damaged."""
+        self._replay.load(folder)
+
+
+def save_parts(folder: Path, parts: Mapping[str, Policy]) -> None:
+    """Write each policy into a folder of its name."""
+    for name, policy in parts.items():
+        (folder / name).mkdir(exist_ok=True)
+        policy.save(folder / name)

@@ -1,0 +1,226 @@
+"""PPO on masked actions with the formulas of the language models (`training/ppo.py`). N rows, D features, A actions; B, T there.
+
+An episode is one row of the batch, so that no advantage leaks over the end of a dialogue. Only a dialogue that was cut because
+the batch was full is bootstrapped: the value of what followed is added to its last reward. The turn limit is an end.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.task_oriented.policies.base import (
+    Actions,
+    Episode,
+    Extras,
+    Features,
+    Masks,
+    PolicyFactory,
+    Setting,
+    check_args,
+)
+from rlhf_dialog.task_oriented.policies.network import (
+    Learner,
+    categorical,
+    check_sizes,
+    load_learner,
+    masked_logprobs,
+    mlp,
+    save_learner,
+)
+from rlhf_dialog.training import ppo
+
+MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
+
+
+@PolicyFactory.register("ppo")
+class PPO:
+    """A policy and a critic, each a small network; both learn from whole rollouts.
+
+    hidden_sizes: units of the layers; lr: of Adam, falling to `final_lr` of it where the number of updates is known
+    gamma, gae_lambda, clip_param, entropy_coef, max_grad_norm: as in PPO
+    ppo_epoch: passes over a rollout; minibatch_size: turns for each optimizer step
+    Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite, or the stored
+    log-probabilities are not those of this policy.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        hidden_sizes: Sequence[int] = (128, 64),
+        lr: float = 1e-3,
+        final_lr: float = 0.1,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        clip_param: float = 0.2,
+        entropy_coef: float = 0.01,
+        max_grad_norm: float = 0.5,
+        ppo_epoch: int = 5,
+        minibatch_size: int = 128,
+    ):
+        check_args(float, 1e-9, 1.0, lr=lr, clip_param=clip_param)
+        check_args(float, 0.0, 1.0, final_lr=final_lr, gamma=gamma, gae_lambda=gae_lambda)
+        check_args(float, 0.0, 1e6, entropy_coef=entropy_coef)
+        check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
+        check_args(int, 1, 10**6, ppo_epoch=ppo_epoch, minibatch_size=minibatch_size)
+        hidden_sizes = check_sizes(hidden_sizes)
+        self.setting, self.lr, self.final_lr = setting, lr, final_lr
+        self.gamma, self.gae_lambda, self.clip_param = gamma, gae_lambda, clip_param
+        self.entropy_coef, self.max_grad_norm = entropy_coef, max_grad_norm
+        self.ppo_epoch, self.minibatch_size = ppo_epoch, minibatch_size
+        generator = torch.Generator().manual_seed(setting.seed)
+        sizes = [setting.num_features, *hidden_sizes]
+        self.learner = Learner(
+            mlp([*sizes, setting.num_actions], generator, last_gain=0.01),
+            mlp([*sizes, 1], generator, last_gain=1.0),
+            lr,
+        )
+        self.normalizer, self.num_updates = ppo.ValueNormalizer(beta=0.99), 0
+        self._episodes: list[Episode] = []
+
+    @torch.inference_mode()
+    def act(
+        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+    ) -> tuple[Actions, Extras]:
+        """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,) and values (N,).
+
+        One number of each stream draws an action; `deterministic` takes the most probable one.
+        """
+        logprobs = self.logprobs(torch.from_numpy(observations), torch.from_numpy(masks))
+        actions = logprobs.argmax(dim=1) if deterministic else categorical(logprobs, [s.random() for s in streams])
+        chosen = logprobs.gather(1, actions.unsqueeze(1)).squeeze(1)
+        values = self._values(torch.from_numpy(observations))
+        return actions.numpy(), {"logprobs": chosen.numpy(), "values": values.numpy()}
+
+    def logprobs(self, observations: Tensor, masks: Tensor) -> Tensor:
+        """Log-probabilities (N, A) of all actions; those that the mask forbids have the probability 0."""
+        return masked_logprobs(self.learner.policy(observations), masks)
+
+    def observe(self, episode: Episode) -> None:
+        """Keep the episode for the next update."""
+        self._episodes.append(episode)
+
+    def update(self) -> dict[str, float]:
+        """Learn from the episodes since the last update: advantages once, then `ppo_epoch` passes in minibatches."""
+        rollout = self._rollout()
+        self._episodes = []
+        self.learner.set_lr(self.lr * self._schedule())
+        steps = [
+            self._step({name: column[rows] for name, column in rollout.items()}, is_first=number == 0)
+            for number, rows in enumerate(self._minibatches(len(rollout["actions"])))
+        ]
+        self.num_updates += 1
+        means = {f"ppo/{name}": sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+        mask = torch.ones_like(rollout["returns"], dtype=torch.bool)
+        explained = ppo.explained_variance(rollout["old_values"], rollout["returns"], mask)
+        return means | {"ppo/explained_variance": explained.item()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the networks and the optimizer as safetensors, and counters and the critic's scale as JSON."""
+        save_learner(self.learner, Path(folder), self._state())
+
+    def load(self, folder: str | Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
+        state = load_learner(self.learner, Path(folder))
+        self.num_updates = state["num_updates"]
+        self.normalizer.load_state_dict(state["normalizer"])
+
+    def _state(self) -> dict[str, Any]:
+        return {"num_updates": self.num_updates, "normalizer": self.normalizer.state_dict()}
+
+    def _schedule(self) -> float:
+        done = min(self.num_updates / self.setting.num_updates, 1.0) if self.setting.num_updates else 0.0
+        return 1.0 - done * (1.0 - self.final_lr)
+
+    def _values(self, observations: Tensor) -> Tensor:
+        return self.normalizer.denormalize(self.learner.critic(observations).squeeze(-1))
+
+    @torch.inference_mode()
+    def _bootstrapped(self, episode: Episode) -> Tensor:
+        """The rewards (T,); the last one of a dialogue that goes on elsewhere has the value of what followed."""
+        rewards = torch.from_numpy(episode.rewards.copy())
+        if not episode.ended:
+            rewards[-1] += self.gamma * self._values(torch.from_numpy(episode.last_observation[None]))[0]
+        return rewards
+
+    def advantages(self, episodes: Sequence[Episode], gae_lambda: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """GAE of episodes: advantages, returns and mask, (B, T) each."""
+        gae_lambda = self.gae_lambda if gae_lambda is None else gae_lambda
+        rewards, values = (
+            nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            for rows in (
+                [self._bootstrapped(episode) for episode in episodes],
+                [torch.from_numpy(episode.values) for episode in episodes],
+            )
+        )
+        lengths = torch.tensor([len(episode) for episode in episodes])
+        mask = torch.arange(rewards.shape[1]) < lengths.unsqueeze(1)
+        return *ppo.gae(rewards, values, mask, self.gamma, gae_lambda), mask
+
+    def take_in_returns(self, episodes: Sequence[Episode]) -> Tensor:
+        """The discounted returns (N,) of all turns of whole episodes, which the critic's scale now knows."""
+        _, returns, mask = self.advantages(episodes, gae_lambda=1.0)
+        self.normalizer.update(returns, mask)
+        return returns[mask]
+
+    def _rollout(self) -> dict[str, Tensor]:
+        """All turns as rows: what each was, and what it was worth."""
+        episodes = self._episodes
+        advantages, returns, mask = self.advantages(episodes)
+        self.normalizer.update(returns, mask)
+        return {
+            "observations": torch.from_numpy(np.concatenate([episode.observations for episode in episodes])),
+            "masks": torch.from_numpy(np.concatenate([episode.masks for episode in episodes])),
+            "actions": torch.from_numpy(np.concatenate([episode.actions for episode in episodes])),
+            "old_logprobs": torch.from_numpy(np.concatenate([episode.logprobs for episode in episodes])),
+            "old_values": torch.from_numpy(np.concatenate([episode.values for episode in episodes])),
+            "advantages": ppo.whiten(advantages, mask)[mask],
+            "returns": returns[mask],
+        }
+
+    def _minibatches(self, num_turns: int) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.setting.seed * 1_000_003 + self.num_updates + 1)
+        for _ in range(self.ppo_epoch):
+            yield from torch.randperm(num_turns, generator=generator).split(self.minibatch_size)
+
+    def _step(self, turns: dict[str, Tensor], is_first: bool) -> dict[str, float]:
+        """One optimizer step on these turns; returns statistics."""
+        logprobs = self.logprobs(turns["observations"], turns["masks"])
+        chosen = logprobs.gather(1, turns["actions"].unsqueeze(1)).squeeze(1)
+        mask = torch.ones_like(turns["actions"], dtype=torch.bool)
+        log_ratio = (chosen - turns["old_logprobs"]).detach()
+        if is_first:
+            _check_ratio(log_ratio)
+        policy_loss, clipped = ppo.policy_loss(
+            chosen, turns["old_logprobs"], turns["advantages"], mask, self.clip_param
+        )
+        entropy = -(logprobs.exp() * logprobs).sum(dim=1).mean()
+        normalize = self.normalizer.normalize
+        values = self.learner.critic(turns["observations"]).squeeze(-1)
+        value_loss = ppo.value_loss(values, normalize(turns["old_values"]), normalize(turns["returns"]), mask)
+        loss = policy_loss - self.entropy_coef * entropy + value_loss
+        if not loss.isfinite():
+            raise RunStopped(f"update {self.num_updates + 1}: the loss is {loss.item()}; the last checkpoint is kept")
+        norm = self.learner.step(loss, self.max_grad_norm)
+        return {
+            "policy_loss": policy_loss.item(),
+            "value_loss": value_loss.item(),
+            "entropy": entropy.item(),
+            "clip_fraction": clipped.item(),
+            "approx_kl": (log_ratio.exp() - 1 - log_ratio).mean().item(),
+            "grad_norm": norm,
+        }
+
+
+def _check_ratio(log_ratio: Tensor) -> None:
+    worst = log_ratio.abs().max().item()
+    if not worst <= MOST_LOG_RATIO:
+        raise RunStopped(
+            f"the log-probability of a sampled action differs by {worst:.3g} from that of the same policy before its first step; "
+            "the actions were sampled with another policy, or with other masks"
+        )

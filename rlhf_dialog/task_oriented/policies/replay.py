@@ -1,0 +1,178 @@
+"""Learning from what was met before: whole dialogues are kept, and turns or dialogues are drawn from them. N turns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting, check_args
+from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
+from rlhf_dialog.task_oriented.policies.network import Learner, categorical, load_learner, masked_logprobs, save_learner
+
+REPLAY = "replay.safetensors"
+IN_MEMORY = 200_000  # turns; older ones lie on disk
+
+
+class Replay:
+    """The newest whole dialogues, `capacity` turns at most, of which the newest `in_memory` turns are in memory.
+
+    A dialogue that comes in pieces is held back until its end is there, so that the observation and the mask after a turn are
+    those of the next turn, and nothing follows the last one.
+    """
+
+    def __init__(self, capacity: int, in_memory: int = IN_MEMORY):
+        self.stack = EpisodeStack(capacity, in_memory)
+        self._held: dict[int, Columns] = {}
+
+    def __len__(self) -> int:
+        """Number of turns."""
+        return len(self.stack)
+
+    def add(self, episode: Episode) -> bool:
+        """Take in a dialogue or a piece of one; returns whether a dialogue is whole now. Raises UserError for a full disk."""
+        whole = self.join(episode)
+        if whole is not None:
+            self.stack.append(whole)
+        return whole is not None
+
+    def join(self, episode: Episode) -> Columns | None:
+        """The columns of the whole dialogue, which is not kept here, or None: its end is not there, so the piece is held."""
+        names = ("observations", "masks", "actions", "logprobs", "rewards")
+        columns: Columns = {name: getattr(episode, name) for name in names} | episode.extras
+        columns["turn"] = np.arange(episode.start, episode.start + len(episode))
+        held = self._held.pop(episode.dialogue, None)
+        if held is not None and held["turn"][-1] + 1 == episode.start:
+            columns = {name: np.concatenate([held[name], column]) for name, column in columns.items()}
+        if not episode.ended:
+            self._held[episode.dialogue] = columns
+        return columns if episode.ended else None
+
+    def turns(self, num: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """`num` turns: their columns, and what was seen after them, `next_observations`, `next_masks` (of no use at an end)."""
+        rows = torch.randint(len(self), (num,), generator=generator)
+        after = self.stack.rows((rows + 1).clamp_max(len(self) - 1), ("observations", "masks"))
+        return self._at(rows) | {f"next_{name}": torch.from_numpy(column) for name, column in after.items()}
+
+    def whole(self, num: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """The turns of `num` dialogues, one after the other."""
+        starts = np.concatenate([[0], self.stack.ends])
+        drawn = torch.randint(len(self.stack.ends), (num,), generator=generator).tolist()
+        return self._at(np.concatenate([np.arange(starts[n], starts[n + 1]) for n in drawn]))
+
+    def newest(self, num: int) -> dict[str, Tensor]:
+        """The turns of the `num` dialogues that ended last."""
+        return self._at(np.arange(len(self) - self.stack.lengths[-num:].sum(), len(self)))
+
+    def _at(self, rows: Any) -> dict[str, Tensor]:
+        """The columns of these rows (N,); `ended` (N,) is True in the last turn of each dialogue."""
+        ends = self.stack.ends
+        ended = ends[np.searchsorted(ends, rows, side="right")] == np.asarray(rows) + 1
+        return {name: torch.from_numpy(column) for name, column in (self.stack.rows(rows) | {"ended": ended}).items()}
+
+    def save(self, folder: Path) -> None:
+        """Write all dialogues, those that are held back too."""
+        held, lengths = list(self._held.values()), self.stack.lengths.tolist()
+        numbers = np.array([-1] * len(lengths) + list(self._held), dtype=np.int64)
+        lengths = np.array(lengths + [len(of["turn"]) for of in held], dtype=np.int64)
+        self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the file is damaged."""
+        stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
+        try:
+            with safe_open(folder / REPLAY, "np") as found:
+                lengths, numbers = found.get_tensor("lengths"), found.get_tensor("held").tolist()
+                slices = {name: found.get_slice(name) for name in set(found.keys()) - {"lengths", "held"}}
+                for number, own in zip(numbers, split_slices(slices, lengths), strict=True):
+                    if number == -1:
+                        stack.append(own)
+                    else:
+                        held[number] = {name: column.copy() for name, column in own.items()}
+        except (OSError, LookupError, ValueError, SafetensorError) as error:
+            raise UserError(f"{folder / REPLAY}: is damaged: {error}") from error
+        self.stack, self._held = stack, held
+
+
+class ReplayLearner:
+    """What the learners from replay share: drawing actions, steps that are due when dialogues end, and files.
+
+    A subclass has a `learner` and a `_loss`.
+
+    steps_per_dialogue: optimizer steps for each dialogue that has ended, made in the next update; 0.5: one for two dialogues
+    capacity: turns that are kept; in_memory: turns of these in memory, the older ones lie in a temporary folder
+    slow_share: how far the slow copy follows in each step
+    """
+
+    learner: Learner
+
+    def __init__(
+        self,
+        setting: Setting,
+        capacity: int,
+        steps_per_dialogue: float,
+        max_grad_norm: float = 1e6,
+        slow_share: float = 0.0,
+        in_memory: int = IN_MEMORY,
+    ):
+        check_args(int, 1, 10**9, capacity=capacity, in_memory=in_memory)
+        check_args(float, 0.0, 1e6, steps_per_dialogue=steps_per_dialogue)
+        check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
+        self.setting, self.replay = setting, Replay(capacity, in_memory)
+        self.steps_per_dialogue, self.max_grad_norm, self.slow_share = steps_per_dialogue, max_grad_norm, slow_share
+        self.num_dialogues = self.num_steps = 0
+        self.due = 0.0
+
+    @torch.inference_mode()
+    def act(
+        self, observations: Features, masks: Masks, deterministic: bool = False, streams: Sequence[Random] = ()
+    ) -> tuple[Actions, Extras]:
+        """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,), and `behaviour` (N, A), all probabilities."""
+        logprobs = masked_logprobs(self.learner.policy(torch.from_numpy(observations)), torch.from_numpy(masks))
+        actions = logprobs.argmax(dim=1) if deterministic else categorical(logprobs, [s.random() for s in streams])
+        chosen = logprobs.gather(1, actions[:, None])[:, 0]
+        return actions.numpy(), {"logprobs": chosen.numpy(), "behaviour": logprobs.exp().numpy()}
+
+    def observe(self, episode: Episode) -> None:
+        """Keep the episode; steps are due when its dialogue has ended."""
+        if self.replay.add(episode):
+            self.num_dialogues += 1
+            self.due += self.steps_per_dialogue
+
+    def update(self) -> dict[str, float]:
+        """Make the steps that are due; returns the means of their statistics."""
+        steps = []
+        while self.due >= 1:
+            self.due -= 1
+            self.num_steps += 1
+            steps.append(self._step(torch.Generator().manual_seed(self.setting.seed * 1_000_003 + self.num_steps)))
+        return {name: sum(step[name] for step in steps) / len(steps) for name in (steps or [{}])[0]}
+
+    def save(self, folder: str | Path) -> None:
+        """Write networks, optimizer and replay as safetensors, and counters as JSON."""
+        counters = {name: getattr(self, name) for name in ("num_dialogues", "num_steps", "due")}
+        save_learner(self.learner, Path(folder), counters)
+        self.replay.save(Path(folder))
+
+    def load(self, folder: str | Path) -> None:
+        """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
+        vars(self).update(load_learner(self.learner, Path(folder)))
+        self.replay.load(Path(folder))
+
+    def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """What one step lowers, on turns that are drawn with the generator, and statistics."""
+        raise NotImplementedError
+
+    def _step(self, generator: torch.Generator) -> dict[str, float]:
+        loss, statistics = self._loss(generator)
+        if not loss.isfinite():
+            raise RunStopped(f"step {self.num_steps}: the loss is {loss.item()}; the last checkpoint is kept")
+        norm = self.learner.step(loss, self.max_grad_norm)
+        if self.slow_share:
+            self.learner.follow(self.slow_share)
+        return {"learn/loss": loss.item(), "learn/grad_norm": norm, **statistics}

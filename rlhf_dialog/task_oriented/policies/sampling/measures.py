@@ -1,0 +1,53 @@
+"""What a policy is worth: success, reward and turns of whole dialogues, with 95 % intervals, and beside other policies."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_of, ratio
+from rlhf_dialog.task_oriented.policies.base import Episode
+
+VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained on
+
+
+def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """For each measure the numbers (N,) of N dialogues: success, reward, turns; where they are known, precision, recall and F1 of
+    what was informed, and the book rate, NaN for a dialogue without requests or without a booking."""
+    found = {
+        "success": [float(episode.success) for episode in episodes],
+        "reward": [episode.paid for episode in episodes],
+        "turns": [float(episode.start + len(episode)) for episode in episodes],
+    }
+    if all("inform" in episode.info for episode in episodes):
+        found |= {
+            f"inform_{name}": [e.info["inform"][name] for e in episodes] for name in ("precision", "recall", "f1")
+        }
+    if all("book_rate" in episode.info for episode in episodes):
+        found["book_rate"] = [episode.info["book_rate"] for episode in episodes]
+    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+
+
+def means(episodes: Sequence[Episode]) -> dict[str, float]:
+    """The mean of success, reward and turns; NaN without dialogues."""
+    known = numbers_of(episodes)
+    return {name: float(known[name].mean()) if episodes else float("nan") for name in ("success", "reward", "turns")}
+
+
+def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
+    """Mean, low and high of each measure; with a `Quiz` also of the share of right answers."""
+    return {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
+
+
+def compared(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:
+    """The intervals of after - before on the same dialogues, which are resampled in pairs."""
+    old, new = _statistics(before), _statistics(after)
+    return {name: difference(old[name], new[name]) for name in old if name in new}
+
+
+def _statistics(episodes: Sequence[Episode]) -> dict[str, Statistic]:
+    found = {name: mean_of(values) for name, values in numbers_of(episodes).items()}
+    if all("right" in episode.info for episode in episodes):
+        counts = [[episode.info["right"], len(episode)] for episode in episodes]
+        found["right_answers"] = Statistic(np.array(counts, dtype=np.float64), ratio)
+    return found

@@ -1,0 +1,195 @@
+"""Episodes from many dialogues side by side: an exact number of turns for an update, or given dialogues for an evaluation.
+
+The place of a dialogue is fixed: environment i of n plays the dialogues i, i + n, i + 2n ..., and every dialogue has its own
+random streams for user, channel and policy. Which process hosts an environment therefore changes no number.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.base import Episode, Extras, Policy, choose, stream
+from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, Make, SideBySide, Turn
+
+logger = logging.getLogger(__name__)
+
+
+def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
+    """`SideBySide` in this process, or `Processes`, with one line of the log that says which and why."""
+    if not process_num:
+        logger.info(
+            "%d dialogues side by side in this process (process_num: 0): a user that computes little answers sooner than a "
+            "message to another process takes",
+            num_envs,
+        )
+        return SideBySide(make, seed, num_envs)
+    try:
+        from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
+    except ImportError:
+        raise UserError("process_num needs Gymnasium; install it (pip install gymnasium), or use 0") from None
+    found = Processes(make, seed, num_envs, process_num, timeout_s)
+    logger.info(
+        "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
+        "those of process_num: 0",
+        num_envs,
+        found.process_num,
+        process_num,
+    )
+    return found
+
+
+class _Place:
+    """One environment from the sampler's side: its dialogue, and the turns of it that are in no episode yet."""
+
+    def __init__(self, dialogue: int):
+        self.open(dialogue)
+
+    def open(self, dialogue: int) -> None:
+        self.dialogue, self.now, self.first, self.paid = dialogue, Turn(None, None), 0, 0.0
+        self.actions: list[int] = []
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.now.observation is not None
+
+    def take(self, action: int, extras: dict[str, Any], turn: Turn) -> None:
+        """Note one turn; `turn` is what followed."""
+        self.actions.append(action)
+        self.paid += turn.reward
+        self.rows.append(
+            {"at": (self.now.observation, self.now.mask), "action": action, "reward": turn.reward, "extras": extras}
+        )
+        self.now = turn
+
+    def episode(self, following: int) -> Episode | None:
+        """What was noted, if anything; after the end of the dialogue, `following` is the next one."""
+        rows, turn, start, dialogue, paid = self.rows, self.now, self.first, self.dialogue, self.paid
+        ended = turn.terminated or turn.truncated
+        last = turn.last_observation if ended else turn.observation
+        self.rows, self.first = [], len(self.actions)
+        if ended:
+            self.open(following)
+            self.now = Turn(turn.observation, turn.mask)
+        if not rows or last is None:
+            return None
+        extras = _stacked([row["extras"] for row in rows])
+        zeros = np.zeros(len(rows), dtype=np.float32)
+        return Episode(
+            observations=np.stack([row["at"][0] for row in rows]),
+            masks=np.stack([row["at"][1] for row in rows]),
+            actions=np.array([row["action"] for row in rows], dtype=np.int64),
+            logprobs=extras.pop("logprobs", zeros),
+            rewards=np.array([row["reward"] for row in rows], dtype=np.float32),
+            values=extras.pop("values", zeros),
+            terminated=turn.terminated,
+            truncated=turn.truncated,
+            last_observation=last,
+            dialogue=dialogue,
+            success=ended and bool(turn.info.get("success", False)),
+            info=turn.info,
+            start=start,
+            paid=paid,
+            extras=extras,
+        )
+
+
+class Sampler:
+    """`num_envs` dialogues side by side that go on from one call to the next.
+
+    make: builds an environment (Gymnasium's `reset` and `step`, `options["dialogue"]`, `info["action_mask"]`)
+    host: where the environments are, by default in this process (`hosts`)
+    """
+
+    def __init__(self, make: Make, seed: int, num_envs: int, host: Any = None):
+        self.seed, self.num_envs = seed, num_envs
+        self.host = SideBySide(make, seed, num_envs) if host is None else host
+        self.places = [_Place(number) for number in range(num_envs)]
+
+    def sample(self, policy: Policy, num_turns: int, deterministic: bool = False) -> list[Episode]:
+        """Episodes of exactly `num_turns` turns together, in the order of their ends.
+
+        Dialogues that have not ended are cut: they are the last episodes, and go on in the next call.
+        """
+        self._open_all()
+        episodes: list[Episode | None] = []
+        while num_turns > 0:
+            turning = self.places[:num_turns]
+            self._turn(policy, turning, [place.dialogue + self.num_envs for place in turning], deterministic)
+            ended = [place for place in turning if place.now.terminated or place.now.truncated]
+            episodes += [place.episode(place.dialogue + self.num_envs) for place in ended]
+            num_turns -= len(turning)
+        cut = [place.episode(NOTHING) for place in self.places]
+        return [episode for episode in [*episodes, *cut] if episode is not None]
+
+    def close(self) -> None:
+        """End the environments, and the processes that host them."""
+        self.host.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The dialogues and their actions so far, from which `load_state_dict` plays them again."""
+        return {"dialogues": [[place.dialogue, list(place.actions)] for place in self.places]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Open the dialogues, and make their actions again; no policy is asked."""
+        self.places = [_Place(dialogue) for dialogue, _ in state["dialogues"]]
+        todo = [deque(actions) for _, actions in state["dialogues"]]
+        self._open_all()
+        while any(todo):
+            orders = [(actions.popleft() if actions else NOTHING, NOTHING) for actions in todo]
+            for place, (action, _), turn in zip(self.places, orders, self.host.step(orders), strict=True):
+                if action != NOTHING:
+                    place.take(action, {}, turn)
+        for place in self.places:
+            place.episode(NOTHING)
+
+    def _open_all(self) -> None:
+        if not all(place.is_open for place in self.places):
+            turns = self.host.step([(NOTHING, place.dialogue) for place in self.places])
+            for place, turn in zip(self.places, turns, strict=True):
+                place.now = turn
+
+    def _turn(self, policy: Policy, turning: Sequence[_Place], following: Iterable[int], deterministic: bool) -> None:
+        """One action for each of these places; the dialogue that follows is opened where one ends."""
+        observations = np.stack([place.now.observation for place in turning])  # type: ignore[misc]
+        masks = np.stack([place.now.mask for place in turning])  # type: ignore[misc]
+        streams = [stream(self.seed, place.dialogue, len(place.actions)) for place in turning]
+        actions, extras = choose(policy, observations, masks, deterministic, streams)
+        given = dict(zip(map(id, turning), zip(actions.tolist(), following, strict=True), strict=True))
+        turns = self.host.step([given.get(id(place), (NOTHING, NOTHING)) for place in self.places])
+        answers = {id(place): turn for place, turn in zip(self.places, turns, strict=True)}
+        for row, place in enumerate(turning):
+            own = {name: column[row] for name, column in extras.items()}
+            place.take(given[id(place)][0], own, answers[id(place)])
+
+
+def play(
+    policy: Policy, make: Make, seed: int, dialogues: Iterable[int], num_envs: int = 8, deterministic: bool = True
+) -> list[Episode]:
+    """These dialogues from their beginning to their end, in this order, without exploration; all in this process."""
+    wanted = list(dialogues)
+    num_envs = min(num_envs, len(wanted))
+    queues = [deque(wanted[number::num_envs]) for number in range(num_envs)]
+    with closing(Sampler(make, seed, num_envs)) as sampler:
+        sampler.places = [_Place(queue.popleft()) for queue in queues]
+        sampler._open_all()
+        found: dict[int, Episode] = {}
+        while turning := [place for place in sampler.places if place.is_open]:
+            waiting = {id(place): queue for place, queue in zip(sampler.places, queues, strict=True)}
+            following = [next(iter(waiting[id(place)]), NOTHING) for place in turning]
+            sampler._turn(policy, turning, following, deterministic)
+            for place, then in zip(turning, following, strict=True):
+                if (place.now.terminated or place.now.truncated) and (episode := place.episode(then)):
+                    found[episode.dialogue] = episode
+                    if then != NOTHING:
+                        waiting[id(place)].popleft()
+        return [found[number] for number in wanted]
+
+
+def _stacked(rows: list[dict[str, Any]]) -> Extras:
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

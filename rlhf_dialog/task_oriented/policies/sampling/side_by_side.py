@@ -1,0 +1,159 @@
+"""Dialogues side by side: several environments of one process that are stepped together, and what each of them says.
+
+An order to an environment is a pair of numbers (action, following): make the action, and when the dialogue ends, open the
+dialogue `following`. With the action -1 the dialogue `following` is opened at once; -1 as `following` opens none, and a pair
+of both is a turn without anything to do. An environment is thus never stepped in vain at the end of a dialogue.
+"""
+
+import math
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.environments.base import is_truth
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.task_oriented.policies.base import Features, Masks
+
+Order = tuple[int, int]
+Make = Callable[[], Any]
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an environment answers to an order.
+
+    observation (D,) and mask (A,): what the policy sees next, of the dialogue that was opened where one ended; None without
+    reward, terminated, truncated, info: of the action
+    last_observation (D,): of the dialogue that has ended
+    """
+
+    observation: Features | None
+    mask: Masks | None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    last_observation: Features | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class EnvironmentFailed(UserError):
+    """An environment raised, or returned something that the protocol does not allow."""
+
+
+class Wrapped:
+    """An environment in place of another one, whose class is `called` so in errors."""
+
+    called: str
+
+
+class SideBySide:
+    """`num_envs` environments of this process; `make` builds one. `seed` is that of all their dialogues."""
+
+    def __init__(self, make: Make, seed: int, num_envs: int):
+        self.seed, self.environments = seed, [make() for _ in range(num_envs)]
+
+    def step(self, orders: Iterable[Order]) -> list[Turn]:
+        """One order for each environment. Raises EnvironmentFailed, with the class, the method and the traceback."""
+        pairs = zip(self.environments, orders, strict=True)
+        return [self._obeyed(environment, *order) for environment, order in pairs]
+
+    def close(self) -> None:
+        """Close the environments that can be closed."""
+        for environment in self.environments:
+            getattr(environment, "close", lambda: None)()
+
+    def _obeyed(self, environment: Any, action: int, following: int) -> Turn:
+        if action == NOTHING:
+            return Turn(None, None) if following == NOTHING else self._opened(environment, following)
+        found = _called(environment, "step", action)
+        if not isinstance(found, tuple) or len(found) != 5:
+            raise _wrong(environment, "step", found, "(observation, reward, terminated, truncated, info)")
+        observation, reward, terminated, truncated, info = found
+        if not isinstance(reward, Real) or not math.isfinite(reward):
+            raise _wrong(environment, "step", reward, "a reward that is a finite number")
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if not is_truth(value):
+                raise _wrong(environment, "step", value, f"True or False as {name}")
+        _check_info(environment, "step", info)
+        ended = bool(terminated or truncated)
+        if ended and following == NOTHING:
+            then = Turn(None, None)
+        elif ended:
+            then = self._opened(environment, following)
+        else:
+            then = _seen(environment, "step", observation, info)
+        last = _vector(environment, "step", observation) if ended else None
+        known = {key: value for key, value in info.items() if key != "action_mask"} if ended else {}
+        return Turn(then.observation, then.mask, float(reward), bool(terminated), bool(truncated), last, known)
+
+    def _opened(self, environment: Any, dialogue: int) -> Turn:
+        found = _called(environment, "reset", seed=self.seed, options={"dialogue": dialogue})
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise _wrong(environment, "reset", found, "(observation, info)")
+        return _seen(environment, "reset", *found)
+
+
+def _called(environment: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return getattr(environment, method)(*args, **kwargs)
+    except (UserError, RunStopped, SignalExit):
+        raise
+    except USER_CODE_RAISES as error:
+        raise raised(f"{_name(environment)}.{method}", error) from error
+
+
+def raised(where: str, error: BaseException) -> EnvironmentFailed:
+    """The error that an environment's exception becomes, with its traceback; `where` is class and method."""
+    text = "".join(traceback.format_exception(error))
+    return EnvironmentFailed(f"{where} raised {type(error).__name__}: {error}\n{text}")
+
+
+def _name(environment: Any) -> str:
+    return environment.called if isinstance(environment, Wrapped) else type(environment).__name__
+
+
+def _wrong(environment: Any, method: str, found: Any, wanted: str) -> EnvironmentFailed:
+    return EnvironmentFailed(f"{_name(environment)}.{method} returned {found!r:.200}; return {wanted}")
+
+
+def _check_info(environment: Any, method: str, info: Any) -> None:
+    if not isinstance(info, dict):
+        raise _wrong(environment, method, info, "an info that is a dict")
+
+
+def _vector(environment: Any, method: str, observation: Any) -> Features:
+    """The observation, (D,), as a copy, since an environment may use its array again."""
+    shape = getattr(getattr(environment, "observation_space", None), "shape", None)
+    try:
+        vector = np.array(observation, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
+    if vector.ndim != 1 or shape not in (None, vector.shape):
+        wanted = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
+        raise _wrong(environment, method, observation, f"an observation of {wanted}; this one has {vector.shape}")
+    if not np.isfinite(vector).all():
+        raise _wrong(environment, method, observation, "an observation of finite numbers")
+    return vector
+
+
+def _seen(environment: Any, method: str, observation: Any, info: Any) -> Turn:
+    """The observation and the mask: `info["action_mask"]`, else `action_masks()`, else every action is allowed."""
+    _check_info(environment, method, info)
+    mask, size = info.get("action_mask"), getattr(getattr(environment, "action_space", None), "n", None)
+    if mask is None and (own := getattr(environment, "action_masks", None)):
+        mask = _called(environment, "action_masks") if callable(own) else own
+    if mask is None and size is None:
+        raise _wrong(environment, method, info, "info['action_mask'], or give the class an action_space (Discrete)")
+    try:
+        mask = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask, dtype=np.bool_)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise _wrong(environment, method, mask, "a mask that is a vector of True and False") from None
+    if mask.ndim != 1 or not mask.any() or size not in (None, len(mask)):
+        wanted = "" if size is None else f", and has the {size} actions of its action_space"
+        raise _wrong(environment, method, mask, f"a mask that allows one action or more{wanted}")
+    return Turn(_vector(environment, method, observation), mask)

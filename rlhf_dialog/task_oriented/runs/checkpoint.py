@@ -1,0 +1,102 @@
+"""Checkpoints and agents of dialogue policies: files of the policy's own, and what the run must know to go on exactly."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs.checkpoint import FORMAT_VERSION, UNANNOUNCED, checkpoints_of, read_state
+from rlhf_dialog.runs.verification import STATE, sealed, verify
+from rlhf_dialog.task_oriented.policies.base import Policy
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+
+AGENT = "policy_agent.json"
+AGENT_FORMAT = 1
+
+
+class Known(Protocol):
+    """What a policy was trained in: a domain, or the scene of an environment of the user's own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def hash(self) -> str: ...
+
+
+def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], keep: int) -> Path:
+    """Write `folder`/iter_NNNNNN, point `latest` at it, and keep the newest `keep`.
+
+    `state` is JSON with the key "iteration". Raises UserError when the folder cannot be written; existing files stay intact.
+    """
+    target, latest = folder / f"iter_{state['iteration']:06d}", folder / "latest"
+    with written_whole(target) as staged:
+        policy.save(staged)
+        write_json(staged / STATE, sealed(staged, {"format_version": FORMAT_VERSION, **state}, "**/*"))
+        (staged / UNANNOUNCED).write_bytes(latest.read_bytes() if latest.is_file() else b"")
+    try:
+        replace_text(latest, target.name)
+        (target / UNANNOUNCED).unlink()
+        for old in checkpoints_of(folder)[:-keep]:
+            remove_whole(old)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error}") from error
+    return target
+
+
+def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: Known) -> dict[str, Any]:
+    """Restore the policy; returns the state. Raises UserError when the checkpoint is damaged, or of another run or domain."""
+    _, state = read_state(source.parent, source)
+    verify(source, state)
+    then = state.get("identity", {})
+    if then.get("domain_hash") != identity["domain_hash"]:
+        raise _another_domain(source, state.get("domain", "?"), then.get("domain_hash"), domain)
+    changed = [f"{key}: {then.get(key)!r} -> {value!r}" for key, value in identity.items() if then.get(key) != value]
+    if changed:
+        raise UserError("\n  ".join([f"{source}: is of another run; its settings differ:", *changed]))
+    policy.load(source)
+    return state
+
+
+def save_policy_agent(folder: Path, policy: Policy, settings: dict[str, Any], domain: Known) -> None:
+    """Write the trained policy with what `read_policy_agent` needs to build it again."""
+    with written_whole(folder) as target:
+        policy.save(target)
+        known = {"format_version": AGENT_FORMAT, "domain_name": domain.name, "domain_hash": domain.hash}
+        write_json(target / AGENT, known | settings)
+
+
+def read_policy_agent(folder: Path) -> dict[str, Any]:
+    """The settings of an agent. Raises UserError when the folder holds none."""
+    path = folder / AGENT
+    if not path.is_file():
+        raise UserError(f"{folder}: is not the agent of a dialogue policy ({AGENT} is missing); name RUN/agent")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format_version"] != AGENT_FORMAT:
+            raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
+        keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
+        later = {"domain_name": str(found.get("domain_name", "?")), "environment": found.get("environment")}
+        known = {key: found[key] for key in keys} | later
+        known |= {key: found[key] for key in ("data_path", "domains", "end_reward") if key in found}
+        checked = PolicyConfig(
+            **{key: value for key, value in known.items() if key in PolicyConfig.model_fields}
+        ).model_dump()
+        return known | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
+
+
+def check_domain(folder: Path, agent: dict[str, Any], domain: Known) -> None:
+    """Raises UserError, with both names, when the agent was trained on another domain."""
+    if agent["domain_hash"] != domain.hash:
+        raise _another_domain(folder, agent["domain_name"], agent["domain_hash"], domain)
+
+
+def _another_domain(source: Path, name: str, known: Any, domain: Known) -> UserError:
+    edited = "an earlier state of it" if name == domain.name else f"the domain {name}"
+    return UserError(
+        f"{source}: was trained on {edited} (hash {str(known)[:12]}), but the domain here is {domain.name} (hash "
+        f"{domain.hash[:12]}); use the ontology and the entities that it was trained on, or its actions and its state"
+    )

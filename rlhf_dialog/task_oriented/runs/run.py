@@ -1,0 +1,225 @@
+"""A run that trains a dialogue policy: sample turns, let the policy learn, evaluate, log, save; and go on after a kill."""
+
+import logging
+import time
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.success_plot import plot_success
+from rlhf_dialog.foreign_code import GRACE
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
+from rlhf_dialog.runs.interrupts import Interrupts
+from rlhf_dialog.runs.lock import check_unlocked, locked
+from rlhf_dialog.runs.tracking import Metrics, Trackers, cut_metrics, read_metrics
+from rlhf_dialog.runs.wandb_tracker import open_wandb
+from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted
+from rlhf_dialog.task_oriented.policies.imitation import imitate
+from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED, means
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts, play
+from rlhf_dialog.task_oriented.policies.sampling.wrong_rewards import misjudged
+from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
+from rlhf_dialog.task_oriented.runs.console import PolicyConsole
+from rlhf_dialog.task_oriented.runs.scene import scene_of
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+
+logger = logging.getLogger(__name__)
+PLOT = "plot.png"
+IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
+
+
+class PolicyRun:
+    """Trains the policy of a `PolicyConfig` in its run folder."""
+
+    def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
+        """`resume`: go on after the newest checkpoint; `auto`: where there is a run, else begin one."""
+        self.config, self.overwrite, self.resume = config, overwrite, resume
+        self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
+        self.iteration = self.num_dialogues = 0
+        self.imitation: Metrics = {}
+
+    def train(self) -> Metrics:
+        """Train to the end, leaving metrics, checkpoints, `agent/` and a plot in the run folder; returns the last metrics.
+
+        Raises UserError for what the user can correct, and RunStopped when a check of the run fails.
+        """
+        if self.config.pytorch_threads:
+            torch.set_num_threads(self.config.pytorch_threads)
+        self._check_folder()
+        self._build()
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.folder))
+            stack.enter_context(run_folder.disk_errors_told(self.folder))
+            self._check_folder()
+            self._begin(stack)
+            with Interrupts(self.config.grace_seconds, run=self.folder, exports=False) as interrupts:
+                metrics = self._loop(interrupts)
+            self._save_agent()
+            self._finish()
+        return metrics
+
+    def transcripts(self, number: int) -> list[str]:
+        """The first dialogues of the validation with the policy as it is, one text each, without exploration."""
+        episodes = play(self.policy, self.scene.make, VALIDATION_SEED, range(number))
+        return [self.scene.transcript(episode) for episode in episodes]
+
+    def _check_folder(self) -> None:
+        check_unlocked(self.folder)
+        if self.resume == "auto":
+            self.resume = run_folder.has_begun(self.folder)
+        run_folder.check_folder(self.folder, self.overwrite, self.resume, self.config.save_interval)
+
+    def _build(self) -> None:
+        """Environment and policy, before anything is written."""
+        config = self.config
+        scene = self.scene = scene_of(config.model_dump())
+        self.setting = Setting(
+            scene.num_features, len(scene.names), seed=config.seed, domain=scene.domain, num_updates=config.epoch
+        )
+        self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
+        self.rules: Any = handcrafted(self.setting) if scene.domain or config.imitation_dialogues else None
+        self.identity = config.identity(scene.hash)
+
+    def _begin(self, stack: ExitStack) -> None:
+        """Prepare folder and sampler to start, or to go on after the newest checkpoint."""
+        config = self.config
+        if self.overwrite and not self.resume:
+            run_folder.clear(self.folder)
+            (self.folder / PLOT).unlink(missing_ok=True)
+        run_folder.mend(self.folder)
+        source = newest_checkpoint(self.checkpoints) if self.resume else None
+        state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
+        host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
+        self.sampler = stack.enter_context(closing(Sampler(self.scene.make, config.seed, config.num_envs, host)))
+        if state is not None:
+            self.iteration, self.num_dialogues = state["iteration"], state["num_dialogues"]
+            self.imitation = state["imitation"]
+            self.sampler.load_state_dict(state["sampler"])
+        self._note_position()
+        cut_metrics(self.folder / "metrics.jsonl", self.iteration)
+        replace_text(self.folder / "config.yaml", dump_yaml(config))
+        wandb = open_wandb(config, self.folder, bool(self.resume))
+        console = partial(PolicyConsole, config.use_rich_handler)
+        self.trackers = stack.enter_context(closing(Trackers(config, self.folder, self.iteration, wandb, console)))
+        what = "domain" if self.scene.domain else "environment"
+        logger.info("run folder: %s; %s %s (hash %.12s)", self.folder, what, self.scene.name, self.scene.hash)
+
+    def _patience(self) -> float | None:
+        """Seconds in which processes must answer: longer than the calls of an environment of the user's own, which end first."""
+        seconds, config = self.config.step_timeout_s, self.config
+        if seconds is None or not config.environment:
+            return seconds
+        return 2 * (GRACE + config.num_envs * seconds)
+
+    def _loop(self, interrupts: Interrupts) -> Metrics:
+        """Iterations until the end. What raises while turns are sampled, such as a process that dies, saves first."""
+        config, metrics = self.config, Metrics()
+        is_compared = config.eval_interval and self.scene.domain
+        self.baseline = self._evaluated(self.rules, "handcrafted_") if is_compared else {}
+        if self.iteration == 0 and config.imitation_dialogues:
+            self.imitation = self._imitate()
+        while self.iteration < config.epoch:
+            metrics = self._iterate() | (self.imitation if self.iteration == 1 else {})
+            self.trackers.log(self.iteration, metrics)
+            self.trackers.advance(self.iteration / config.epoch)
+            is_due = self.iteration % config.save_interval == 0 or self.iteration == config.epoch or interrupts.asked
+            if is_due:
+                self._save()
+            interrupts.iteration_ended(self.iteration, saved=is_due)
+        return metrics
+
+    def _iterate(self) -> Metrics:
+        """Sample `batchsz` turns, learn from them, and evaluate where it is time."""
+        config, start = self.config, time.perf_counter()
+        try:
+            episodes = self.sampler.sample(self.policy, config.batchsz)
+        except BaseException:
+            self._rescue()
+            raise
+        sampled = time.perf_counter()
+        for episode in episodes:
+            self.policy.observe(misjudged(episode, config.wrong_rewards or 0.0, config.seed))
+        learned = self.policy.update()
+        seconds = {"time/sample": sampled - start, "time/update": time.perf_counter() - sampled}
+        ended = [episode for episode in episodes if episode.ended]
+        self.iteration += 1
+        self.num_dialogues += len(ended)
+        self._note_position()
+        counts = {"dialogues": self.num_dialogues, "time_steps": self.iteration * config.batchsz}
+        metrics = {"iteration": self.iteration, **counts, **means(ended), **learned, **seconds}
+        metrics["FPS"] = config.batchsz / sum(seconds.values())
+        if config.eval_interval and (self.iteration % config.eval_interval == 0 or self.iteration == config.epoch):
+            metrics |= self._evaluated(self.policy, "") | self.baseline
+        if ended and config.sample_interval and self.iteration % config.sample_interval == 0:
+            self._show(ended)
+        return metrics
+
+    def _evaluated(self, policy: Any, prefix: str) -> Metrics:
+        """Means over the dialogues of the validation, without exploration."""
+        episodes = play(policy, self.scene.make, VALIDATION_SEED, range(self.config.eval_dialogues))
+        return {f"eval/{prefix}{name}": value for name, value in means(episodes).items()}
+
+    def _imitate(self) -> Metrics:
+        """Fit the policy to dialogues of the handcrafted one, which the run itself never meets."""
+        config = self.config
+        if not isinstance(self.policy, PPO):
+            raise UserError(f"imitation_dialogues: the registered policy {config.policy.id!r} is not ours; use 0")
+        seed = IMITATION_SEED + config.seed
+        episodes = play(self.rules, self.scene.make, seed, range(config.imitation_dialogues))
+        found = imitate(self.policy, episodes, config.seed)
+        logger.info(
+            "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",
+            len(episodes),
+            100 * found["imitation/accuracy"],
+        )
+        return found
+
+    def _show(self, ended: list[Episode]) -> None:
+        """A dialogue that was sampled whole in this iteration, if there is one."""
+        whole = next((episode for episode in ended if episode.start == 0), None)
+        if whole is not None:
+            logger.info("sample of iteration %d\n%s", self.iteration, self.scene.transcript(whole))
+
+    def _note_position(self) -> None:
+        """Remember the dialogues as they are between two iterations."""
+        self._position = self.sampler.state_dict()
+
+    def _save(self) -> None:
+        counters = {"iteration": self.iteration, "num_dialogues": self.num_dialogues, "imitation": self.imitation}
+        known = {"identity": self.identity, "domain": self.scene.name, "settings": self.config.model_dump()}
+        state = {**counters, "sampler": self._position, **known}
+        save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
+
+    def _rescue(self) -> None:
+        """Save the last finished iteration, whose policy has not changed since, unless it is saved."""
+        newest = newest_checkpoint(self.checkpoints)
+        if self.iteration and (newest is None or iteration_of(newest) < self.iteration):
+            self._save()
+            logger.info("saved after iteration %d; go on with --resume", self.iteration)
+
+    def _save_agent(self) -> None:
+        save_policy_agent(self.folder / "agent", self.policy, self.config.of_agent(), self.scene)
+        logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
+
+    def _finish(self) -> None:
+        """Draw the run, and say in one line what came out."""
+        rows, plot = read_metrics(self.folder / "metrics.jsonl"), self.folder / PLOT
+        plot_success(rows, str(self.folder), plot)
+        measured = [row for row in rows if row.get("eval/success") is not None]
+        found = "no evaluation (eval_interval: 0)"
+        if measured:
+            found = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
+            found += (
+                " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})" if self.baseline else ""
+            )
+            found = found.format(**measured[-1])
+        counts = f"{self.iteration} iterations, {self.num_dialogues} dialogues"
+        logger.info("done after %s: %s; plot: %s", counts, found, plot)

@@ -1,0 +1,146 @@
+"""What a policy is trained in: a domain with a simulated user, or an environment of the user's own."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlhf_dialog.config.loading import find_config
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import AnyDomain, MultiDomain, open_domain
+from rlhf_dialog.task_oriented.policies.base import Episode
+from rlhf_dialog.task_oriented.policies.sampling.own_environments import own_environment, sizes_of
+from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript, quiz_transcript, transcript
+from rlhf_dialog.task_oriented.runs.settings import PERSON
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.action_list import ActionList, read_actions
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import END_REWARD, MultiActLevel
+from rlhf_dialog.task_oriented.world.quiz import TURNS, Quiz, read_answers
+from rlhf_dialog.task_oriented.world.spoken_actions import SpokenActions
+from rlhf_dialog.task_oriented.world.states import State
+from rlhf_dialog.task_oriented.world.taught import Taught
+from rlhf_dialog.task_oriented.world.users.teacher import Teacher
+from rlhf_dialog.terminal import visible
+
+
+@dataclass(frozen=True)
+class Scene:
+    """make: builds an environment, and can be sent to another process; names: of its actions
+    name, hash: of the domain, or of the class of the user's own; domain: None where that one has none
+    num_features: of an observation
+    """
+
+    make: Callable[[], Any]
+    names: Sequence[str]
+    num_features: int
+    name: str
+    hash: str
+    domain: AnyDomain | None
+
+    def transcript(self, episode: Episode) -> str:
+        """The lines of a whole dialogue; what a domain or an environment holds cannot steer the terminal."""
+        if "asked" in episode.info:
+            return visible(quiz_transcript(self.names, episode))
+        shows_acts = self.domain is not None and "system_acts" in episode.info
+        lines = transcript(self.domain, self.names, episode) if shows_acts else plain_transcript(self.names, episode)  # type: ignore[arg-type]
+        return visible(lines)
+
+
+def scene_of(settings: dict[str, Any]) -> Scene:
+    """The scene of the settings' domain, domains, error_rate, max_turns and user, or of their `environment`.
+
+    Where the domain is a list of actions, a scripted person asks what is in the file `answers`. Raises UserError for a domain, an
+    environment or a file that cannot be used.
+    """
+    own, answers = settings.get("environment"), settings.get("answers")
+    if answers and not isinstance(settings["domain"], dict):
+        raise UserError("--answers: only agents that choose from a list of actions are asked them; leave it out")
+    if own:
+        return _own_scene(own, settings.get("step_timeout_s"), settings["max_turns"])
+    if isinstance(settings["domain"], dict):
+        return _quiz_scene(settings["domain"], settings["max_turns"], answers)
+    domain = open_domain(settings["domain"], settings.get("data_path"), settings.get("domains"))
+    make = environment_of(settings, domain)
+    environment = make()
+    return Scene(make, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+
+
+def taught_scene(settings: dict[str, Any], teacher: Teacher) -> Scene:
+    """The scene of the settings' domain where a teacher, such as a person, talks and gives the rewards.
+
+    Raises UserError for a domain that cannot be used.
+    """
+    if isinstance(settings["domain"], dict):
+        limit = settings["max_turns"]
+        return _scene_of_actions(
+            settings["domain"], lambda actions, state: partial(SpokenActions, actions, teacher, state, limit)
+        )
+    domain = open_domain(settings["domain"], settings.get("data_path"))
+    if isinstance(domain, MultiDomain):
+        raise UserError("user: a person talks about one domain, and multiwoz has several; choose another domain")
+    environment = Taught(domain, teacher, settings["max_turns"], settings["show_goal"])
+    return Scene(lambda: environment, environment.names, environment.layout.size, domain.name, domain.hash, domain)
+
+
+def _quiz_scene(given: dict[str, Any], max_turns: int, answers: str | None) -> Scene:
+    if not answers:
+        raise UserError(
+            "domain: only people talk about a list of actions; to measure the agent, write what they say before each action, and "
+            "give the file with --answers, for example --answers answers.json"
+        )
+    path, turns = find_config(answers), min(max_turns, TURNS)
+    return _scene_of_actions(
+        given, lambda actions, state: partial(Quiz, actions, read_answers(path, actions), state, turns)
+    )
+
+
+def _scene_of_actions(given: dict[str, Any], make_of: Callable[[ActionList, State], Callable[[], Any]]) -> Scene:
+    """The list of actions with a function of the turns; the hash is of the actions' names, and of the function's arguments."""
+    try:
+        path = find_config(given["actions"])
+    except UserError:
+        raise UserError(
+            f"domain.actions: there is no file '{given['actions']}', neither here nor in configs/; correct the path"
+        ) from None
+    actions, state = read_actions(path), State(given["state"]["id"], given["state"]["args"])
+    known = json.dumps([actions.hash, given["state"], state.size])
+    found = hashlib.sha256(known.encode()).hexdigest()
+    return Scene(make_of(actions, state), actions.names, state.size, path.stem, found, None)
+
+
+def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], Any]:
+    """Builds environments from error_rate, max_turns, user and end_reward of the settings; can be sent to another process.
+
+    Raises UserError for settings that the domain has no use for.
+    """
+    user: Any = settings["user"]
+    if user == PERSON:
+        raise UserError(
+            "user: a person is asked by train_policy.py alone; measure with a simulated user, --user friendly"
+        )
+    if isinstance(domain, MultiDomain):
+        if settings["error_rate"]:
+            raise UserError(
+                f"error_rate: with several domains nobody is misunderstood, found {settings['error_rate']}; use 0"
+            )
+        return partial(MultiActLevel, domain, settings["max_turns"], user, settings.get("end_reward") or END_REWARD)
+    if settings.get("end_reward"):
+        raise UserError("end_reward: only the domain multiwoz has one; leave it out")
+    return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
+
+
+def _own_scene(own: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> Scene:
+    """A class of the user's own has a domain where it is an `ActLevel`; else its sizes stand in for the domain's hash."""
+    make = own_environment(own["id"], own["args"], step_timeout_s, max_turns)
+    environment = make()
+    num_features, num_actions = sizes_of(environment)
+    if isinstance(environment.environment, ActLevel):
+        domain: AnyDomain = environment.domain
+        return Scene(make, environment.names, num_features, domain.name, domain.hash, domain)
+    names = getattr(environment.environment, "names", None)
+    if not isinstance(names, list | tuple) or len(names) != num_actions or not all(isinstance(x, str) for x in names):
+        names = [f"action {number}" for number in range(num_actions)]
+    known = json.dumps([own["id"], num_features, num_actions])
+    return Scene(make, names, num_features, own["id"], hashlib.sha256(known.encode()).hexdigest(), None)

@@ -1,0 +1,106 @@
+"""What a simulated user wants: constraints that the entity must fulfil, and requests, slots that the user wants to know."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, UNKNOWN, Domain
+from rlhf_dialog.task_oriented.domains.domain import Entity
+
+MAX_REQUESTS = 3  # with the name, which every user wants to know
+
+
+@dataclass
+class Goal:
+    """`constraints`: slot -> value or `dontcare`. `requests`: slot -> what the user has heard, None at first.
+
+    `wanted_name`: the only venue that will do, or empty; `name`: the one that the user settled on; `other_than`: the venues
+    that the user refused.
+    """
+
+    constraints: dict[str, str]
+    requests: dict[str, str | None] = field(default_factory=lambda: {NAME: None})
+    wanted_name: str = ""
+    name: str = ""
+    other_than: list[str] = field(default_factory=list)
+
+    def copy(self) -> "Goal":
+        """A goal of its own with the same content."""
+        return Goal(dict(self.constraints), dict(self.requests), self.wanted_name, self.name, list(self.other_than))
+
+    def reconsider(self) -> None:
+        """Forget which venues were settled on or refused."""
+        self.name, self.other_than = self.wanted_name, []
+
+    def fits(self, entity: Entity) -> bool:
+        """Whether the entity fulfils every constraint. The name that the user settled on is not a constraint."""
+        wanted = all(value in (entity[slot], DONTCARE) for slot, value in self.constraints.items())
+        return wanted and entity[NAME] not in self.other_than and self.wanted_name in ("", entity[NAME])
+
+    def requested(self) -> list[str]:
+        """The slots of the requests without the name."""
+        return [slot for slot in self.requests if slot != NAME]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For transcripts: constraints, requests (their slots), other_than."""
+        return {
+            "constraints": self.constraints | ({NAME: self.wanted_name} if self.wanted_name else {}),
+            "requests": list(self.requests),
+            "other_than": list(self.other_than),
+        }
+
+
+def draw_goal(domain: Domain, rng: Random) -> Goal:
+    """A goal that two or three entities fulfil (`Domain.goals`), with the name and up to two more requests."""
+    goals, weights = domain.goals()
+    constraints = rng.choices(goals, cum_weights=weights)[0]
+    slots = [slot for slot in domain.requestable if slot not in domain.constraints]
+    wanted = rng.sample(slots, min(rng.randrange(MAX_REQUESTS), len(slots)))
+    return Goal(dict(constraints), dict.fromkeys([NAME, *wanted]))
+
+
+def goal_of(domain: Domain, data: Mapping[str, Any]) -> Goal:
+    """The user's own goal: `{"constraints": {slot: value}, "requests": [slot, ...]}`; the name is always requested.
+
+    Raises UserError, with the slot, for one that the domain lacks, and for a goal that no entity fulfils even when every
+    constraint that the user may relax is `dontcare`.
+    """
+    where = f"goal {data} of the domain {domain.name}"
+    wanted, requests = (data.get(key, {}) if isinstance(data, Mapping) else None for key in ("constraints", "requests"))
+    if not isinstance(wanted, Mapping) or isinstance(requests, str) or not isinstance(requests, Iterable):
+        raise UserError(f"{where}: is not a goal; give {{'constraints': {{slot: value}}, 'requests': [slot, ...]}}")
+    constraints, requests = {slot: str(value).lower() for slot, value in wanted.items()}, list(requests)
+    known = [*domain.constraints, NAME]
+    for slot, value in constraints.items():
+        if slot not in known:
+            raise UserError(
+                f"{where}: '{slot}' is not a constraint slot{nearest(str(slot), known) or '.'} Use {', '.join(known)}"
+            )
+        if slot != NAME and value not in (*domain.constraints[slot], DONTCARE):
+            hint = nearest(str(value), domain.constraints[slot])
+            raise UserError(f"{where}: the slot '{slot}' has no value '{value}'{hint or f'; or give {DONTCARE}'}")
+    for slot in requests:
+        if slot not in domain.requestable:
+            hint = nearest(str(slot), domain.requestable) or "."
+            raise UserError(f"{where}: '{slot}' cannot be requested{hint} Use {', '.join(domain.requestable)}")
+    name = constraints.pop(NAME, DONTCARE)
+    name = "" if name == DONTCARE else name
+    _check_fulfillable(domain, name, requests, where)
+    return Goal(constraints, dict.fromkeys([NAME, *requests]), name, name)
+
+
+def _check_fulfillable(domain: Domain, name: str, requests: list[str], where: str) -> None:
+    relaxed = [entity for entity in domain.entities if name in ("", entity[NAME])]
+    if not relaxed:
+        raise UserError(
+            f"{where}: no entity has the {NAME} '{name}', also when every other constraint is relaxed"
+            f"{nearest(name, domain.names) or '; name an entity, or none'}"
+        )
+    for slot in requests:
+        if all(entity[slot] == UNKNOWN for entity in relaxed):
+            raise UserError(
+                f"{where}: no entity says anything of the requested slot '{slot}', also when every constraint is relaxed; "
+                "request another slot"
+            )

@@ -1,0 +1,118 @@
+"""The policy's choices with several domains: a domain and an intent, which of them make sense, and the acts they become."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
+from rlhf_dialog.task_oriented.domains.services import Service
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
+from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState, DomainState
+from rlhf_dialog.task_oriented.world.multi_domain.user import BOOK, REFERENCE
+
+MOST_ASKED = 4
+NULL = [Act("null")]
+GLOBAL = ("reqmore", "bye")
+
+
+def intents_of(service: Service) -> tuple[str, ...]:
+    """What a system can do in a domain."""
+    found = ["request"] if service.asked else []
+    found += ["recommend", "nooffer"] if service.entities and service.constraints else []
+    found += ["inform"] if service.entities and service.requests else []
+    found += ["request_booking"] if service.booking else []
+    return (*found, "book") if service.booking or service.made_from else tuple(found)
+
+
+def action_names(domain: MultiDomain) -> tuple[str, ...]:
+    """`hotel_request`, `hotel_recommend`, ... for each domain, then `reqmore` and `bye`."""
+    of_domains = (f"{name}_{intent}" for name, service in domain.services.items() for intent in intents_of(service))
+    return (*of_domains, *GLOBAL)
+
+
+class MultiActions:
+    """Masks and acts. A = len(names)."""
+
+    def __init__(self, domain: MultiDomain):
+        self.names = action_names(domain)
+        self.intents = {name: intents_of(service) for name, service in domain.services.items()}
+        self.starts = {}
+        start = 0
+        for name, intents in self.intents.items():
+            self.starts[name], start = start, start + len(intents)
+        self.split = {f"{name}_{intent}": (name, intent) for name, own in self.intents.items() for intent in own}
+
+    def mask(self, state: DialogueState) -> NDArray[np.bool_]:
+        """(A,), True where the action makes sense now: in the domains of which the user has spoken; the global ones always."""
+        mask = np.zeros(len(self.names), dtype=np.bool_)
+        mask[-len(GLOBAL) :] = True
+        for name, own in state.domains.items():
+            start, allowed = self.starts[name], _allowed(own)
+            mask[start : start + len(self.intents[name])] = [allowed[intent] for intent in self.intents[name]]
+        return mask
+
+    def acts(self, name: str, state: DialogueState, desk: BookingDesk) -> list[Act]:
+        """The turn that an action becomes; `null`, which the user does not understand, where it makes no sense."""
+        if name in GLOBAL:
+            return [Act(name)]
+        domain, intent = self.split[name]
+        own = state.domains.get(domain)
+        if own is None or not _allowed(own)[intent]:
+            return NULL
+        if intent == "request":
+            return [Act("request", f"{domain}-{slot}") for slot in own.missing[:MOST_ASKED]]
+        if intent == "request_booking":
+            return [Act("request", f"{domain}-{BOOK}{slot}") for slot in own.missing_booking]
+        if intent == "nooffer":
+            return [Act("nooffer", f"{domain}-{s}", value) for s, value in own.known.items() if value != DONTCARE]
+        return _book(own, desk) if intent == "book" else _speak_of(own, intent)
+
+
+def _allowed(own: DomainState) -> dict[str, bool]:
+    has_choice, order = own.choice is not None, own.order
+    again = bool(own.service.made_from and own.asked)
+    wants_booking = not own.declined and not own.refused
+    return {
+        "request": bool(own.missing),
+        "recommend": has_choice,
+        "nooffer": own.is_ready and not own.matches and any(value != DONTCARE for value in own.known.values()),
+        "inform": bool(own.asked) and has_choice,
+        "request_booking": bool(own.missing_booking) and not own.declined,
+        "book": wants_booking and order is not None and (again or own.booked != order),
+    }
+
+
+def _speak_of(own: DomainState, intent: str) -> list[Act]:
+    """Offer the entity with the values that the user wants; or answer requests, after the offer of what was not offered."""
+    service, number = own.service, own.choice
+    entity = service.entities[number or 0]
+    acts = []
+    if intent == "recommend" or own.offered is None:
+        slots = [slot for slot in service.constraints if slot in own.known or not service.is_named]
+        acts = [
+            Act("recommend", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([service.key, *slots])
+        ]
+    if intent == "inform":
+        slots = [slot for slot in own.asked if slot in entity]
+        named = [service.key] if not acts else []
+        acts += [Act("inform", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([*named, *slots])]
+    return acts
+
+
+def _book(own: DomainState, desk: BookingDesk) -> list[Act]:
+    """Book what can be booked, and say its reference; `nobook` where that is refused."""
+    service, order = own.service, own.order
+    assert order is not None
+    booking = desk.book(service.name, order, service.made_from)
+    if booking is None:
+        return [Act("nobook", f"{service.name}-{BOOK}{slot}", value) for slot, value in order[1]]
+    said = dict(booking.made)
+    if order[0] is not None:
+        entity = service.entities[order[0]]
+        said = {service.key: entity[service.key]}
+        if own.offered is None or not service.is_named:
+            said |= {slot: entity[slot] for slot in service.constraints if slot in own.known or not service.is_named}
+        said[REFERENCE] = booking.reference
+    prefix = "" if service.made_from else BOOK
+    said |= {f"{prefix}{slot}": value for slot, value in order[1]}
+    return [Act("offerbooked", f"{service.name}-{slot}", value) for slot, value in said.items()]

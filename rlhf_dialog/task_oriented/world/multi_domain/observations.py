@@ -1,0 +1,77 @@
+"""The observation with several domains: one vector of zeros and ones, whose places follow from the data."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
+from rlhf_dialog.task_oriented.domains.services import Service
+from rlhf_dialog.task_oriented.world.multi_domain.actions import action_names
+from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState, DomainState
+
+FEW = 5
+FLAGS = ("current", "spoken_of", "ready", "none", "one", "few", "many", "offered", "booked", "declined", "refused")
+
+
+def _features(service: Service) -> list[str]:
+    """The names of a domain's places: flags, then for each slot what is known of it."""
+    constraints = [f"{kind} {slot}" for slot in service.constraints for kind in ("known", "dontcare")]
+    booking, requests = ([f"{kind} {slot}" for slot in own] for kind, own in _parts(service))
+    return [*FLAGS, *constraints, *booking, *requests]
+
+
+def _parts(service: Service) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
+    return ("booking", list(service.booking)), ("asked", list(service.requests))
+
+
+class MultiLayout:
+    """Where the parts of an observation lie. D = `size`.
+
+    places: domain -> feature -> index. The features are `FLAGS` (current: the user spoke of it last; none, one, few, many: how
+    many entities fit, once the needed slots are known), and for each slot `known`, `dontcare`, `booking` and `asked`
+    last_action: slice, the system's last action; turn: index, the share of the turns that are over
+    """
+
+    def __init__(self, domain: MultiDomain):
+        self.domain = domain
+        self.names = action_names(domain)
+        self.places: dict[str, dict[str, int]] = {}
+        start = 0
+        for name, service in domain.services.items():
+            features = _features(service)
+            self.places[name] = {feature: start + n for n, feature in enumerate(features)}
+            start += len(features)
+        self.last_action = slice(start, start + len(self.names))
+        self.turn = self.last_action.stop
+        self.size = self.turn + 1
+
+    def encode(self, state: DialogueState, last_action: int | None, turn: float) -> NDArray[np.float32]:
+        """The observation, (D,), each number from 0 to 1."""
+        vector = np.zeros(self.size, dtype=np.float32)
+        ones = [
+            places[feature]
+            for name, own in state.domains.items()
+            for places in (self.places[name],)
+            for feature in _true(own, name == state.current)
+            if feature in places
+        ]
+        if last_action is not None:
+            ones.append(self.last_action.start + last_action)
+        vector[ones] = 1.0
+        vector[self.turn] = turn
+        return vector
+
+
+def _true(own: DomainState, is_current: bool) -> list[str]:
+    found = ["spoken_of"]
+    found += ["current"] if is_current else []
+    if own.is_ready:
+        found.append("ready")
+        number = len(own.matches)
+        found.append("none" if not number else "one" if number == 1 else "few" if number <= FEW else "many")
+    flags = {"offered": own.offered is not None, "booked": own.is_booked}
+    flags |= {"declined": own.declined, "refused": own.refused}
+    found += [flag for flag, is_true in flags.items() if is_true]
+    found += [f"known {slot}" for slot in own.known]
+    found += [f"dontcare {slot}" for slot, value in own.known.items() if value == DONTCARE]
+    found += [f"booking {slot}" for slot in own.booking]
+    return found + [f"asked {slot}" for slot in own.asked]

@@ -1,0 +1,129 @@
+"""Did the dialogue do what the user wanted of each domain? From the goal, the system's acts and the bookings alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlhf_dialog.task_oriented.domains import DONTCARE, MultiDomain
+from rlhf_dialog.task_oriented.domains.services import Service, meets
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.multi_domain.bookings import Booking
+from rlhf_dialog.task_oriented.world.multi_domain.goals import DEPARTURE, DESTINATION, MultiGoal, Wish
+from rlhf_dialog.task_oriented.world.multi_domain.user import OFFERS
+
+
+@dataclass(frozen=True)
+class MultiOutcome:
+    """success: in every domain the entity that was booked, else the one that was offered last, fulfils the constraints as they
+    were at the end, each request was answered with its own value, and a booking has the slots that the user wanted.
+
+    precision, recall, f1 of informed slots over all domains: answers with the entity's value are right; informed slots that
+    were neither requested nor constraints are wrong; requests without a right answer are missing. None without requests.
+    book_rate: mean over the domains with a booking of the share of constraints that the booked entity fulfils; None without
+    """
+
+    success: bool
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    book_rate: float | None
+
+
+@dataclass
+class Said:
+    """What a system said of one domain: of each entity its values, and which was the last one; `slots`: all that was informed."""
+
+    venue: str = ""
+    rows: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    values: dict[str, dict[str, str]] = field(default_factory=dict)
+    slots: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one domain: right answers, useless ones, whether everything fits, and the share of a booking that does."""
+
+    right: int
+    useless: int
+    fits: bool
+    booked: float | None
+
+
+def evaluate(
+    domain: MultiDomain, goal: MultiGoal, system_turns: Sequence[Sequence[Act]], bookings: Sequence[Booking]
+) -> MultiOutcome:
+    """The outcome of a dialogue; `goal` is the goal at its end."""
+    verdicts = []
+    for name, wish in goal.wishes.items():
+        booking = next((one for one in reversed(bookings) if one.domain == name), None)
+        verdicts.append(_verdict(domain.services[name], wish, _said(domain.services[name], system_turns), booking))
+    others = [service for name, service in domain.services.items() if name not in goal.wishes]
+    useless = sum(len(_said(service, system_turns).slots & set(service.requests)) for service in others)
+    wanted = sum(len(wish.requests) for wish in goal.wishes.values())
+    right, useless = sum(one.right for one in verdicts), useless + sum(one.useless for one in verdicts)
+    booked = [one.booked for one in verdicts if one.booked is not None]
+    success = right == wanted and all(one.fits for one in verdicts)
+    return MultiOutcome(success, *_scores(right, useless, wanted), sum(booked) / len(booked) if booked else None)
+
+
+def _scores(right: int, useless: int, wanted: int) -> tuple[float | None, float | None, float | None]:
+    if not wanted:
+        return None, None, None
+    precision, recall = right / (right + useless) if right + useless else 0.0, right / wanted
+    return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
+
+
+def _said(service: Service, system_turns: Sequence[Sequence[Act]]) -> Said:
+    said, prefix = Said(), f"{service.name}-"
+    for acts in system_turns:
+        turn = {
+            act.slot.removeprefix(prefix): act.value
+            for act in acts
+            if act.intent in OFFERS and act.slot.startswith(prefix)
+        }
+        if not turn:
+            continue
+        if service.key in turn and service.entities:
+            said.venue = turn[service.key]
+            known = said.rows.get(said.venue) or service.named({service.key: said.venue})
+            meant = set(service.named(turn))  # none where something was wrong
+            said.rows[said.venue] = tuple(n for n in known if n in meant) or known
+        said.values.setdefault(said.venue, {}).update(turn)
+        said.slots |= {slot for slot, value in turn.items() if value}
+    return said
+
+
+def _verdict(service: Service, wish: Wish, said: Said, booking: Booking | None) -> Verdict:
+    constrained = {*wish.info, *wish.fail_info}
+    useless = sum(slot in service.requests for slot in said.slots - set(wish.requests) - constrained)
+    if service.made_from:
+        made, slots = (booking.made, booking.slots) if booking else ({}, {})
+        values = said.values.get("", {})
+        right = sum(slot in made and values.get(slot) == made[slot] for slot in wish.requests)
+        fits = all(value in (slots.get(slot), DONTCARE) for slot, value in wish.wanted.items())
+        return Verdict(right, useless, booking is not None and fits, float(booking is not None))
+    rows, values = _rows(service, said, booking)
+    fitting = set(service.matching(wish.wanted))
+    found = [(n in fitting, sum(values.get(s) == service.entities[n][s] for s in wish.requests), n) for n in rows]
+    if not found:
+        return Verdict(0, useless, False, 0.0 if wish.book else None)
+    fits, right, number = max(found, key=lambda one: one[:2])
+    if not wish.book:
+        return Verdict(right, useless, fits, None)
+    is_booked = booking is not None and dict(booking.slots) == wish.wanted_booking
+    return Verdict(right, useless, fits and is_booked, _share(service, wish, number) if booking else 0.0)
+
+
+def _rows(service: Service, said: Said, booking: Booking | None) -> tuple[Sequence[int], dict[str, str]]:
+    """The entity that was booked, else those that the last offer may mean, and what was said of it."""
+    if booking is not None and booking.entity is not None:
+        return (booking.entity,), said.values.get(service.entities[booking.entity][service.key], {})
+    return said.rows.get(said.venue, ()), said.values.get(said.venue, {})
+
+
+def _share(service: Service, wish: Wish, number: int) -> float:
+    """The share of the constraints that the entity fulfils; the ends of a journey are left out."""
+    entity = service.entities[number]
+    checked = [
+        meets(slot, value, entity[slot]) for slot, value in wish.wanted.items() if slot not in (DEPARTURE, DESTINATION)
+    ]
+    return sum(checked) / len(checked) if checked else 1.0

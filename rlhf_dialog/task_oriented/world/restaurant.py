@@ -1,0 +1,39 @@
+"""The environment `restaurant`: a guest in words who looks for a venue."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.task_oriented.domains import Domain, load_domain
+from rlhf_dialog.task_oriented.world.goal_oriented import MAX_TURNS, GoalOriented
+from rlhf_dialog.task_oriented.world.success import Evaluator
+from rlhf_dialog.task_oriented.world.tracker import FocusTracker
+from rlhf_dialog.task_oriented.world.users import AgendaUser
+from rlhf_dialog.task_oriented.world.words import Words, system_words, user_words
+
+
+@EnvironmentFactory.register("restaurant")
+def restaurant(
+    domain: str | Path = "restaurant", user: str | dict[str, Any] = "friendly", max_turns: int = MAX_TURNS
+) -> GoalOriented:
+    """A guest in words who looks for a venue of a domain, see `GoalOriented`.
+
+    domain: its name or path (`load_domain`); user: `friendly`, `unfriendly`, `fixed`, or a dict of the agenda user's parameters
+    """
+    known, heard, said = _in_words(str(domain))
+    return GoalOriented(
+        AgendaUser(known, user),
+        FocusTracker(known),
+        Evaluator(known),
+        nlu=heard.read,
+        nlg=said.say,
+        max_turns=max_turns,
+    )
+
+
+@lru_cache(maxsize=4)
+def _in_words(domain: str) -> tuple[Domain, Words, Words]:
+    """The domain, what its systems say, and what its users say; for all environments of a run."""
+    known = load_domain(domain)
+    return known, system_words(known), user_words(known)

@@ -1,0 +1,74 @@
+"""What a policy sees of a dialogue in words: a vector of a fixed size, by a function that a YAML names."""
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_dialog.config.registry import Registry
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.task_oriented.world.action_list import words_of
+
+# functions (turns, **args) -> a vector, always of the same size
+StateFactory = Registry("state", "in a file of --register")
+Turn = tuple[str, str]  # an action of the system (an empty text before the first one), and what the user said then
+
+
+@StateFactory.register("last_turns")
+def last_turns(turns: Sequence[Turn], size: int = 256, before: float = 0.2, action: float = 0.2) -> list[float]:
+    """The words of the user's last turn, of the one before it with the weight `before`, and the last action.
+
+    Each word and action has a place of its own, as far as `size` places are enough: the CRC-32 of its bytes, modulo `size`. Each
+    of the three parts has the length 1, times its weight.
+    """
+    vector = [0.0] * size
+    (taken, heard), (_, earlier) = ([("", ""), ("", ""), *turns])[:-3:-1]
+    parts = (
+        (words_of(heard), 1.0),
+        ([f"before {word}" for word in words_of(earlier)], before),
+        ([f"action {taken}"], action),
+    )
+    for names, weight in parts:
+        counts = Counter(zlib.crc32(name.encode()) % size for name in names)
+        length = math.sqrt(sum(number**2 for number in counts.values()))
+        for place, number in counts.items():
+            vector[place] += weight * number / length
+    return vector
+
+
+class State:
+    """A registered function of the turns, called with `args`; `size` is that of its vectors.
+
+    Raises UserError for an unknown name or wrong arguments, and for a function that raises, or returns something else than finite
+    numbers of always the same size.
+    """
+
+    def __init__(self, name: str, args: dict[str, Any]):
+        if problem := StateFactory.problem(name, {"turns": [], **args}):
+            raise UserError(f"domain.state: {problem}")
+        self.name = name
+        self.function: Callable[[Sequence[Turn]], Any] = partial(StateFactory.classes[name], **args)
+        self.size = 0
+        self.size = len(self([]))
+
+    def __call__(self, turns: Sequence[Turn]) -> NDArray[np.float32]:
+        """The vector (D,) after these turns, the oldest one first."""
+        try:
+            found = np.array(self.function(list(turns)), dtype=np.float32)
+        except (UserError, RunStopped, SignalExit):
+            raise
+        except USER_CODE_RAISES as error:
+            raise UserError(f"domain.state {self.name}: raised {type(error).__name__}: {error}") from error
+        if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or self.size not in (0, len(found)):
+            wanted = (
+                f"{self.size} finite numbers, as for an empty dialogue" if self.size else "a list of finite numbers"
+            )
+            raise UserError(
+                f"domain.state {self.name}: returned {found.tolist()!r:.100} for {turns!r:.100}; return {wanted}"
+            )
+        return found

@@ -1,0 +1,96 @@
+"""The act level with a person in the user's place: they talk in words, and they, not the environment, give the rewards."""
+
+from random import Random
+from typing import Any
+
+from rlhf_dialog.task_oriented.domains import NAME, TYPE, Domain
+from rlhf_dialog.task_oriented.world.act_level import MAX_TURNS, TURN_REWARD, ActLevel, Observation
+from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.users.human import in_words, why_failed
+from rlhf_dialog.task_oriented.world.users.teacher import Said, Teacher, given
+from rlhf_dialog.task_oriented.world.words import system_words, user_words
+
+
+class Taught:
+    """`ActLevel` without errors, whose user is a `Teacher`.
+
+    A step is worth -1, and the reward that the teacher gave the answer, or at the end the dialogue. Where the teacher leaves, the
+    dialogue is cut off. At the end `info` has `left`, whether it was cut off, and `rewards`, those of the answers (None: none was
+    given), and behind them that of the dialogue, where the teacher rewards dialogues; `cost`, the -1; and what `ActLevel` says.
+
+    show_goal: the teacher is asked to pursue a goal, and success is whether it was reached; else the teacher has wishes of their
+        own, and success is a reward of the dialogue above 0
+    """
+
+    def __init__(self, domain: Domain, teacher: Teacher, max_turns: int = MAX_TURNS, show_goal: bool = True):
+        self.domain, self.teacher, self.show_goal = domain, teacher, show_goal
+        self.user = _Typing(domain, teacher, show_goal)
+        self.level = ActLevel(domain, 0.0, max_turns, self.user)
+        self.names, self.layout = self.level.names, self.level.layout
+        self.observation_space, self.action_space = self.level.observation_space, self.level.action_space
+
+    def reset(self, *, seed: int, options: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
+        """Begin the dialogue of this number with the teacher's first words."""
+        return self.level.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Say the action's acts in words, and hear the teacher."""
+        if self.teacher.left:
+            return self.level.layout.encode(self.level.belief, self.level.summary), 0.0, False, True, self._info({})
+        observation, _, terminated, truncated, info = self.level.step(action)
+        if terminated or truncated or self.teacher.left:
+            info = self._info({} if self.teacher.left else info)
+            truncated = truncated or not terminated
+        reward = TURN_REWARD + given(self.user.rewards[len(self.level.system_acts) - 1 :])
+        return observation, reward, terminated, truncated, info
+
+    def _info(self, ended: dict[str, Any]) -> dict[str, Any]:
+        """What is known at the end; `ended` is empty where the teacher has left before it."""
+        rewards = self.user.rewards
+        if ended and not self.teacher.each_answer:
+            rewards.append(self.teacher.judge(self._verdict(ended)))
+        success = ended.get("success", False) if self.show_goal else given(rewards) > 0
+        return (
+            {"action_mask": self.level.mask}
+            | ended
+            | {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
+        )
+
+    def _verdict(self, info: dict[str, Any]) -> str:
+        if not self.show_goal:
+            return ""
+        return "the goal was reached" if info["success"] else f"not reached: {why_failed(self.domain, info)}"
+
+
+class _Typing:
+    """A `User` whose words come from a teacher, to whom the system's acts are said in words.
+
+    Words that are nothing but acts, such as `inform(food=thai) request(phone)`, are these acts.
+    """
+
+    def __init__(self, domain: Domain, teacher: Teacher, show_goal: bool):
+        self.domain, self.teacher, self.show_goal = domain, teacher, show_goal
+        self.heard, self.spoken = user_words(domain), system_words(domain)
+        self.slots = {"", NAME, TYPE, *domain.constraints, *domain.requestable}
+        self.goal, self.rng = Goal({}), Random(0)
+        self.rewards: list[float | None] = []
+
+    def begin(self, goal: Goal, rng: Random) -> list[Act]:
+        self.goal, self.rng, self.rewards = goal.copy(), rng, []
+        about = in_words(self.domain, self.goal) if self.show_goal else "Say goodbye when you are done."
+        return self._acts(self.teacher.begin(about, self.spoken.say([Act("hello")], rng)))
+
+    def answer(self, system_acts: list[Act]) -> list[Act]:
+        said = self.teacher.answer(self.spoken.say(system_acts, self.rng))
+        self.rewards.append(said.reward)
+        return self._acts(said)
+
+    def _acts(self, said: Said) -> list[Act]:
+        if said.ends:
+            return [Act("bye")]
+        acts = acts_of(said.text)
+        is_acts = text_of(acts) == " ".join(said.text.split())
+        if is_acts and all(act.intent in USER_INTENTS and act.slot in self.slots for act in acts):
+            return acts
+        return self.heard.read(said.text)

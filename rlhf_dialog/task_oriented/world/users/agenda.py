@@ -1,0 +1,328 @@
+"""The agenda-based user: a goal, and a stack of what to say next, with goodbye at the bottom."""
+
+from random import Random
+
+from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, Domain
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.users.heard import Heard, heard, misheard, unconfirmed
+from rlhf_dialog.task_oriented.world.users.parameters import PATIENCE, ranges_of
+
+Pair = tuple[str, str]
+Plan = tuple[str, list[Pair]]  # one thing to say: an intent, and slots with values (empty for a request)
+LEAVES_WHEN_DONE = 0.85
+
+
+class AgendaUser:
+    """Asks for one entity and some of its slots, corrects the system, loses patience, and changes its mind.
+
+    parameters: `friendly`, `unfriendly`, `fixed`, or a dict of changes (`users/parameters.py`)
+    """
+
+    def __init__(self, domain: Domain, parameters: "str | dict[str, float | tuple[float, float]]" = "friendly"):
+        self.domain, self.ranges = domain, ranges_of(parameters)
+        self.of_type: list[Pair] = [] if TYPE in domain.constraints else [(TYPE, domain.type)]
+        self.goal = Goal({})
+
+    def begin(self, goal: Goal, rng: Random) -> list[Act]:
+        """The answer to the system's `hello`; `goal` is copied."""
+        self.goal, self.rng = goal.copy(), rng
+        self.chances = {name: rng.uniform(low, high) for name, (low, high) in self.ranges.items()}
+        self.patience = self.all_patience = rng.randint(*PATIENCE)
+        constraints: list[Pair] = [*goal.constraints.items(), *([(NAME, goal.wanted_name)] if goal.wanted_name else [])]
+        self.agenda: list[Plan] = [("bye", []), *(("inform", [pair]) for pair in reversed(constraints))]
+        if self.of_type:
+            self.agenda.append(("inform", list(self.of_type)))
+        self.used = {slot: {value} for slot, value in goal.constraints.items()}
+        self.first_offer, self.nothing_fits = True, False
+        self.last_said: Plan = ("null", [])
+        self.before: set[Act] = set()
+        return self.answer([Act("hello")])
+
+    def answer(self, system_acts: list[Act]) -> list[Act]:
+        """The next turn; a system that repeats itself, or says nothing, costs patience, and without patience it is `bye`."""
+        said = heard(system_acts)
+        if said.intent == "null" or set(system_acts) == self.before:
+            self.patience -= 1
+        if self.patience < 1:
+            self.agenda = [("bye", [])]
+        else:
+            self.before = set(system_acts)
+            self._receive(said)
+        return self._respond(said.intent)
+
+    def _chance(self, name: str) -> bool:
+        return self.rng.random() < self.chances[name]
+
+    def _say(self, intent: str, *pairs: Pair) -> None:
+        self.agenda.append((intent, list(pairs)))
+
+    def _leave(self) -> None:
+        self.agenda = [("bye", [])]
+
+    def _open_requests(self) -> list[str]:
+        return [slot for slot, value in self.goal.requests.items() if value is None]
+
+    def _done(self) -> bool:
+        return not self.goal.constraints or self.nothing_fits or not self._open_requests()
+
+    def _receive(self, said: Heard) -> None:
+        """Change goal and agenda by what the system said."""
+        if not self.agenda and said.intent != "reqmore" and self._done() and self.rng.random() < LEAVES_WHEN_DONE:
+            self._leave()
+        elif said.intent in ("hello", "request", "confirm", "select", "inform", "reqmore", "bye"):
+            getattr(self, f"_hear_{said.intent}")(said)
+        else:
+            self.agenda.append((self.last_said[0], list(self.last_said[1])))
+
+    def _hear_hello(self, said: Heard) -> None:
+        if self._chance("greets"):
+            self._say("hello")
+
+    def _hear_bye(self, said: Heard) -> None:
+        self._leave()
+
+    def _hear_select(self, said: Heard) -> None:
+        slot, value = said.pairs[0]
+        if slot != NAME:
+            value = self.goal.constraints.setdefault(slot, DONTCARE)
+        self._say("inform", (slot, value))
+
+    def _hear_reqmore(self, said: Heard) -> None:
+        goal = self.goal
+        if len(self.agenda) > 1:
+            intent, pairs = self.agenda[-1]
+            if not {*pairs} & {*self.of_type} and self._chance("affirms_with_agenda") and intent == "inform":
+                self.agenda[-1] = ("affirm", pairs)
+        elif not self._open_requests():
+            if self._chance("declines_more"):
+                self._say("negate")
+            elif not any(intent in ("inform", "confirm") for intent, _ in self.agenda):
+                self._leave()
+        elif goal.requests[NAME] is not None:
+            for slot in self._open_requests():
+                self._say("request", (slot, ""))
+        elif self._chance("affirms_more"):
+            self._say("affirm")
+        else:
+            wanted = [pair for pair in goal.constraints.items() if pair[1] != DONTCARE]
+            self._say("inform", *self.of_type, *wanted)
+
+    def _hear_confirm(self, said: Heard) -> None:
+        if not self._check(said):
+            return
+        for slot, value in said.pairs:
+            if slot not in self.goal.constraints and not (slot == NAME and self.goal.name) and value != DONTCARE:
+                return self._say("negate", (slot, DONTCARE))
+        pairs: list[Pair] = []
+        if self.agenda and self.agenda[-1][0] == "inform" and self._chance("adds_to_affirmation"):
+            pairs = self.agenda.pop()[1]
+        self._say("affirm", *pairs)
+
+    def _hear_request(self, said: Heard) -> None:
+        slot, goal = said.pairs[0][0], self.goal
+        open_requests = self._open_requests()
+        planned = [plan for plan in self.agenda if plan[0] == "inform" and any(slot == s for s, _ in plan[1])]
+        offered = goal.requests[NAME]
+        if offered is not None and open_requests:
+            self._say("request", (open_requests[0], ""), (NAME, offered))
+        elif slot not in self.domain.constraints and slot != NAME:
+            self._say("negate")
+        elif planned:
+            self.agenda = [plan for plan in self.agenda if plan not in planned] + planned
+        elif slot in goal.constraints:
+            self._say("inform", (slot, goal.constraints[slot]))
+        else:
+            self._answer_unwanted(slot)
+
+    def _answer_unwanted(self, slot: str) -> None:
+        """The system asks for a slot that is not in the goal."""
+        chance, repeats, wanted = (
+            self.rng.random(),
+            self.chances["repeats_constraint"],
+            list(self.goal.constraints.items()),
+        )
+        if chance < repeats and wanted:
+            self._say("inform", self.rng.choice(wanted))
+        elif chance < repeats + self.chances["leaves_open"] or slot == NAME:
+            self._say("inform", ("", DONTCARE))
+        else:
+            self.goal.constraints[slot] = DONTCARE
+            self._say("inform", (slot, DONTCARE))
+
+    def _hear_inform(self, said: Heard) -> None:
+        goal = self.goal
+        if said.offer and goal.requests[NAME] != said.offer:
+            self._forget()
+        if not self._check(said):
+            return
+        chosen = ""
+        if said.empty or said.choices:
+            if said.choices:
+                chosen = self._choose(said)
+            elif self._relax(said):
+                return
+            else:
+                return self._leave() if self._chance("gives_up") else self._say("inform", *self.of_type)
+        elif self._refuses(said):
+            return
+        self._note(said, chosen)
+
+    def _refuses(self, said: Heard) -> bool:
+        """Once, after the first offer, the user may want another venue, or something else."""
+        if self.first_offer and said.offer:
+            self.first_offer, chance, wants = False, self.rng.random(), self.chances["wants_alternative"]
+            if chance < wants:
+                self._refuse(said.offer)
+                self._say("reqalts")
+                return True
+            if chance < wants + self.chances["changes_mind"] and self._relax(said):
+                return True
+        self._settle_on(said.offer)
+        return False
+
+    def _settle_on(self, name: str) -> None:
+        goal = self.goal
+        if name and not goal.name and name not in goal.other_than:
+            goal.name, goal.other_than = name, []
+
+    def _refuse(self, name: str) -> None:
+        goal = self.goal
+        if name and not goal.name and name not in goal.other_than:
+            goal.other_than.append(name)
+
+    def _relax(self, said: Heard) -> bool:
+        """Change one constraint, one that the system said where there is one, and say so; False without constraints."""
+        goal, rng = self.goal, self.rng
+        if not goal.constraints:
+            return False
+        spoken = [s for s, value in said.pairs if s in self.domain.constraints and value != DONTCARE]
+        slot = rng.choice(spoken or list(goal.constraints))
+        goal.reconsider()
+        value = DONTCARE
+        if not self._chance("relaxes_constraint") and slot in self.used:
+            others = [value for value in self.domain.constraints[slot] if value not in self.used[slot]]
+            value = rng.choice(others) if others else DONTCARE
+            self.used[slot].add(value)
+        goal.constraints[slot] = value
+        if said.empty or self._chance("says_what_changed"):
+            self._say("reqalts", (slot, value))
+        else:
+            self._say("reqalts")
+            if value == DONTCARE:
+                self._refuse(said.offer)
+            else:
+                goal.requests[slot] = None
+        return True
+
+    def _choose(self, said: Heard) -> str:
+        """Pick one of the only venues that the system has; constraints that it did not name are given up."""
+        goal = self.goal
+        free = [n for n in said.choices if n not in goal.other_than and goal.name in ("", n)]
+        if not free:
+            goal.reconsider()
+        for slot in goal.constraints.keys() - said.slots:
+            goal.constraints[slot] = DONTCARE
+            self._drop(slot)
+        return self.rng.choice(free or said.choices)
+
+    def _note(self, said: Heard, chosen: str) -> None:
+        """Write down the answers to the requests, then thank, go on, or ask the next one."""
+        requests = self.goal.requests
+        for slot, value in said.pairs:
+            if slot in requests and not (slot == NAME and value == "none"):
+                requests[slot] = value
+        if chosen:
+            requests[NAME] = chosen
+        if self._chance("confirms_instead"):
+            self.agenda = [
+                ("confirm", pairs) if intent == "inform" and pairs[0][1] != DONTCARE else (intent, pairs)
+                for intent, pairs in self.agenda
+            ]
+        chance, thanks = self.rng.random(), self.chances["thanks"]
+        if chance < thanks + self.chances["acknowledges"]:
+            return self._say("thankyou" if chance < thanks else "ack")
+        if len(self.agenda) > 1 and self._chance("goes_on_with_agenda"):
+            return
+        slots = [slot for slot in self._open_requests() if slot != NAME]
+        if slots:
+            asked = slots[:1]
+            while len(asked) < len(slots) and self._chance("requests_one_more"):
+                asked.append(slots[len(asked)])
+            self._say("request", *((slot, "") for slot in asked), *([(NAME, chosen)] if chosen else []))
+
+    def _forget(self) -> None:
+        self.goal.requests = dict.fromkeys(self.goal.requests)
+
+    def _check(self, said: Heard) -> bool:
+        """Whether all that the system said is right; if not, a correction or a question is on the agenda."""
+        goal, asks = self.goal, False
+        for slot, value in said.pairs:
+            wrong = misheard(goal, self.domain, said, slot)
+            open_constraints = [] if said.empty or said.choices else unconfirmed(goal, said)
+            question = self.rng.choice(open_constraints) if open_constraints else None
+            if wrong:
+                self._correct(slot, value, question)
+                return False
+            if question and not asks and said.intent == "inform" and self._chance("confirms_at_random"):
+                self._say("confirm", question)
+                asks = True
+            elif said.empty or said.choices:
+                self.nothing_fits = True
+        if asks:
+            goal.requests |= dict(said.pairs)
+        return not asks
+
+    def _correct(self, slot: str, value: str, question: Pair | None) -> None:
+        """Give up, ask about another constraint, or say what is right."""
+        goal = self.goal
+        if self.rng.random() < (1 - self.patience / self.all_patience) ** 2:
+            return self._leave()
+        if question and self._chance("overrules_correction"):
+            self._say("confirm", question)
+        elif slot == NAME and goal.other_than:
+            self._say("reqalts")
+        else:
+            right = goal.name if slot == NAME else goal.constraints.get(slot, DONTCARE)
+            chance, negates = self.rng.random(), self.chances["corrects_by_negating"]
+            if chance < negates:
+                self._say("negate", (slot, right))
+            elif chance < negates + self.chances["corrects_by_denying"]:
+                self._say("deny", (slot, value), (slot, right))
+            else:
+                self._say("inform", (slot, right))
+        self._forget()
+
+    def _drop(self, slot: str) -> None:
+        said = ("inform", "confirm", "affirm")
+        self.agenda = [p for p in self.agenda if p[0] not in said or all(slot != s for s, _ in p[1])]
+
+    def _respond(self, asked: str) -> list[Act]:
+        """Take the top of the agenda, perhaps with what lies below it."""
+        intent, pairs = self.agenda.pop() if self.agenda else ("bye", [])
+        if intent in ("inform", "confirm", "affirm", "negate"):
+            for slot, _ in pairs:
+                self._drop(slot)
+        if intent in ("thankyou", "ack", "deny", "confirm", "reqalts") or asked == "reqmore":
+            return _acts(intent, pairs)
+        if intent == "inform" and asked in ("request", "select") and pairs[0][1] == DONTCARE:
+            if self._chance("dontcare_without_slot"):
+                pairs = [("", DONTCARE), *pairs[1:]]
+        elif intent == "request" and len(pairs) == 1 and self.goal.requests[NAME] and self._chance("names_venue"):
+            pairs = [*pairs, (NAME, self.goal.requests[NAME] or "")]
+        if intent in ("inform", "negate", "hello", "affirm"):
+            while self.agenda and self.agenda[-1][0] == "inform" and self._chance("combines_informs"):
+                pairs = [*pairs, *self.agenda.pop()[1]]
+        self.last_said = (intent, pairs)
+        return _acts(intent, pairs)
+
+
+def _acts(intent: str, pairs: list[Pair]) -> list[Act]:
+    """The turn that says one plan."""
+    if intent == "deny":
+        return [Act("deny", *pairs[0]), Act("inform", *pairs[1])]
+    if intent == "request":
+        return [Act("inform" if value else "request", slot, value) for slot, value in pairs]
+    if intent in ("inform", "confirm"):
+        return [Act(intent, slot, value) for slot, value in pairs]
+    return [Act(intent), *(Act("inform", slot, value) for slot, value in pairs)]

@@ -1,0 +1,92 @@
+"""A person as the user: the goal is shown, and the acts are read from what the person types."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, Domain
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.success import without_contradictions
+from rlhf_dialog.task_oriented.world.tracker import NOTHING
+from rlhf_dialog.task_oriented.world.words import called, user_words
+
+GOODBYE = "Goodbye ."
+
+
+class HumanUser:
+    """A person with a hidden goal, who types the turns.
+
+    ask: returns what the person types; None or EOFError is a goodbye. The system's reply is shown by who makes the step.
+    show: shows the goal at the beginning
+    read: what was typed -> acts; by default templates and keywords (`words.user_words`)
+
+    `words` is what was typed last, as the policy reads it.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        ask: Callable[[], str | None],
+        show: Callable[[str], None],
+        read: Callable[[str], list[Act]] | None = None,
+    ):
+        self.domain, self.ask, self.show = domain, ask, show
+        self.read = user_words(domain).read if read is None else read
+        self.goal, self.words = Goal({}), ""
+
+    def begin(self, goal: Goal, rng: Random) -> list[Act]:
+        """Show the goal, and ask for the first turn; nothing is random."""
+        self.goal = goal.copy()
+        self.show(in_words(self.domain, self.goal))
+        return self._typed()
+
+    def answer(self, system_acts: list[Act]) -> list[Act]:
+        """Ask for the next turn."""
+        return self._typed()
+
+    def _typed(self) -> list[Act]:
+        try:
+            typed = self.ask()
+        except EOFError:
+            typed = None
+        self.words = GOODBYE if typed is None else typed
+        return self.read(self.words)
+
+
+def in_words(domain: Domain, goal: Goal) -> str:
+    """What the person is asked to do, in two sentences."""
+    wanted = [f"{called(slot)} {value}" for slot, value in goal.constraints.items() if value != DONTCARE]
+    wanted += [f"{called(slot)} of any kind" for slot, value in goal.constraints.items() if value == DONTCARE]
+    wanted += [f"the {NAME} {goal.wanted_name}"] if goal.wanted_name else []
+    asked = [called(slot) for slot in goal.requests]
+    return (
+        f"You are looking for a {domain.type}: {', '.join(wanted) or 'any one'}. "
+        f"Find out: {', '.join(asked)}. Say goodbye when you have it."
+    )
+
+
+def why_failed(domain: Domain, info: Mapping[str, Any]) -> str:
+    """What was missing in a dialogue that failed, from the info at its end (`GoalOriented`)."""
+    offers = [act.value for acts in info["system_acts"] for act in acts if (act.intent, act.slot) == ("inform", NAME)]
+    name = next((offer for offer in reversed(offers) if offer != NOTHING), None)
+    entity = domain.entity(name) if name else None
+    if name is None:
+        return f"no {domain.type} was offered"
+    if entity is None:
+        return f"{name} is not in the data base"
+    wanted = info["goal"]["constraints"]
+    wrong = [
+        f"{called(slot)} {entity[slot]}, not {value}"
+        for slot, value in wanted.items()
+        if value not in (entity[slot], DONTCARE)
+    ]
+    if wrong:
+        return f"{name} does not fit: {', '.join(wrong)}"
+    turns = map(without_contradictions, info["system_acts"])
+    said = {act for acts in turns for act in acts if act.intent == "inform"}
+    asked = [slot for slot in info["goal"]["requests"] if slot != NAME]
+    missing = [called(slot) for slot in asked if Act("inform", slot, entity[slot]) not in said]
+    if missing:
+        return f"what was not said, or not rightly: the {', '.join(missing)} of {name}"
+    return "the dialogue did not end with a goodbye, or it went on to another offer"

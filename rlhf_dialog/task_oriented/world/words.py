@@ -1,0 +1,227 @@
+"""Acts as plain English, and back: templates for both sides of a dialogue, keywords for what is said otherwise."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from random import Random
+
+from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, UNKNOWN, Domain
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.tracker import NOTHING
+
+ANY, VALUE = "*", "value"
+Templates = Mapping[tuple[str, str, str], tuple[str, ...]]  # (intent, slot or ANY, kind of value) -> sentences
+Keywords = tuple[tuple[str, Act], ...]
+
+USER: Templates = {
+    ("hello", "", ""): ("Hello .", "Hi there ."),
+    ("thankyou", "", ""): ("Thank you .", "Thanks a lot ."),
+    ("ack", "", ""): ("Okay .", "Good ."),
+    ("bye", "", ""): ("Goodbye .", "That is all , goodbye ."),
+    ("affirm", "", ""): ("Yes .", "Yes , please ."),
+    ("negate", "", ""): ("No .", "No , that is not right ."),
+    ("reqalts", "", ""): ("Is there another one ?", "What else is there ?"),
+    ("reqmore", "", ""): ("Can you say more ?",),
+    ("repeat", "", ""): ("Can you say that again ?",),
+    ("null", "", ""): ("Hm .",),
+    ("inform", "", DONTCARE): ("I do not care .", "That does not matter ."),
+    ("inform", TYPE, VALUE): ("I am looking for a {value} .", "Can you find me a {value} ?"),
+    ("inform", NAME, VALUE): ("I mean {value} .",),
+    ("inform", "food", VALUE): ("I would like {value} food .", "It should serve {value} food ."),
+    ("inform", ANY, VALUE): ("The {slot} should be {value} .", "I want the {slot} to be {value} ."),
+    ("inform", ANY, DONTCARE): ("Any {slot} is fine .", "I do not mind the {slot} ."),
+    ("inform", ANY, ""): ("About the {slot} .",),
+    ("deny", ANY, VALUE): ("The {slot} should not be {value} .",),
+    ("deny", ANY, DONTCARE): ("The {slot} does matter .",),
+    ("deny", ANY, ""): ("Not the {slot} .",),
+    ("confirm", ANY, VALUE): ("Is the {slot} {value} ?",),
+    ("confirm", ANY, DONTCARE): ("Does the {slot} not matter ?",),
+    ("request", NAME, ""): ("What is it called ?",),
+    ("request", ANY, ""): ("What is the {slot} ?", "Can you give me the {slot} ?"),
+}
+SYSTEM: Templates = {
+    ("hello", "", ""): ("Hello , how can I help you ?",),
+    ("bye", "", ""): ("Goodbye .", "Goodbye , and enjoy it ."),
+    ("reqmore", "", ""): ("Can I help you with anything else ?",),
+    ("null", "", ""): ("Pardon ?",),
+    ("request", "food", ""): ("What kind of food would you like ?",),
+    ("request", ANY, ""): ("Which {slot} would you like ?",),
+    ("confirm", ANY, VALUE): ("The {slot} should be {value} , right ?",),
+    ("confirm", ANY, DONTCARE): ("Any {slot} is fine , right ?",),
+    ("select", ANY, VALUE): ("Would you prefer {value} as the {slot} ?",),
+    ("select", ANY, DONTCARE): ("Or would any {slot} do ?",),
+    ("inform", NAME, NOTHING): ("I am sorry , I found nothing .",),
+    ("inform", NAME, VALUE): ("How about {value} ?", "I can offer {value} ."),
+    ("except", NAME, VALUE): ("There is only {value} .",),
+    ("inform", "food", VALUE): ("It serves {value} food .",),
+    ("inform", ANY, VALUE): ("Its {slot} is {value} .", "The {slot} is {value} ."),
+    ("inform", ANY, DONTCARE): ("Any {slot} was fine .",),
+    ("inform", ANY, ""): ("I do not know its {slot} .",),
+    ("missed", "food", VALUE): ("I looked for {value} food .",),  # `inform` in a turn which says that nothing fits
+    ("missed", ANY, VALUE): ("I looked for the {slot} {value} .",),
+    ("missed", ANY, DONTCARE): ("I looked for any {slot} .",),
+}
+USER_KEYWORDS: Keywords = (
+    ("bye|goodbye", Act("bye")),
+    ("thank|thanks", Act("thankyou")),
+    ("another|else|different|other", Act("reqalts")),
+    ("any|anything|whichever|care|matter|preference", Act("inform", "", DONTCARE)),
+    ("yes|yeah|yep|right|correct|sure", Act("affirm")),
+    ("no|nope|not|wrong", Act("negate")),
+    ("hello|hi|hey", Act("hello")),
+    ("ok|okay|good|fine", Act("ack")),
+)
+SYSTEM_KEYWORDS: Keywords = (
+    ("bye|goodbye", Act("bye")),
+    ("nothing|sorry|none", Act("inform", NAME, NOTHING)),
+    ("else|more", Act("reqmore")),
+    ("hello|welcome", Act("hello")),
+)
+CALLED = {"pricerange": "price range", "phone": "phone number", "hours": "opening hours"}
+MARKS = re.compile(r"\s*([.,?!;])(?=[\s.,?!;]|$)\s*")
+END = r"(?: [.?!;](?= |$)|$) *"
+
+
+def called(slot: str) -> str:
+    """The slot in words.
+
+    >>> called("pricerange"), called("parking_space")
+    ('price range', 'parking space')
+    """
+    return CALLED.get(slot, slot.replace("_", " "))
+
+
+def plain(text: str) -> str:
+    """Lower case, one space between words, and one before each mark at the end of a word.
+
+    >>> plain("It is  Thai, and cheap.")
+    'it is thai , and cheap .'
+    """
+    return " ".join(MARKS.sub(r" \1 ", text.lower()).split())
+
+
+class Words:
+    """What one side says, in words and read from them. Sentences of the templates are read as they were meant.
+
+    templates: sentences for each act; keywords: acts of words in other sentences
+    invents: whether this side may name values that the domain lacks, so that they are read too
+    """
+
+    def __init__(self, domain: Domain, templates: Templates, keywords: Keywords, invents: bool):
+        self.domain, self.templates, self.invents = domain, templates, invents
+        self.keywords = [(re.compile(rf"\b(?:{words})\b"), act) for words, act in keywords]
+        self.slots = tuple(dict.fromkeys([*domain.constraints, *domain.requestable, TYPE]))
+        self.only_type = {TYPE} - {*domain.constraints}
+        self.values = {slot: {plain(value): value for value in self._known(slot)} for slot in self.slots}
+        self.patterns = sorted(self._patterns(False), key=lambda found: -found[0])
+        self.patterns += sorted(self._patterns(True), key=lambda found: -found[0]) if invents else []
+        self.mentions = {
+            value: (slot, found) for slot in self.slots[::-1] for value, found in self.values[slot].items()
+        }
+        self.mentions.pop(plain(UNKNOWN))
+        self.mentioned = re.compile(rf"(?<!\w)({_one_of(self.mentions)})(?:ly)?(?!\w)")  # "moderately priced"
+
+    def say(self, acts: Iterable[Act], rng: Random) -> str:
+        """The turn in words, a sentence for each act; `rng` chooses among templates. Raises KeyError without a template."""
+        acts = list(acts)
+        missed = any((act.slot, act.value) == (NAME, NOTHING) for act in acts)
+        return " ".join(
+            rng.choice(self._sentences(act, missed)).format(slot=called(act.slot), value=act.value) for act in acts
+        )
+
+    def read(self, text: str) -> list[Act]:
+        """The acts of a turn, in its order; `null` where nothing is understood."""
+        text, acts = plain(text), []
+        while text:
+            found = next((one for pattern in self.patterns if (one := self._matched(pattern, text))), None)
+            if found is None:
+                sentence, mark, text = _first_sentence(text)
+                acts += self._by_keywords(sentence, mark == "?")
+            else:
+                acts.append(found[0])
+                text = text[found[1] :]
+        return acts or [Act("null")]
+
+    def _known(self, slot: str) -> list[str]:
+        if slot in self.only_type:
+            return [self.domain.type]
+        return [*self.domain.values(slot), *(entity[slot] for entity in self.domain.entities), UNKNOWN]
+
+    def _sentences(self, act: Act, missed: bool) -> tuple[str, ...]:
+        kind = VALUE if act.value else ""
+        if act.value == DONTCARE or (act.slot, act.value) == (NAME, NOTHING):
+            kind = act.value
+        intents = ["missed", act.intent] if missed and act.intent == "inform" and act.slot != NAME else [act.intent]
+        keys = [(intent, slot, kind) for intent in intents for slot in (act.slot, ANY)]
+        return self.templates[next((key for key in keys if key in self.templates), keys[-1])]
+
+    def _patterns(self, invented: bool) -> Iterator[tuple[int, re.Pattern[str], str, str, str]]:
+        """For each template and slot: its number of fixed letters, its expression, intent, slot and kind of value."""
+        for (intent, slot, kind), sentences in self.templates.items():
+            for of_slot in self.slots if slot == ANY else [slot]:
+                if kind == VALUE and of_slot not in self.values:
+                    continue
+                values = "[^.?!;]+?" if invented else _one_of(self.values.get(of_slot, ()))
+                for sentence in sentences:
+                    parts = plain(sentence).rstrip(" .?").replace("{slot}", called(of_slot)).split("{value}")
+                    if not invented or len(parts) > 1:
+                        text = f"(?P<value>{values})".join(map(re.escape, parts))
+                        meant = "inform" if intent == "missed" else intent
+                        yield sum(map(len, parts)), re.compile(text + END), meant, of_slot, kind
+
+    def _matched(self, pattern: tuple[int, re.Pattern[str], str, str, str], text: str) -> tuple[Act, int] | None:
+        """The act with which the text begins, and its length."""
+        _, expression, intent, slot, kind = pattern
+        found = expression.match(text)
+        if not found:
+            return None
+        value = self.values[slot].get(found["value"], found["value"]) if kind == VALUE else kind
+        return Act(intent, slot, value), found.end()
+
+    def _by_keywords(self, sentence: str, question: bool) -> list[Act]:
+        """Values that are named, and slots that are asked for; else the first keyword."""
+        named = [self.mentions[value] for value in self.mentioned.findall(sentence)]
+        slots = self.domain.constraints if self.invents else self.domain.requestable
+        asked = [slot for slot in slots if self._mentions(sentence, slot)]
+        if named:
+            asks = question and NAME not in dict(named)
+            acts = [
+                Act("confirm" if asks and slot not in self.only_type else "inform", slot, value)
+                for slot, value in named
+            ]
+            return [*acts, *(Act("request", slot) for slot in self._facts(asked) if slot not in dict(named))]
+        if question and asked:
+            return [Act("request", slot) for slot in asked]
+        if facts := self._facts(asked):
+            return [Act("request", slot) for slot in facts]
+        acts = next(([act] for words, act in self.keywords if words.search(sentence)), [])
+        if acts == [Act("inform", "", DONTCARE)]:
+            about = [slot for slot in self.domain.constraints if self._mentions(sentence, slot)]
+            return [Act("inform", slot, DONTCARE) for slot in about] or acts
+        return acts
+
+    def _mentions(self, sentence: str, slot: str) -> bool:
+        return bool(re.search(rf"\b(?:{_one_of({called(slot), slot})})\b", sentence))
+
+    def _facts(self, slots: Iterable[str]) -> list[str]:
+        """Of the slots those that only a user asks for, also without a question mark: "their phone number , please"."""
+        return [] if self.invents else [slot for slot in slots if slot not in (NAME, *self.domain.constraints)]
+
+
+def user_words(domain: Domain) -> Words:
+    """What users say."""
+    return Words(domain, USER, USER_KEYWORDS, invents=False)
+
+
+def system_words(domain: Domain) -> Words:
+    """What systems say; they may invent a value, which is read as it is."""
+    return Words(domain, SYSTEM, SYSTEM_KEYWORDS, invents=True)
+
+
+def _one_of(texts: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(texts, key=lambda text: (-len(text), text))))
+
+
+def _first_sentence(text: str) -> tuple[str, str, str]:
+    """The sentence without its mark, the mark, and what follows."""
+    found = re.search(r"(?:^| )([.?!;])(?= |$) *", text)
+    return (text[: found.start()], found[1], text[found.end() :]) if found else (text, "", "")

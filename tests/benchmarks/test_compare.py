@@ -1,0 +1,140 @@
+"""The arithmetic of comparisons, and peers that run in turn with the benchmark."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchmark_inputs import RATES, error_of, result
+from processes import HANGING
+
+from benchmarks import benchmark
+from benchmarks import compare as compare
+from rlhf_dialog.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("registered")
+
+
+def test_a_comparison_divides_by_the_matrix_product_of_its_own_call():
+    now = result(tokens_per_s=100.0, phases={"rollout": 2.0, "reference": 0.5, "update": 1.0})
+    now["calibration"] = {**RATES, "fp32_gflops": 200.0}
+    found = compare.ratios(now, result())
+    assert found["calibration"] == 2.0
+    assert found["tokens_per_s"] == pytest.approx((100 / 200) / (60 / 100))
+    assert found["phases"] == {"whole iteration": 2.0, "rollout": 4.0, "reference": None, "update": 1.0}
+    bf16 = compare.ratios({**now, "dtype": "bf16"}, result(dtype="bf16"))
+    assert bf16["phases"]["rollout"] == 2.0  # their bf16 products are equally fast
+
+
+@pytest.mark.parametrize(
+    "changes", [{"workload": "W"}, {"size": "base"}, {"critic": "separate"}, {"dtype": "bf16"}, {"epochs": 4}]
+)
+def test_other_work_is_not_compared(changes, tmp_path, capsys):
+    (tmp_path / "base.json").write_text(json.dumps(result(**changes)), encoding="utf-8")
+    message = error_of(capsys, "--size=test", "--device=cpu", f"--compare={tmp_path / 'base.json'}")
+    assert "is of a different workload" in message
+    assert f"{next(iter(changes))} {next(iter(changes.values()))!r} there" in message
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tokens_per_s": 1}', json.dumps(result(tokens_per_s=0))])
+def test_a_baseline_that_is_none(text, tmp_path):
+    (tmp_path / "base.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="is not a result of this script"):
+        compare.read_baseline(tmp_path / "base.json", {})
+
+
+def peer(code: str) -> str:
+    return f'"{sys.executable}" -c "{code}"'
+
+
+def test_ours_and_the_peer_run_in_turn(tmp_path, monkeypatch, caplog):
+    speeds, log = iter([10.0, 40.0, 20.0]), tmp_path / "log"
+
+    def ours(options):
+        log.write_text((log.read_text() if log.exists() else "") + "A", encoding="utf-8")
+        return result(tokens_per_s=next(speeds))
+
+    monkeypatch.setattr(compare, "own_run", ours)
+    command = f"""printf B >> {log} && echo noise && echo 'SUMMARY {{"tok_s": 5.0}}'"""
+    found = compare.in_turn(benchmark.parse(["--size=test", "--pairs=3", f"--vs={command}"]))
+    assert log.read_text() == "ABABAB"
+    assert [pair["ratio"] for pair in found["vs"]["pairs"]] == [2, 8, 4]
+    assert (found["vs"]["median_ratio"], found["tokens_per_s"]) == (4, 20)
+    assert "runs other prompts than W-synthetic" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("output", "speed"),
+    [
+        ('x\nSUMMARY {"tok_s": 38.5, "size": "small"}\n', 38.5),
+        ('{"tokens_per_s": 3}\nSUMMARY {"tok_s": 4}\nbye', 4),
+        ('{\n "tokens_per_s": 7.0\n}\n', 7),
+        ('{"tokens_per_s": 0}', None),
+        ('{"tokens_per_s": null}', None),
+        ("SUMMARY of nothing\n[1]\n", None),
+        ("", None),
+    ],
+)
+def test_what_a_peer_says(output, speed):
+    assert compare.speed_in(output) == speed
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("raise SystemExit('no model here')", "ended with exit code 1; the end of its output:\n  no model here"),
+        ("print('done')", "printed neither `SUMMARY {json}` with tok_s nor JSON with tokens_per_s"),
+    ],
+)
+def test_a_peer_that_fails(code, message, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "own_run", lambda options: result())
+    assert message in error_of(capsys, "--size=test", "--device=cpu", f"--vs={peer(code)}")
+
+
+def test_our_own_run_gets_the_options(monkeypatch):
+    def output_of(command):
+        given.append(command)
+        Path(command[-1].removeprefix("--json=")).write_text(json.dumps(result()), encoding="utf-8")
+        return "", 0
+
+    given: list[list[str]] = []
+    monkeypatch.setattr(compare, "output_of", output_of)
+    words = ["--size=test", "--set", "clip_param=0.3", "--critic=separate", "--vs=x", "--w_data=some where"]
+    options = benchmark.parse([*words, "--compare=y", "--json=z"])
+    assert compare.own_run(options) == result()
+    assert given[0][:3] == [sys.executable, "-m", "benchmarks.benchmark"]
+    again = benchmark.parse(given[0][3:])
+    dropped = {"vs": None, "compare": None, "json": again.json, "pairs": 5}
+    assert vars(again) == {**vars(options), **dropped}
+
+
+def test_our_own_run_that_fails(monkeypatch):
+    monkeypatch.setattr(compare, "output_of", lambda command: ("out of memory", -9))
+    with pytest.raises(UserError, match=r"our own run ended with exit code -9[^$]*out of memory"):
+        compare.own_run(benchmark.parse([]))
+
+
+def test_an_interrupt_ends_the_peer_and_what_it_started(monkeypatch, tmp_path):
+    def interrupted(process):
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        raise KeyboardInterrupt
+
+    def wait_until(reached):
+        deadline = time.monotonic() + HANGING
+        while not reached() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert reached()
+
+    def gone():
+        try:
+            return stat.read_text().split()[2] in "ZX"
+        except OSError:
+            return True
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare.output_of(f"sleep 60 & echo $! > {tmp_path / 'pid'}; wait")
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    wait_until(gone)

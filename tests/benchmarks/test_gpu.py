@@ -1,0 +1,176 @@
+"""scripts/benchmark_gpu.py: its plan, its limits, what a failing piece costs, and one run of every piece on the CPU."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from processes import HANGING, ROOT, run_python, start_python
+
+from benchmarks import benchmark
+from benchmarks import gpu as benchmark_gpu
+from benchmarks import trl as benchmark_trl
+from benchmarks.gpu import Piece
+
+pytestmark = pytest.mark.usefixtures("registered")
+NAMES = ["w64", "w256", "w1024", "profile", "trl", "tests"]
+
+
+def planned(*words):
+    return benchmark_gpu.plan(benchmark_gpu.parse([*words, "--out=out"]), ROOT / "folder")
+
+
+def piece(name, program, limit=100.0, **options):
+    return Piece(name, limit, [sys.executable, "-c", program, "{json}"], **options)
+
+
+def test_the_limits_add_up_to_ten_minutes():
+    assert [piece.name for piece in planned()] == NAMES
+    assert sum(piece.limit for piece in planned()) <= 600
+
+
+@pytest.mark.parametrize("words", [[], ["--device=cpu", "--tiny"]])
+def test_every_command_is_one_that_its_program_reads(words):
+    for piece in planned(*words)[:5]:
+        assert piece.words[:3] == [sys.executable, "-m", "benchmarks.benchmark"]
+        options = benchmark.parse(piece.words[3:])
+        assert (options.dtype, options.rollout_batch_size // options.minibatch) == ("bf16", 4)
+        if options.vs:
+            theirs = benchmark_trl.parse(options.vs.split()[3:])
+            same = (
+                "size",
+                "dtype",
+                "device",
+                "rollout_batch_size",
+                "minibatch",
+                "max_new_tokens",
+                "iterations",
+                "epochs",
+            )
+            assert [getattr(theirs, name) for name in same] == [getattr(options, name) for name in same]
+
+
+def test_the_dry_run_prints_the_plan_and_does_nothing(tmp_path, capsys):
+    assert benchmark_gpu.main(["--dry_run", "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == NAMES
+    assert "--rollout_batch_size=1024" in lines[2]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no GPU: torch finds no CUDA device here"),
+        (["--device=cpu"], "--device cpu: takes hours with the models of W; add --tiny"),
+        (["--only", "w64", "w65"], "--only w65: wanted some of w64, w256, w1024, profile, trl, tests"),
+        (["--device=cpu", "--tiny", "--out=."], "already contains results"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "summary.md").touch()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert benchmark_gpu.main(words) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.md"]
+
+
+def test_the_folder_is_that_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OUT", "there")
+    assert str(benchmark_gpu.parse([]).out) == "there"
+    monkeypatch.delenv("OUT")
+    assert str(benchmark_gpu.parse([]).out) == "gpu_results"
+
+
+def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(benchmark_gpu, "LEAST", 1.0)
+    hangs = "import time\nprint('begun', flush=True)\ntime.sleep(1000)"
+    works = "import json, sys\njson.dump([1, 2], open(sys.argv[1], 'w'))\nprint('well')"
+    pieces = [
+        piece("fails", "print('so far')\nraise SystemExit('no memory')"),
+        piece("hangs", hangs, 3.0),
+        piece("cannot", "", obstacle=lambda: "no tests here"),
+        piece("works", works),
+        piece("says", "print('3 passed')"),
+    ]
+    outcomes = benchmark_gpu.run_pieces(pieces, tmp_path, tmp_path, 1000.0)
+    statuses = ["failed with exit code 1: no memory", "stopped after 3 s", "skipped: no tests here", "done", "done"]
+    assert [outcome.status for outcome in outcomes] == statuses
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert (found["works"]["result"], found["says"]["result"]) == ([1, 2], "3 passed")
+    log = (tmp_path / "log.txt").read_text()
+    assert all(word in log for word in ("so far", "begun", "well", "3 passed"))
+    assert "| cannot | skipped: no tests here | 0 |" in (tmp_path / "summary.md").read_text()
+    assert "summary: " in capsys.readouterr().out
+
+
+def test_a_tiny_run_on_a_busy_cpu_has_longer_limits(tmp_path, capsys):
+    for words, limit in (([], 60), (["--device=cpu", "--tiny"], 180)):
+        assert benchmark_gpu.main([*words, "--dry_run"]) == 0
+        assert f"at most {limit:3} s" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_no_piece_begins_when_the_time_is_over(tmp_path):
+    (outcome,) = benchmark_gpu.run_pieces([piece("late", "print(1)")], tmp_path, tmp_path, 1.0)
+    assert outcome.status == "skipped: no time left; use --minutes"
+
+
+def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path):
+    """The peer of a pair runs in a group of its own, so that killing our group would leave it on the GPU."""
+    program = (
+        "import sys\n"
+        "from benchmarks.compare import output_of\n"
+        "from rlhf_dialog.commands.command_line import exit_on_sigterm\n"
+        "exit_on_sigterm()\n"
+        "peer = 'import os, sys, time; print(os.getpid(), file=open(sys.argv[1], \"w\"), flush=True); time.sleep(1000)'\n"
+        f"output_of([sys.executable, '-c', peer, {str(tmp_path / 'pid')!r}])"
+    )
+    process = start_python("-c", program, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    limit = time.monotonic() + HANGING
+    while time.monotonic() < limit and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
+        time.sleep(0.05)
+    assert "Traceback" not in benchmark_gpu.ended(process)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_trl_that_cannot_be_installed_is_a_reason(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        return subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: no matching distribution\n")
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    reason = benchmark_gpu.install_trl(tmp_path)
+    assert reason.startswith("pip cannot install trl==1.12.0 (ERROR: no matching distribution); `pip install --no-deps")
+
+
+def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
+    assert benchmark_gpu.missing_for_tests() is None
+    monkeypatch.setattr(benchmark_gpu.benchmark_machine, "ROOT", tmp_path)
+    assert benchmark_gpu.missing_for_tests() == "the tests are not here; run this from a checkout"
+
+
+@pytest.mark.slow
+@pytest.mark.whole_run
+def test_every_piece_on_the_cpu(tmp_path):
+    out = tmp_path / "out"
+    words = ["--device=cpu", "--tiny", "--minutes=30", "--out", out, "--only", "w8", "profile", "trl", "tests"]
+    ran = run_python(ROOT / "scripts/benchmark_gpu.py", *words)
+    assert ran.returncode == 0, ran.stdout + ran.stderr + (out / "log.txt").read_text()
+    found = json.loads((out / "results.json").read_text())
+    assert list(found) == ["w8", "profile", "trl", "tests"]
+    assert {path.name for path in out.iterdir()} == {
+        *("summary.md", "results.json", "log.txt", "profile.txt", "trace.json.gz"),
+    }
+    statuses = {name: piece["status"] for name, piece in found.items()}
+    trl = statuses.pop("trl")
+    assert set(statuses.values()) == {"done"}
+    assert trl == "done" or trl.startswith("skipped: pip cannot install trl==1.12.0")  # where no package index answers
+    assert " passed" in found["tests"]["result"]
+    summary = (out / "summary.md").read_text()
+    assert ("| median |" in summary) == (trl == "done")
+    assert "\n| 8 | " in summary

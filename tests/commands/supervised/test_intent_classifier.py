@@ -1,0 +1,141 @@
+import json
+
+import pytest
+import tiny
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
+
+pytestmark = pytest.mark.thorough
+
+SMALL = ["--num_layers", "1", "--hidden_size", "32", "--vocab_size", "300", "--max_length", "48", "--device", "cpu"]
+THREADS = ["--pytorch_threads", "1"]
+
+
+def run(*argv: str) -> int:
+    return train_intent_classifier.main([*argv, *THREADS])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 60))
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("intent") / "out"
+    argv = ["--data_path", data, "--output", str(output), "--max_steps", "150", "--learning_rate", "5e-3"]
+    assert run(*argv, "--evaluate_test", "true", *SMALL) == 0
+    return output
+
+
+def test_the_folder_says_what_it_is_and_loads(trained):
+    model = AutoModelForSequenceClassification.from_pretrained(trained)
+    assert model.config.rlhf_dialog_input == "pair"
+    assert model.config.id2label == {0: "inform", 1: "question", 2: "directive", 3: "commissive"}
+    assert model.config.label2id == {"inform": 0, "question": 1, "directive": 2, "commissive": 3}
+    assert sorted(path.name for path in trained.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "report.json",
+        "report.md",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_the_new_tokenizer_joins_a_pair_with_token_types(trained):
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    encoded = tokenizer("Thanks !", "NOT really .")
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert "".join(token.removeprefix("##") for token in tokens) == "[CLS]thanks![SEP]notreally.[SEP]"
+    border = tokens.index("[SEP]") + 1
+    assert encoded["token_type_ids"] == [0] * border + [1] * (len(tokens) - border)
+    assert tokenizer.model_max_length == 48
+
+
+def test_it_learns_the_rule_of_the_data_and_the_report_agrees_with_the_reward(trained, data):
+    """tiny's templates decide the act, so a few seconds of training must see much of it."""
+    report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
+    pairs = [
+        Dialogue([turns[i - 1]], response=turns[i], act=acts[i])
+        for turns, acts in tiny.dialogues(60, start=60)
+        for i in range(1, len(turns))
+    ]
+    rewards = Intent(str(trained), precision="fp32")(pairs)  # as the report measures
+    assert report["validation"]["num_pairs"] == len(pairs) == 204
+    assert report["validation"]["accuracy"] == pytest.approx(sum(rewards) / len(rewards))
+    assert report["validation"]["accuracy"] > report["validation"]["majority"]["accuracy"] + 0.1
+    assert report["test"]["num_pairs"] == 204
+    assert report["num_train_pairs"] == 204
+
+
+def test_the_classifier_is_trained_on_last_turn_and_reply_as_the_reward_reads_them(trained):
+    """A pair too long loses the left of the last turn; the reply stays whole."""
+    config = IntentConfig(data_path="unused", output="unused")
+    last_turn = " ".join(f"word{i}" for i in range(40))
+    (encoded,) = Intent(str(trained)).encode([Dialogue([last_turn], response="Thanks !")])
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    tail = tokenizer("Thanks !", add_special_tokens=False)["input_ids"]
+    assert len(encoded["input_ids"]) == 48
+    assert encoded["input_ids"][-len(tail) - 1 : -1] == tail
+    assert config.max_length == 128
+
+
+def test_starts_from_an_encoder_with_another_head(data, trained, tmp_path):
+    """The body is taken over; a head for another number of classes is replaced."""
+    model = AutoModelForSequenceClassification.from_pretrained(trained, num_labels=3, ignore_mismatched_sizes=True)
+    model.save_pretrained(tmp_path / "start")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(tmp_path / "start")
+    argv = ["--data_path", data, "--model_path", str(tmp_path / "start"), "--output", str(tmp_path / "out")]
+    assert run(*argv, "--max_steps", "1", "--max_length", "32", "--device", "cpu") == 0
+    body = "bert.embeddings.word_embeddings.weight"
+    result = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert result.config.num_labels == 4
+    assert torch.allclose(result.state_dict()[body], model.state_dict()[body], atol=0.01)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 32
+
+
+def test_data_without_acts_is_an_error(tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    for split in tiny.SPLITS:
+        rows = [json.dumps({"dialog": turns}) for turns, _ in tiny.dialogues(5)]
+        (data / f"{split}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    assert run("--data_path", str(data), "--output", str(tmp_path / "out"), *SMALL) == 2
+    assert "17 of 17 turns in the train split" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--data_path", "/nowhere/data"], ["/nowhere/data"]),
+        (["--model_path", "/nowhere/model"], ["model_path: ", "/nowhere/model"]),
+        (["--hidden_size", "30", "--num_heads", "4"], ["hidden_size", "multiple"]),
+        (["--context_size", "5"], ["context_size: unknown key"]),
+    ],
+)
+def test_mistakes_are_exit_code_2_and_write_nothing(extra, words, data, tmp_path, capsys):
+    assert run("--data_path", data, "--output", str(tmp_path / "out"), "--max_steps", "1", *extra) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words), error
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_holds_something_is_refused(data, trained, capsys):
+    assert run("--data_path", data, "--output", str(trained), *SMALL) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_help_and_print_config(capsys):
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    assert all(f"--{key}" in text for key in IntentConfig.model_fields)
+    assert run("--data_path", "x", "--output", "y", "--print_config") == 0
+    assert "num_layers: 2" in capsys.readouterr().out

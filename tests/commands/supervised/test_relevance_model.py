@@ -1,0 +1,130 @@
+"""From the quickstart's dialogues to a folder that the reward loads, and what it is worth to copy."""
+
+import json
+
+import pytest
+import tiny
+
+from rlhf_dialog.commands.supervised import relevance_model as train_relevance_model
+from rlhf_dialog.data.made_up.dialogues import write_dialogues
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.rewards.relevance import RelevanceReward
+
+pytestmark = pytest.mark.thorough
+
+SMALL = ["--hidden_size", "32", "--vocab_size", "500", "--device", "cpu", "--pytorch_threads", "1"]
+
+
+def run(*argv: str) -> int:
+    return train_relevance_model.main([*argv, *SMALL])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "made_up"
+    write_dialogues(folder, 400, seed=3)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("relevance") / "out"
+    steps = [
+        "--members",
+        "2",
+        "--max_steps",
+        "180",
+        "--batch_size",
+        "64",
+        "--bank_size",
+        "100",
+        "--learning_rate",
+        "1e-2",
+    ]
+    assert run("--data_path", data, "--output", str(output), "--half", "even", *steps) == 0
+    return output
+
+
+def test_the_folder_and_its_report(trained):
+    names = "bank.json config.json model.safetensors report.json report.md tokenizer.json tokenizer_config.json"
+    assert sorted(path.name for path in trained.iterdir()) == names.split()
+    report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
+    found = report["validation"]
+    assert (report["num_bank"], found["bank"], report["settings"]["half"]) == (100, 100, "even")
+    for metric in (found["r1"], found["r10"], *found["reward"].values()):
+        assert metric["low"] <= metric["mean"] <= metric["high"]
+    assert found["r10"]["low"] > 0.2  # by chance 0.1
+    paid = {name: metric["mean"] for name, metric in found["reward"].items()}
+    assert paid["true_reply"] > 0.2
+    assert all(paid[name] < 0 for name in paid if name != "true_reply"), paid
+
+
+def test_copies_and_constants_are_worth_less_than_nothing(trained, data):
+    """As a policy would write them in training: on the prompts of the training split, floored."""
+    reward = RelevanceReward(str(trained))
+    prompts = load_prompts(data, "train")[:300]
+
+    def paid(answer):
+        some = [prompt for prompt in prompts if len(prompt.prompt_turns) > 1]
+        return sum(reward([prompt.said(answer(prompt)) for prompt in some])) / len(some)
+
+    def paid_for_copying(turn):
+        some = [prompt for prompt in prompts if len(prompt.prompt_turns) >= turn]
+        return sum(reward([prompt.said(prompt.prompt_turns[-turn]) for prompt in some])) / len(some)
+
+    true = paid(lambda prompt: prompt.reference)
+    copies = [
+        lambda prompt: prompt.prompt_turns[-1],
+        lambda prompt: prompt.prompt_turns[-2],
+        lambda prompt: " ".join(prompt.prompt_turns[-1].split()[1:]),  # without its first word
+        lambda prompt: " ".join(prompt.prompt_turns[-2:]),
+    ]
+    constants = [lambda _, text=text: text for text in ("", "Yes , I am .", "I see .", "Thank you . Goodbye .")]
+    assert true > 0.3
+    assert all(paid(answer) < 0 for answer in copies + constants)
+    assert all(paid_for_copying(turn) < 0 for turn in range(1, 6))
+    assert paid(copies[0]) < -1
+    assert paid(copies[1]) < -1
+
+
+def test_the_bank_holds_prompts_of_the_half(trained, data):
+    prompts = load_prompts(data, "train")
+    even = [prompt.prompt_turns for prompt in prompts if prompt.meta["dialogue"] % 2 == 0]
+    bank = json.loads((trained / "bank.json").read_text(encoding="utf-8"))
+    assert all(turns in even for turns in bank)
+
+
+def test_the_same_seed_gives_the_same_model(data, tmp_path):
+    for name in ("a", "b"):
+        argv = ["--data_path", data, "--output", str(tmp_path / name), "--max_steps", "3", "--members", "1"]
+        assert run(*argv, "--seed", "5", "--architecture", "convolution") == 0
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second
+
+
+def test_a_cross_encoder_with_replies_of_a_model(tmp_path, capsys):
+    data = str(tiny.write_data(tmp_path / "data", 12))
+    tiny.gpt2().save_pretrained(tmp_path / "sft")
+    tiny.byte_tokenizer().save_pretrained(tmp_path / "sft")
+    argv = ["--data_path", data, "--output", str(tmp_path / "out"), "--architecture", "cross_encoder", "--members", "1"]
+    argv += ["--max_steps", "2", "--batch_size", "4", "--sft_model", str(tmp_path / "sft"), "--model_replies", "5"]
+    assert run(*argv, "--num_layers", "1", "--learning_rate", "1e-3") == 0
+    assert "5 replies of" in capsys.readouterr().out
+    assert len(RelevanceReward(str(tmp_path / "out"), bank_size=3)(load_prompts(data, "validation")[:2])) == 2
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--data_path", "/nowhere/data"], ["/nowhere/data"]),
+        (["--model_replies", "5"], ["sft_model: model_replies asks for"]),
+        (["--architecture", "cross_encoder", "--hidden_size", "33"], ["hidden_size", "multiple"]),
+        (["--architecture", "tree"], ["architecture: found 'tree'"]),
+    ],
+)
+def test_mistakes_are_exit_code_2_and_write_nothing(extra, words, data, tmp_path, capsys):
+    argv = ["--data_path", data, "--output", str(tmp_path / "out"), "--max_steps", "1", *SMALL, *extra]
+    assert train_relevance_model.main(argv) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words), error
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,144 @@
+"""scripts/month.py: which stages it makes, what it prints and writes, and the table of the study."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import yaml
+from months import month_keys
+from rich.console import Console
+
+from examples.month import month as command
+from examples.month.month import line_of, main, markdown, prepare, study_table, summary_of
+from examples.month.simulation import MonthKeys
+from rlhf_dialog.errors import UserError
+
+ROW = {"events": 10, "troll_events": 4, "words": 5.0, "troll_training": 0.1, "troll_gate": 0.2, "why": "promoted: 0002"}
+OUT = {"troll_left_out": False, "others_left_out": 0}
+ROWS = [
+    {"night": 0, "liked": 0.2, "promoted": None},
+    {"night": 1, "liked": 0.3, "promoted": True, "within_cap": True, **OUT},
+    {"night": 2, "liked": 0.3, "promoted": False, "within_cap": True, "troll_left_out": True, "others_left_out": 2},
+    {"night": 3, "liked": 0.45, "promoted": True, "within_cap": True, **OUT},
+]
+PAIRS = [
+    {"seed": i, "alone": 0.5, "troll": 0.5 + difference} for i, difference in enumerate((0.01, -0.02, 0.0, 0.03, -0.01))
+]
+
+
+def test_a_month_from_the_command_line(month_inputs, tmp_path, capsys):
+    path = tmp_path / "given.yaml"
+    path.write_text(yaml.safe_dump(month_keys(month_inputs, tmp_path / "month")))
+    assert main(["--config", str(path), "--nights", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "night 1: " in out
+    assert "a night without feedback: weights equal (nothing changed: " in out
+    written = json.loads((tmp_path / "month" / "month.json").read_text())
+    assert [row["night"] for row in written["rows"]] == [0, 1]
+    assert written["silent_night"]["equal"]
+    assert written["gain"] == pytest.approx(written["rows"][1]["liked"] - written["rows"][0]["liked"])
+    assert written["config"]["taste"]["max_words"] == 1
+    assert (tmp_path / "month" / "month.png").is_file()
+    before = (tmp_path / "month" / "month.jsonl").read_text()
+    assert main(["--config", str(path), "--nights", "1"]) == 0  # it is over: nothing is made again
+    assert (tmp_path / "month" / "month.jsonl").read_text() == before
+
+
+def test_without_a_configuration_it_is_that_of_the_month(monkeypatch):
+    seen = []
+    monkeypatch.setattr(command, "run_script", lambda run, schema, doc, words: seen.append(words) or 0)
+    main(["--nights", "3"])
+    main(["--config=other.yaml"])
+    main(["--help"])
+    assert seen == [["--config", "month.yaml", "--nights", "3"], ["--config=other.yaml"], ["--help"]]
+
+
+@pytest.fixture
+def stages(monkeypatch):
+    """The outputs of the stages that were asked for."""
+    seen = []
+    monkeypatch.setattr(command, "run_stage", lambda stage, folder, console: seen.append(stage.output) or 0)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("keys", "made"),
+    [
+        ({}, ["runs/month_data", "runs/month_sft"]),
+        ({"agent": "mine"}, ["runs/month_data"]),
+        ({"agent": "mine", "data_path": "also"}, []),
+    ],
+)
+def test_only_what_is_named_is_made(stages, keys, made):
+    names = {"agent": "runs/month_sft", "data_path": "runs/month_data", "output": "out"}
+    prepare(MonthKeys(**names | keys), Console(quiet=True))
+    assert stages == [Path(one) for one in made]
+
+
+def test_a_stage_that_fails_ends_it(monkeypatch):
+    monkeypatch.setattr(command, "run_stage", lambda *_: 3)
+    config = MonthKeys(agent="runs/month_sft", data_path="runs/month_data", output="out")
+    with pytest.raises(UserError, match="write-dialogues ended with exit code 3; its message is above"):
+        prepare(config, Console(quiet=True))
+
+
+def test_the_line_of_a_night():
+    assert line_of(ROW | {"night": 3, "liked": 0.29}) == (
+        "night 3: 29.0% liked, 5.0 words, 10 events (40% of the troll); of the training set 10.0%, of the gate 20.0%; promoted: "
+        "0002"
+    )
+
+
+def test_the_summary_of_a_month():
+    found = summary_of(ROWS)
+    assert (found["first"], found["last"], found["promoted"], found["refused"]) == (0.2, 0.45, 2, 1)
+    assert found["gain"] == pytest.approx(0.25)
+    assert found["troll_within_cap"]
+    assert (found["troll_left_out"], found["others_left_out"]) == (1, 1)  # nights
+    assert not summary_of([*ROWS, ROWS[-1] | {"within_cap": False}])["troll_within_cap"]
+
+
+def test_the_interval_of_the_study_is_students_t():
+    differences = [pair["troll"] - pair["alone"] for pair in PAIRS]
+    half = 2.776 * statistics.stdev(differences) / 5**0.5  # 0.975 quantile with 4 degrees of freedom, from a table
+    found = study_table(PAIRS)
+    assert found["mean"] == pytest.approx(statistics.mean(differences))
+    assert (found["low"], found["high"]) == pytest.approx((found["mean"] - half, found["mean"] + half))
+
+
+def test_the_study_as_a_table(monkeypatch):
+    table = study_table(PAIRS) | {"within_cap": True, "largest_training": 0.199, "largest_gate": 0.2}
+    table |= {"troll_left_out": 47, "troll_nights": 50, "others_left_out": 1, "nights": 100}
+    lines = markdown(table).splitlines()
+    assert lines[3] == "| 1 | 50.0% | 48.0% | -2.0 |"
+    assert lines[7].startswith("| mean | | | +0.2 [-")
+    assert lines[-1] == "Left out as contradicting the others: the troll on 47 of 50 nights, somebody else on 1 of 100"
+    assert lines[-2].endswith(
+        "19.9% of a night's training set, 20.0% of the gate's weight; within the cap on every night: yes"
+    )
+
+
+def test_the_study_pairs_months_of_one_seed(monkeypatch, tmp_path, capsys):
+    lived = []
+
+    def live(config, console):
+        lived.append((config.seed, config.troll_share, config.nights, config.output))
+        row = {"liked": 0.4 + 0.01 * config.seed, "within_cap": True, **OUT, "troll_left_out": config.troll_share > 0}
+        rows = [row, row | {"troll_training": config.troll_share / 4, "troll_gate": config.troll_share / 2}]
+        return type("Month", (), {"rows": rows})
+
+    monkeypatch.setattr(command, "lived", live)
+    (tmp_path / "m_study").mkdir()
+    config = MonthKeys(
+        agent="a", data_path="d", output=str(tmp_path / "m"), study_seeds=2, study_nights=4, troll_study=True
+    )
+    command.study(config, Console(quiet=True))
+    assert lived == [
+        (seed, share, 4, f"{tmp_path}/m_study/seed_{seed}_{name}")
+        for seed in (0, 1)
+        for share, name in ((0.0, "alone"), (0.4, "troll"))
+    ]
+    written = json.loads((tmp_path / "m_study" / "study.json").read_text())
+    assert (written["mean"], written["largest_training"], written["largest_gate"]) == (0.0, 0.1, 0.2)
+    assert (written["troll_left_out"], written["troll_nights"], written["nights"]) == (2, 2, 4)

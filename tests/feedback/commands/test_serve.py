@@ -1,0 +1,119 @@
+"""The command that serves the page: what it opens, to whom, and how it ends."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from bots import bot  # noqa: F401
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.commands import serve as feedback_serve
+from rlhf_dialog.feedback.commands.feedback import main
+from rlhf_dialog.feedback.commands.serve import allowed_names, is_loopback, listening_socket, login_of, resolved
+
+
+def serve(bot, capsys, *arguments):  # noqa: F811
+    """The exit code and what was said on standard error."""
+    code = main(["serve", "--run", str(bot.folder), *arguments])
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--host", "0.0.0.0"], ["--host", "::"], ["--share"]])
+def test_other_machines_need_a_password(bot, capsys, arguments):  # noqa: F811
+    code, said = serve(bot, capsys, *arguments)
+    assert code == 2
+    assert "opens the page to other machines; give --auth USER:PASSWORD" in said
+
+
+def test_without_gradio(bot, capsys, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(feedback_serve, "find_spec", lambda name: None)
+    assert serve(bot, capsys) == (
+        2,
+        'error: the page needs gradio; install it: pip install "rlhf-dialog[chat]"\n',
+    )
+
+
+def test_a_port_that_is_taken(bot, capsys):  # noqa: F811
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, said = serve(bot, capsys, "--port", str(port))
+    assert code == 2
+    assert f"port {port} of 127.0.0.1 is taken; choose another one with --port" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "wanted"),
+    [("127.0.0.1", 70000, "give 0 to 65535"), ("no such host.invalid", 1, "is not an address of this machine")],
+)
+def test_addresses_that_cannot_be(host, port, wanted):
+    with pytest.raises(UserError, match=wanted):
+        resolved(host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.0.0.1", True), ("127.9.9.9", True), ("0.0.0.0", False), ("10.0.0.1", False)]
+)
+def test_loopback(host, loopback):
+    assert is_loopback(resolved(host, 0)[1]) is loopback
+
+
+def test_a_port_of_another_machine_cannot_be_used():
+    with pytest.raises(UserError, match=r"port 1 of 192\.0\.2\.1 cannot be used"):
+        listening_socket(*resolved("192.0.2.1", 1))
+
+
+def test_passwords(tmp_path):
+    login = login_of("ann:long enough:")
+    assert login("ann", "long enough:")
+    assert login(" ann ", "long enough:")
+    assert not login("ann", "long enough")
+    assert not login("ben", "long enough:")
+    path = tmp_path / "people"
+    path.write_text("ann:password 1\n\nben:pässword 2\n", encoding="utf-8")
+    login = login_of(str(path))
+    assert login("ben", "pässword 2")
+    assert not login("ann", "pässword 2")
+    path.write_text("ann:password 1\nben\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"people, line 2: wanted user:password"):
+        login_of(str(path))
+
+
+@pytest.mark.parametrize("given", ["ann", "ann:", ":password", "ann:short", ""])
+def test_passwords_that_cannot_be(given):
+    with pytest.raises(UserError, match="at least 8 characters"):
+        login_of(given)
+
+
+@pytest.mark.parametrize("name", ["http://chat.example.org", "chat.example.org:443", "", "*"])
+def test_names_of_a_proxy_that_cannot_be(name):
+    assert allowed_names(["chat.example.org"]) == ["chat.example.org"]
+    with pytest.raises(UserError, match="give a name alone"):
+        allowed_names([name])
+
+
+def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811
+    bot.settings_path.write_text("page_messages_a_minute: 0\n", encoding="utf-8")
+    code, said = serve(bot, capsys)
+    assert (code, "page_messages_a_minute: found 0" in said) == (2, True)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
+def test_the_server_ends_cleanly_while_a_page_is_open(bot, number, code):  # noqa: F811
+    pytest.importorskip("gradio", reason="the page needs gradio")
+    command = [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+    with urllib.request.urlopen(f"{address}gradio_api/heartbeat/tab") as page:
+        assert page.readline() == b"data: ALIVE\n"
+        process.send_signal(number)
+        said = process.communicate()[1]
+    assert process.returncode == code
+    assert "Traceback" not in said
+    assert "127.0.0.1" not in said

@@ -1,0 +1,178 @@
+"""The gate: concordance against a double loop, the bootstrap by dialogue, the rule of promotion, and what it can see."""
+
+import math
+import random
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from taught_bots import new_bot, talk_to
+
+from rlhf_dialog.feedback.night import gate
+from rlhf_dialog.feedback.night.gate import Comparison, chance, compare, expected_error, power_of, smallest_gain
+from rlhf_dialog.feedback.store.examples import Answer, HeldOut, Pair
+from rlhf_dialog.feedback.store.settings import BotSettings
+
+NORMAL = NormalDist()
+
+
+def held_out(rows, pairs=(), per_dialogue=1):
+    """`rows` are (kind, liked, weight), `pairs` weights; the events are numbered."""
+    answers = [Answer((), "", liked, kind, "p", f"d{i // per_dialogue}", i) for i, (kind, liked, _) in enumerate(rows)]
+    start = len(rows)
+    some = [Pair((), "", "", "edit", "p", f"d{(start + i) // per_dialogue}", start + i) for i in range(len(pairs))]
+    weights = {i: weight for i, (_, _, weight) in enumerate(rows)} | {start + i: w for i, w in enumerate(pairs)}
+    return HeldOut(answers, some, {}, weights)
+
+
+def scores_of(answers, margins=()):
+    scores = {str(i): score for i, score in enumerate(answers)}
+    for i, margin in enumerate(margins):
+        scores |= {f"{len(answers) + i}+": margin, f"{len(answers) + i}-": 0.0}
+    return scores
+
+
+def slow_concordance(rows, scores, pairs=(), margins=()):
+    """The definition, as a loop over every liked and every disliked answer of a kind."""
+    top = bottom = 0.0
+    for kind in {kind for kind, _, _ in rows}:
+        own = [(liked, weight, score) for (k, liked, weight), score in zip(rows, scores, strict=True) if k == kind]
+        liked, disliked = ([one for one in own if one[0] is label] for label in (True, False))
+        hits = whole = 0.0
+        for _, w, s in liked:
+            for _, v, t in disliked:
+                hits += w * v * ((s > t) + 0.5 * (s == t))
+                whole += w * v
+        if whole:
+            worth = 4 * whole / sum(weight for _, weight, _ in own)
+            top, bottom = top + worth * hits / whole, bottom + worth
+    for weight, margin in zip(pairs, margins, strict=True):
+        top, bottom = top + weight * ((margin > 0) + 0.5 * (margin == 0)), bottom + weight
+    return top / bottom if bottom else math.nan
+
+
+ROW = st.tuples(st.sampled_from(["thumb", "score"]), st.booleans(), st.sampled_from([0.25, 0.5, 1.0]))
+
+
+@given(st.lists(ROW, max_size=25), st.lists(st.sampled_from([0.5, 1.0]), max_size=5), st.integers(0, 10**6))
+def test_concordance_is_that_of_the_double_loop(rows, pairs, seed):
+    """Few different scores, so that many are equal."""
+    draw = random.Random(seed)
+    drawn = [([draw.randrange(5) for _ in rows], [draw.randrange(-1, 2) for _ in pairs]) for _ in range(2)]
+    found = compare(held_out(rows, pairs), *(scores_of(*one) for one in drawn))
+    wanted = [slow_concordance(rows, scores, pairs, margins) for scores, margins in drawn]
+    assert [found.champion, found.candidate] == pytest.approx(wanted, nan_ok=True)
+    assert gate.is_comparable(held_out(rows, pairs)) == math.isfinite(wanted[0])
+
+
+def test_by_hand():
+    """Liked 3, 1 and disliked 2: one hit of two; a rare side lowers the worth to 4 * 2 / 3; one edit of two is right."""
+    rows = [("thumb", True, 1.0), ("thumb", True, 1.0), ("thumb", False, 1.0)]
+    found = compare(held_out(rows, [1.0, 1.0]), scores_of([0, 0, 0], [0, 0]), scores_of([3, 1, 2], [5, -5]))
+    assert (found.champion, found.candidate, found.num_events) == (0.5, 0.5, 5)
+    assert compare(held_out(rows), scores_of([0, 0, 0]), scores_of([3, 3, 2])).difference == 0.5
+
+
+def test_thumbs_are_not_compared_with_scores():
+    rows = [("thumb", True, 1.0), ("score", False, 1.0)]
+    assert math.isnan(compare(held_out(rows), scores_of([0, 0]), scores_of([1, 2])).candidate)
+
+
+def normal_night(rng, count, gain, per_dialogue=2, champion=0.6, together=0.5):
+    """Scores from normal distributions whose concordances are `champion` and `champion + gain`."""
+    liked = rng.random(count) < 0.5
+    drawn = rng.standard_normal((2, count))
+    drawn[1] = together * drawn[0] + math.sqrt(1 - together**2) * drawn[1]
+    shifts = [math.sqrt(2) * NORMAL.inv_cdf(one) for one in (champion, champion + gain)]
+    scores = drawn + np.outer(shifts, liked)
+    rows = [("thumb", bool(one), 1.0) for one in liked]
+    return compare(held_out(rows, per_dialogue=per_dialogue), *(scores_of(one.tolist()) for one in scores))
+
+
+def test_the_standard_error_is_the_spread_over_many_nights():
+    rng = np.random.default_rng(0)
+    found = [normal_night(rng, 100, 0.05) for _ in range(60)]
+    spread = np.std([one.difference for one in found], ddof=1)
+    assert np.mean([one.standard_error for one in found]) == pytest.approx(spread, rel=0.25)
+    assert np.mean([one.difference for one in found]) == pytest.approx(0.05, abs=3 * spread / math.sqrt(60))
+
+
+def test_answers_of_one_dialogue_are_drawn_together():
+    """Each answer ten times: alone they look ten times as many, in one dialogue they are what they were."""
+    rng = np.random.default_rng(1)
+    rows = [("thumb", bool(one), 1.0) for one in rng.random(60) < 0.5]
+    scores = [rng.standard_normal(60).tolist() for _ in range(2)]
+    many = [[one for one in some for _ in range(10)] for some in (rows, *scores)]
+    alone = compare(held_out(rows), *map(scores_of, scores)).standard_error
+    apart = compare(held_out(many[0]), *map(scores_of, many[1:])).standard_error
+    together = compare(held_out(many[0], per_dialogue=10), *map(scores_of, many[1:])).standard_error
+    assert together == pytest.approx(alone, rel=1e-6)
+    assert apart == pytest.approx(alone / math.sqrt(10), rel=0.25)
+
+
+def test_large_held_out_sets_are_resampled_in_parts(monkeypatch):
+    rng = np.random.default_rng(2)
+    rows = [("thumb", bool(one), 1.0) for one in rng.random(40) < 0.5]
+    inputs = (held_out(rows), *(scores_of(rng.standard_normal(40).tolist()) for _ in range(2)))
+    whole = compare(*inputs)
+    monkeypatch.setattr(gate, "AT_ONCE", 1000)
+    assert compare(*inputs) == whole
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "error", "enough"),
+    [
+        (0.0, -0.04, 0.02, True),  # not lower, above -5 points
+        (0.02, -0.05, 0.02, False),  # at the bound, not above it
+        (0.02, -0.09, 0.1, True),  # one standard error is larger than 5 points
+        (0.02, -0.11, 0.1, False),
+        (-0.001, 0.0, 0.02, False),
+        (math.nan, math.nan, math.nan, False),
+    ],
+)
+def test_the_rule_of_promotion(difference, low, error, enough):
+    assert Comparison(30, 0.5, 0.5 + difference, low, error).is_enough is enough
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("count", "least", "most"), [(30, 0.32, 0.52), (150, 0.75, 0.95)])
+def test_a_true_gain_of_8_points_needs_150_events(count, least, most):
+    """Promoted on about four nights of ten at 30 events (here 0.43), on more than eight at 150 (0.83)."""
+    rng = np.random.default_rng(3)
+    found = [normal_night(rng, count, 0.08) for _ in range(100)]
+    share = np.mean([one.is_enough for one in found])
+    assert least <= share <= most
+    error = float(np.mean([one.standard_error for one in found]))
+    assert chance(0.08, error) == pytest.approx(share, abs=0.13)
+
+
+@pytest.mark.thorough
+def test_the_smallest_gain_is_seen_four_nights_of_five():
+    rng = np.random.default_rng(4)
+    gain = smallest_gain(1 / math.sqrt(3 * 80))
+    share = np.mean([normal_night(rng, 80, gain, champion=0.5, together=0).is_enough for _ in range(100)])
+    gain = smallest_gain(math.sqrt(2) / math.sqrt(3 * 80))  # champion and candidate independent of each other
+    assert share < 0.75
+    share = np.mean([normal_night(rng, 80, gain, champion=0.5, together=0).is_enough for _ in range(100)])
+    assert share == pytest.approx(0.8, abs=0.12)
+    assert chance(gain, math.sqrt(2) / math.sqrt(3 * 80)) == pytest.approx(0.8)
+
+
+def test_the_expected_error():
+    assert expected_error(30) == pytest.approx(1 / math.sqrt(90))
+    assert expected_error(120, {"standard_error": 0.08, "num_events": 30}) == pytest.approx(0.04)
+    assert expected_error(100, {"standard_error": 0.0, "num_events": 30}) == 0.005
+    assert expected_error(30, {"standard_error": None, "num_events": 30}) == pytest.approx(1 / math.sqrt(90))
+
+
+def test_the_line_of_power(tmp_path):
+    settings = BotSettings(min_heldout=30)
+    assert power_of(12, settings).startswith("12 of 30 held-out events")
+    assert "150 held-out events: the gate can see +8 points today" in power_of(150, settings)
+    bot = new_bot(tmp_path, min_heldout=1)
+    talk_to(bot, 30)
+    store = bot.store()
+    events = sum(one.heldout for one in store.dialogues())
+    assert gate.power_line(bot).startswith(f"{events} held-out events: the gate can see")

@@ -1,0 +1,276 @@
+"""The training of a night: its plan, a step against a plain loop, and the state that goes on."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from taught_bots import new_bot, set_keys
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.feedback.night.learner import Learner, night_sizes
+from rlhf_dialog.feedback.night.rows import Row, keys_of, measured
+from rlhf_dialog.feedback.store.examples import Answer, Pair, TrainingSet
+from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.models.loading import load_causal_lm
+
+TEXTS = ["Why ?", "No no no .", "Who is it ?", "I see the sea .", "How so ?"]
+SFT = [Row([5, 6], [30, 31, 32, 257]), Row([7], [40, 257])]
+
+
+def examples(num_answers=5, num_pairs=2):
+    answers = [
+        Answer((f"Hi {i} .",), TEXTS[i % 5], i % 2 == 0, "thumb", "p", "d", i) for i in range(1, num_answers + 1)
+    ]
+    pairs = [
+        Pair((f"Hello {i} .",), TEXTS[i % 5], TEXTS[(i + 1) % 5], "edit", "p", "d", 100 + i) for i in range(num_pairs)
+    ]
+    return TrainingSet(answers, pairs, {}, num_answers + num_pairs)
+
+
+@pytest.fixture(scope="module")
+def bot(tmp_path_factory):
+    return new_bot(tmp_path_factory.mktemp("learner"))
+
+
+def learner_of(bot, **keys):
+    set_keys(bot, **keys)
+    return Learner(bot, read_settings(bot.settings_path))
+
+
+def train(learner, training=None, sft=(), plan=None, watch=lambda *_: None, save=lambda _: None, night=None):
+    training = training or examples()
+    plan = plan or learner.plan(training, len(sft))
+    rows = [pair for one in training.all for pair in zip(keys_of(one), learner.encoder.rows(one), strict=True)]
+    learner.reference.add(dict(rows))
+    return learner.train(training, sft, plan, watch, save, night or {})
+
+
+def weights(learner):
+    return {name: x.detach().clone() for name, x in learner.policy.named_parameters()}
+
+
+# --- plan ---
+
+
+@pytest.mark.parametrize(
+    ("keys", "total", "steps", "sft"),
+    [
+        ({"epochs": 2, "batch_size": 10, "sft_share": 0.5}, 80, 8, 80),
+        ({"epochs": 0.5, "batch_size": 16, "sft_share": 0.2}, 20, 1, 5),
+        ({"steps": 7, "batch_size": 10, "sft_share": 0}, 70, 7, 0),
+    ],
+)
+def test_the_sizes_of_a_night(keys, total, steps, sft):
+    assert night_sizes(BotSettings(**keys), 40) == (total, steps, sft)
+
+
+def test_every_example_is_seen_once_in_each_pass_and_every_step_has_its_share(bot):
+    learner = learner_of(bot, epochs=2, batch_size=10, sft_share=0.2)
+    plan = learner.plan(examples(30, 10), num_sft=6)
+    assert len(plan) == 8
+    for kind, size, passes in (("answers", 30, 2), ("pairs", 10, 2)):
+        assert Counter(i for step in plan for i in step[kind]) == dict.fromkeys(range(size), passes)
+    assert {len(step["answers"]) for step in plan} == {7, 8}
+    assert {len(step["pairs"]) for step in plan} == {2, 3}
+    seen = Counter(i for step in plan for i in step["sft"])
+    assert (sum(seen.values()), set(seen.values())) == (20, {3, 4})
+
+
+def test_the_order_is_another_one_every_night_and_no_concern_of_others(bot):
+    learner = learner_of(bot)
+    before = torch.get_rng_state()
+    first, second = (learner.plan(examples(30), 0) for _ in range(2))
+    assert first != second
+    assert torch.equal(torch.get_rng_state(), before)
+    assert learner_of(bot).plan(examples(30), 0) == first
+
+
+# --- a step ---
+
+
+def plain_log_probability(lm, row):
+    logprobs = lm(torch.tensor([row.prompt + row.response])).logits[0].log_softmax(-1)
+    start = len(row.prompt) - 1
+    return sum(logprobs[start + i, token] for i, token in enumerate(row.response))
+
+
+def test_a_step_is_that_of_a_plain_loop(bot):
+    """Loss by loss, row by row, with torch's AdamW: 5 answers (3 liked), 2 pairs and 2 replies of the SFT data."""
+    learner = learner_of(bot, desirable_weight=1.5, undesirable_weight=0.5, dpo_weight=0.7, max_grad_norm=0.3)
+    plan = [{"answers": [3, 0, 4, 1, 2], "pairs": [1, 0], "sft": [1, 0]}] * 3
+    found = train(learner, sft=SFT, plan=plan)
+
+    lm, first = (load_causal_lm(str(bot.agent_folder("0001")), "agent", packing=False) for _ in range(2))
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=0.003, weight_decay=0, eps=1e-5)
+    training, encoder = examples(), learner.encoder
+    losses = []
+
+    def ratio(row, model=lm):
+        with torch.no_grad():
+            known = plain_log_probability(first, row)
+        return plain_log_probability(model, row) - known
+
+    for number in range(3):
+        rows = [(encoder.rows(training.answers[i])[0], training.answers[i].liked) for i in plan[0]["answers"]]
+        with torch.no_grad():
+            mixed = [ratio(Row(rows[i][0].prompt, rows[i - 1][0].response)) for i in range(5)]
+        baseline = max(0.0, sum(mixed).item() / 5)
+        kto = [
+            1.5 * (1 - torch.sigmoid(0.5 * (ratio(row) - baseline)))
+            if liked
+            else 0.5 * (1 - torch.sigmoid(0.5 * (baseline - ratio(row))))
+            for row, liked in rows
+        ]
+        pairs = [encoder.rows(training.pairs[i]) for i in plan[0]["pairs"]]
+        dpo = [-torch.log(torch.sigmoid(0.5 * (ratio(chosen) - ratio(rejected)))) for chosen, rejected in pairs]
+        nll = [-plain_log_probability(lm, row) / len(row.response) for row in SFT]
+        loss = (sum(kto) + 0.7 * sum(dpo) + sum(nll)) / 9
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(lm.parameters(), 0.3)
+        optimizer.param_groups[0]["lr"] = 0.003 * (number + 1) / 3
+        optimizer.step()
+    assert found["loss"] == pytest.approx(sum(losses) / 3, rel=1e-4)
+    wanted = dict(lm.named_parameters())
+    for name, own in learner.policy.lm.named_parameters():
+        torch.testing.assert_close(own, wanted[name], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_microbatches_change_nothing(bot, size):
+    whole, parts = learner_of(bot), learner_of(bot, per_device_microbatch_size=size)
+    found = [train(learner, sft=SFT) for learner in (whole, parts)]
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+    for name, own in weights(parts).items():
+        torch.testing.assert_close(own, weights(whole)[name], atol=1e-5, rtol=1e-3)
+
+
+def test_liked_answers_become_likelier(bot):
+    learner, before = learner_of(bot, epochs=8), examples(10, 4)
+    answers = [replace(one, liked=one.response.endswith("?")) for one in before.answers]
+    found = train(learner, replace(before, answers=answers))
+    assert found["kto"] < 0.45
+    assert found["dpo"] < math.log(2)
+
+
+def test_a_loss_that_is_not_finite_stops_the_night(bot):
+    learner = learner_of(bot)
+    plan = learner.plan(examples(), 0)
+    with torch.no_grad():
+        learner.parameters[0].fill_(math.nan)
+    with pytest.raises(RunStopped, match="Lower learning_rate in config"):
+        train(learner, plan=plan)
+
+
+# --- state ---
+
+
+def test_a_state_comes_back_to_the_bit(bot, tmp_path):
+    learner = learner_of(bot)
+    train(learner)
+    learner.consumed, learner.num_nights = frozenset({3, 5}), 1
+    learner.save(tmp_path)
+    again = learner_of(bot)
+    assert again.state_hash() != learner.state_hash()
+    again.load(tmp_path)
+    assert again.state_hash() == learner.state_hash()
+    assert (again.num_steps, again.num_nights, again.consumed) == (learner.num_steps, 1, {3, 5})
+    both = [(train(one), one.state_hash()) for one in (learner, again)]
+    assert both[0] == both[1]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
+
+
+def test_every_part_of_the_state_is_in_its_hash(bot):
+    learner = learner_of(bot)
+    train(learner)
+    seen = {learner.state_hash()}
+
+    def changed():
+        seen.add(learner.state_hash())
+        return len(seen)
+
+    with torch.no_grad():
+        learner.parameters[0][0] += 1
+    assert changed() == 2
+    next(iter(learner.optimizer.state.values()))["exp_avg"][0] += 1
+    assert changed() == 3
+    learner.num_steps += 1
+    assert changed() == 4
+    learner.consumed = frozenset({7})
+    assert changed() == 5
+    learner.plan(examples(), 0)
+    assert changed() == 6
+
+
+def test_interrupted_in_a_night_and_continued(bot, tmp_path):
+    plan = learner_of(bot).plan(examples(20), 0)
+    whole, kept = learner_of(bot), []
+    wanted = train(whole, examples(20), plan=plan)
+    half = learner_of(bot)
+
+    def save(progress):
+        if not kept:
+            half.save(tmp_path, {"night": progress})
+            kept.append(progress)
+
+    train(half, examples(20), plan=plan, save=save)
+    again = learner_of(bot)
+    night = again.load(tmp_path)["night"]
+    assert night["done"] == 2
+    assert train(again, examples(20), plan=plan, night=night) == wanted
+    assert again.num_steps == whole.num_steps == len(plan)
+    assert all(torch.equal(x, weights(whole)[name]) for name, x in weights(again).items())
+
+
+def test_damaged_and_newer_states_are_refused(bot, tmp_path):
+    learner = learner_of(bot)
+    learner.save(tmp_path)
+    state = json.loads((tmp_path / "learner.json").read_text())
+    (tmp_path / "learner.json").write_text(json.dumps(state | {"format_version": 9}))
+    with pytest.raises(UserError, match="has format version 9, but this program reads up to 1; update"):
+        learner.load(tmp_path)
+    (tmp_path / "learner.json").write_text(json.dumps(state))
+    tensors = load_file(tmp_path / "weights.safetensors")
+    save_file({name: x + 1 for name, x in tensors.items()}, tmp_path / "weights.safetensors")
+    with pytest.raises(UserError, match=r"weights.safetensors has changed .*`feedback rollback`"):
+        learner.load(tmp_path)
+    (tmp_path / "learner.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged or does not fit"):
+        learner.load(tmp_path)
+
+
+# --- adapters ---
+
+
+def test_adapters_are_trained_and_merged_only_in_the_agent(bot, tmp_path):
+    pytest.importorskip("peft")
+    learner = learner_of(bot, use_lora=True, lora_r=2)
+    before = load_file(bot.agent_folder("0001") / "model.safetensors")
+    row = learner.encoder.row(["Hi ."], "Why ?")
+    first = measured(learner.reference_policy, [row], 256, 1)
+    assert torch.equal(measured(learner.policy, [row], 256, 1), first)
+    train(learner)
+    assert torch.equal(measured(learner.reference_policy, [row], 256, 1), first)  # the base is as it was
+    learner.save(tmp_path)
+    assert all(".lora_" in name for name in load_file(tmp_path / "adapter.safetensors"))
+    assert not (tmp_path / "weights.safetensors").exists()
+    learner.export(tmp_path / "agent")
+    merged = load_file(tmp_path / "agent" / "model.safetensors")
+    assert merged.keys() == before.keys()
+    assert any(not torch.equal(merged[name], before[name]) for name in merged)
+    again = learner_of(bot, use_lora=True, lora_r=2)
+    again.load(tmp_path)
+    assert again.state_hash() == learner.state_hash()
+    with pytest.raises(UserError, match=r"use_lora: False, but .* was trained with adapters"):
+        learner_of(bot).load(tmp_path)
+
+
+def test_a_device_that_is_not_there(bot, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device: cuda, but torch finds no CUDA device"):
+        learner_of(bot, device="cuda")

@@ -1,0 +1,467 @@
+"""A night: what it changes and when nothing changes, kills at any step, nights one after the other, and what can go wrong."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from processes import start_python
+from safetensors.torch import load_file, save_file
+from taught_bots import new_bot, set_keys, talk_to
+from tiny import write_data
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.feedback.night import night as night_module
+from rlhf_dialog.feedback.night.gate import Comparison
+from rlhf_dialog.feedback.night.guards import Guard
+from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.feedback.page.served import BotVersions, Served
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.store import Store
+
+PASSED = Guard("KL", 0.1, 1.0, True)
+
+
+@pytest.fixture(scope="module")
+def bot_of_a_day(tmp_path_factory):
+    bot = new_bot(tmp_path_factory.mktemp("night"))
+    talk_to(bot, 60)
+    return bot
+
+
+@pytest.fixture(scope="module")
+def bot_of_a_night(tmp_path_factory, bot_of_a_day):
+    """After a night, and another day."""
+    folder = tmp_path_factory.mktemp("later") / "bot"
+    shutil.copytree(bot_of_a_day.folder, folder)
+    bot = Bot(folder)
+    assert learn(bot).promoted
+    talk_to(bot, 40, seed=1)
+    return bot
+
+
+@pytest.fixture
+def day(tmp_path, bot_of_a_day):
+    shutil.copytree(bot_of_a_day.folder, tmp_path / "bot")
+    return Bot(tmp_path / "bot")
+
+
+@pytest.fixture
+def later(tmp_path, bot_of_a_night):
+    shutil.copytree(bot_of_a_night.folder, tmp_path / "bot")
+    return Bot(tmp_path / "bot")
+
+
+def files(folder):
+    """The hash of every file that is data; not the store, which SQLite's journal surrounds."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file() and not path.name.startswith(("feedback.sqlite", ".lineage"))
+    }
+
+
+def versions(bot):
+    return bot.lineage()["versions"]
+
+
+def made_of(bot, version):
+    """All that a night made, but for the time."""
+    found = {name: x for name, x in files(bot.version_folder(version)).items()}
+    record = {key: value for key, value in versions(bot)[version].items() if key != "created"}
+    return found, record
+
+
+def verdict(monkeypatch, difference=0.1, low=0.05, guards=(PASSED,)):
+    found = Comparison(40, 0.5, 0.5 + difference, low, 0.03)
+    monkeypatch.setattr(night_module, "_measure", lambda night: (found, list(guards)))
+
+
+def test_a_night_makes_a_champion(later):
+    record = versions(later)["0002"]
+    assert (later.champion(), record["status"], record["parent"]) == ("0002", "champion", "0001")
+    assert record["gate"]["promoted"]
+    assert record["gate"]["concordance"] > record["gate"]["champion"] == 0.5
+    assert record["last_event"] == 60
+    assert len(record["people"]) == 4
+    assert {path.name for path in later.version_folder("0002").iterdir()} == {"agent", "learner"}
+    assert {path.suffix for path in (later.version_folder("0002") / "learner").iterdir()} == {".safetensors", ".json"}
+    assert not (later.folder / "night").exists()
+
+
+def test_the_next_night_starts_from_the_last_one(later):
+    report = learn(later)
+    first, second = (versions(later)[name] for name in ("0002", "0003"))
+    assert second["start"] == first["end"] != second["end"]
+    assert report.used["replayed"] > 0
+    state = json.loads((later.version_folder("0003") / "learner" / "learner.json").read_text())
+    assert (state["num_nights"], state["num_steps"]) == (2, first["num_events"]["steps"] + report.used["steps"])
+
+
+def test_the_held_out_fifth_is_never_consumed(later):
+    store = later.store()
+    heldout = {one.id for one in store.dialogues() if one.heldout}
+    events = {event.id for event in store.feedback(upto=60) if event.dialogue not in heldout}
+    store.close()
+    state = json.loads((later.version_folder("0002") / "learner" / "learner.json").read_text())
+    assert set(state["consumed"]) == events
+
+
+def test_without_new_feedback_nothing_changes(later):
+    learn(later)
+    before = files(later.folder)
+    report = learn(later)
+    assert report.why == "nothing changed: there is no new feedback to learn from"
+    assert report.version is None
+    assert files(later.folder) == before
+
+
+def test_too_little_held_out_feedback_changes_nothing(day):
+    set_keys(day, min_heldout=500)
+    before = files(day.folder)
+    report = learn(day)
+    assert f"{report.num_heldout} of 500 held-out events" in report.why
+    assert files(day.folder) == before
+
+
+def test_a_dry_run_says_it_all_and_writes_nothing(day, monkeypatch):
+    before = files(day.folder)
+    monkeypatch.setattr(night_module, "Learner", None)  # no model is loaded
+    report = learn(day, dry_run=True)
+    assert files(day.folder) == before
+    text = "\n".join(report.lines())
+    assert "new and 0 older examples of 4 people" in text
+    assert text.endswith("dry run: nothing was changed")
+
+
+def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(day, monkeypatch):
+    verdict(monkeypatch, low=-0.2)
+    report = learn(day)
+    assert not report.promoted
+    assert report.why == "refused: 0002 may be worse than the champion: the lower bound -20.0 is not above -5.0"
+    assert (day.champion(), versions(day)["0002"]["status"]) == ("0001", "refused")
+    again = learn(day)  # of the same feedback it would be the same candidate
+    assert (again.version, "0002, which is refused" in again.why) == (None, True)
+    talk_to(day, 5, seed=9)
+    verdict(monkeypatch)
+    report = learn(day)
+    assert (report.version, day.champion(), versions(day)["0003"]["parent"]) == ("0003", "0003", "0001")
+    assert versions(day)["0003"]["start"] == versions(day)["0002"]["start"]
+    assert report.used["new"] > versions(day)["0002"]["num_events"]["new"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"difference": -0.01}, "agrees less with the held-out feedback than the champion"),
+        ({"guards": [PASSED, Guard("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
+        ({"guards": [Guard("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
+    ],
+)
+def test_why_a_candidate_is_refused(day, monkeypatch, keys, why):
+    verdict(monkeypatch, **keys)
+    report = learn(day)
+    assert why in report.why
+    assert day.champion() == "0001"
+    json.dumps(versions(day), allow_nan=False)
+
+
+@pytest.mark.ci
+def test_after_a_rollback_learning_goes_on_from_there(later):
+    learn(later)
+    later.rollback("0002")
+    talk_to(later, 10, seed=5)
+    report = learn(later)
+    assert versions(later)[report.version]["parent"] == "0002"
+    assert versions(later)[report.version]["start"] == versions(later)["0002"]["end"]
+
+
+def test_old_versions_are_removed(later):
+    set_keys(later, keep_last=1)
+    report = learn(later)
+    assert later.champion() == "0003"
+    assert set(report.removed) <= {"0002"}
+
+
+def test_random_states_of_the_caller_are_kept(day):
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    torch.manual_seed(3)
+    learn(day)
+    assert torch.equal(torch.rand(1), wanted)
+
+
+# --- kills ---
+
+KILLED = """
+import os, signal, sys
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.feedback.page.served import BotVersions, Served
+from rlhf_dialog.feedback.store.store import Store
+def watch(done, steps):
+    if done == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+learn(Bot(sys.argv[1]), watch=watch)
+"""
+
+
+@pytest.mark.thorough
+def test_killed_at_a_random_step_and_continued_in_another_process(later, tmp_path):
+    """Bit for bit the night that nobody killed: weights, moments, random states, the decision."""
+    shutil.copytree(later.folder, tmp_path / "killed")
+    report = learn(later)
+    step = random.SystemRandom().randrange(1, report.used["steps"])
+    killed = start_python("-c", KILLED, tmp_path / "killed", step)
+    assert killed.wait() == -signal.SIGKILL, step
+    bot = Bot(tmp_path / "killed")
+    assert bot.champion() == "0002"
+    assert (bot.folder / "night").exists() == (step > 2)
+    learn(bot)
+    assert made_of(bot, "0003") == made_of(later, "0003"), step
+    assert not (bot.folder / "night").exists()
+
+
+class Killed(BaseException):
+    """In place of SIGKILL, where the place matters and not the process."""
+
+
+def killed_at(monkeypatch, where, name):
+    def kill(*_):
+        raise Killed
+
+    monkeypatch.setattr(where, name, kill)
+
+
+@pytest.mark.parametrize("checkpoint_steps", [2, 100])
+def test_killed_between_the_new_version_and_its_promotion(day, monkeypatch, checkpoint_steps):
+    set_keys(day, checkpoint_steps=checkpoint_steps)
+    with monkeypatch.context() as patch:
+        killed_at(patch, Bot, "promote")
+        with pytest.raises(Killed):
+            learn(day)
+    assert day.champion() == "0001"
+    report = learn(day)
+    assert (report.why, day.champion()) == ("nothing changed: there is no new feedback to learn from", "0002")
+    assert day.versions() == ["0001", "0002"]
+
+
+def test_killed_after_the_promotion(day, monkeypatch):
+    with monkeypatch.context() as patch:
+        killed_at(patch, Bot, "drop_night")
+        with pytest.raises(Killed):
+            learn(day)
+    assert learn(day).version is None
+    assert (day.champion(), (day.folder / "night").exists()) == ("0002", False)
+
+
+def test_an_interrupted_night_begins_again_when_the_feedback_is_another(day, caplog):
+    def watch(done, _):
+        if done == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        learn(day, watch=watch)
+    store = day.store()
+    person = store.feedback()[0].person
+    store.close()
+    day.forget(person)
+    report = learn(day)
+    assert "it begins again" in caplog.text
+    assert person not in versions(day)["0002"]["people"]
+    assert report.used["people"] == 3
+
+
+def test_an_interrupted_night_goes_on_without_what_came_since(day, caplog):
+    caplog.set_level("INFO", "rlhf_dialog")
+
+    def watch(done, _):
+        if done == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        learn(day, watch=watch)
+    talk_to(day, 10, seed=4)
+    report = learn(day)
+    assert "goes on after step 2" in caplog.text
+    assert report.last_event == 60
+    assert learn(day).used["new"] > 0
+
+
+# --- what can go wrong ---
+
+
+@pytest.mark.ci
+def test_two_at_once_is_one_message(day):
+    errors = []
+
+    def watch(done, _):
+        if done == 1:
+            program = (
+                "import sys; from rlhf_dialog.feedback.commands.feedback import main; sys.exit(main(sys.argv[1:]))"
+            )
+            other = start_python("-c", program, "learn", "--run", day.folder, stderr=-1)
+            errors.append((other.communicate()[1], other.returncode))
+
+    assert learn(day, watch=watch).promoted
+    ((text, code),) = errors
+    assert (text.count("error:"), code) == (1, 2)
+    assert f"in use by process {os.getpid()}" in text
+    assert "another learn job is at work; wait until it ends, or stop it\n" in text
+
+
+@pytest.mark.parametrize("place", ["night", "versions"])
+def test_a_full_disk_leaves_nothing_half_written(day, monkeypatch, place):
+    before = files(day.folder)
+
+    def full(path, text, *_, **__):
+        if place in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        Path(path).write_text(json.dumps(text), encoding="utf-8")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rlhf_dialog.feedback.night.learner.write_json", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            learn(day)
+    assert {
+        name: x for name, x in files(day.folder).items() if name != "reference.json" and "night/" not in name
+    } == before
+    assert not list(day.folder.rglob(".*.tmp"))
+    assert learn(day).promoted
+
+
+def test_a_champion_that_does_not_load(later):
+    (later.agent_folder("0002") / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"version 0002 cannot be loaded .* `feedback rollback`"):
+        learn(later)
+    assert later.champion() == "0002"
+
+
+def test_a_champion_with_weights_that_are_not_numbers(later):
+    """Learning does not start from it, and the last good version answers."""
+    path = later.agent_folder("0002") / "model.safetensors"
+    weights = load_file(path)
+    next(iter(weights.values())).view(-1)[3] = math.nan
+    save_file(weights, path, {"format": "pt"})
+    before = files(later.folder)
+    with pytest.raises(
+        UserError, match=r"version 0002 cannot be loaded .* holds NaN or infinity.* `feedback rollback`"
+    ):
+        learn(later)
+    assert files(later.folder) == before
+    served = Served(BotVersions(later))
+    assert served.hold() == "0001"
+    assert re.search(
+        r"version 0002 does not load .*NaN or infinity.*; version 0001 answers in its place", served.problem
+    )
+
+
+def test_a_candidate_that_a_rollback_left_behind_is_not_promoted_by_an_earlier_gate(later, monkeypatch):
+    verdict(monkeypatch)
+    with monkeypatch.context() as patch:
+        killed_at(patch, Bot, "promote")
+        with pytest.raises(Killed):
+            learn(later)
+    later.rollback("0001")
+    later.rollback("0002")
+    report = learn(later)
+    assert (later.champion(), versions(later)["0003"]["status"]) == ("0002", "refused")
+    assert report.why.startswith("nothing changed: version 0003, which is refused, was made of just this feedback")
+
+
+def test_texts_of_a_killed_night_do_not_outlast_the_next_one(day):
+    """Also where the next one has nothing to do."""
+    set_keys(day, min_heldout=999)
+    (day.folder / "preference").mkdir()
+    assert learn(day).why.startswith("nothing changed")
+    assert not (day.folder / "preference").exists()
+
+
+def test_a_state_that_does_not_load(later):
+    (later.version_folder("0002") / "learner" / "optimizer.safetensors").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"optimizer.safetensors has changed since it was written"):
+        learn(later)
+
+
+def test_the_store_of_another_bot(day):
+    for path in day.folder.glob("feedback.sqlite*"):
+        path.unlink()
+    Store.create(day.store_path).close()
+    with pytest.raises(UserError, match="belongs to another bot"):
+        learn(day)
+
+
+def test_a_mistake_in_the_settings(day):
+    set_keys(day, persons_cap=0.1)
+    with pytest.raises(UserError, match="persons_cap: unknown key; did you mean 'person_cap'"):
+        learn(day)
+
+
+def test_a_loss_that_is_not_finite_changes_nothing(day):
+    set_keys(day, learning_rate=1.0, max_grad_norm=1e6, weight_decay=1000.0, steps=50, warmup_steps=0)
+    before = {name: x for name, x in files(day.folder).items() if name != "reference.json"}
+    with pytest.raises(RunStopped, match="Lower learning_rate"):
+        learn(day)
+    assert {name: x for name, x in files(day.folder).items() if name != "reference.json"} == before
+
+
+def test_sft_data_is_replayed_and_guards_the_perplexity(day, tmp_path):
+    set_keys(day, sft_data_path=str(write_data(tmp_path / "data", 6)), sft_share=0.3, max_perplexity_rise=100)
+    report = learn(day)
+    assert report.metrics["nll"] > 0
+    assert report.used["sft"] > 0
+    assert [guard.name for guard in report.guards][-1] == "rise of the perplexity"
+    assert report.promoted
+
+
+def test_another_rank_of_the_adapters_says_what_to_do(day, monkeypatch):
+    set_keys(day, use_lora=True, lora_r=2)
+    verdict(monkeypatch)
+    learn(day)
+    talk_to(day, 10, seed=3)
+    set_keys(day, use_lora=True, lora_r=4)
+    with pytest.raises(UserError, match="set lora_r and lora_target_modules back in config"):
+        learn(day)
+
+
+@pytest.mark.thorough
+def test_feedback_after_an_older_store_was_restored_is_new(later, monkeypatch):
+    """Its events would have the numbers of those that a night has consumed."""
+    store = later.store()
+    store.backup(later.folder / "copy.sqlite")
+    store.close()
+    talk_to(later, 20, seed=7)
+    verdict(monkeypatch)
+    assert learn(later).promoted
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{later.store_path}{ending}").unlink(missing_ok=True)
+    (later.folder / "copy.sqlite").rename(later.store_path)
+    store = later.store()
+    assert store.last_event() == 100
+    store.close()
+    talk_to(later, 20, seed=5)
+    assert learn(later, dry_run=True).used["new"] > 0
+
+
+@pytest.mark.ci
+def test_adapters_go_on_from_night_to_night(day, monkeypatch):
+    pytest.importorskip("peft")
+    verdict(monkeypatch)
+    set_keys(day, use_lora=True, lora_r=2)
+    assert learn(day).promoted
+    talk_to(day, 30, seed=2)
+    learn(day)
+    assert versions(day)["0003"]["start"] == versions(day)["0002"]["end"]
+    assert (day.version_folder("0003") / "learner" / "adapter.safetensors").exists()
+    set_keys(day)
+    talk_to(day, 5, seed=3)
+    with pytest.raises(UserError, match=r"use_lora: False, but .*000. was trained with adapters; set it back"):
+        learn(day)

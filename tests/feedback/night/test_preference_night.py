@@ -1,0 +1,212 @@
+"""Nights with a preference model and PPO: which pairs they make, what they continue, and that a kill changes nothing."""
+
+import random
+import shutil
+from unittest.mock import Mock
+
+import pytest
+import yaml
+from taught_bots import new_bot, set_keys, talk_to
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.night import night as night_module
+from rlhf_dialog.feedback.night import preference_night
+from rlhf_dialog.feedback.night.gate import Comparison
+from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.feedback.night.preference_night import preference_rows
+from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.examples import Answer, Pair
+from rlhf_dialog.training import trainer as trainer_module
+
+KEYS = {
+    "method": "reward_model_ppo",
+    "reward_members": 2,
+    "reward_learning_rate": 1e-3,
+    "reward_epochs": 1,
+    "ppo_iterations": 3,
+    "ppo_responses": 8,
+    "ppo_minibatches": 2,
+    "ppo_learning_rate": 1e-3,
+}
+
+
+def answer(number, prompt, text, liked, kind="thumb"):
+    return Answer(prompt, text, liked, kind, "p", "d", number)
+
+
+# --- pairs ---
+
+
+def test_edits_and_choices_are_pairs_with_the_turns_that_the_agent_sees():
+    pair = Pair(("One .", "Two .", "Three ."), "Good .", "Bad .", "edit", "p", "d", 1)
+    assert preference_rows([pair], 2, random.Random(0)) == [
+        {"chosen": ["Two .", "Three .", "Good ."], "rejected": ["Two .", "Three .", "Bad ."]}
+    ]
+
+
+def test_liked_and_disliked_answers_to_one_prompt_are_a_pair():
+    some = [answer(1, ("Hi .",), "Good .", True), answer(2, ("Hi .",), "Bad .", False)]
+    assert preference_rows(some, 2, random.Random(0)) == [{"chosen": ["Hi .", "Good ."], "rejected": ["Hi .", "Bad ."]}]
+
+
+def test_answers_to_other_prompts_are_compared_with_their_own_prompts_and_within_their_kind():
+    some = [answer(i, (f"Prompt {i} .",), f"Answer {i} .", i % 3 == 0) for i in range(9)]
+    some += [answer(20, ("Score .",), "Well .", True, "score")]  # nothing of its kind is disliked
+    rows = preference_rows(some, 2, random.Random(0))
+    assert len({str(row) for row in rows}) == len(rows)
+    for row in rows:
+        chosen, rejected = (int(row[side][0].split()[1]) for side in ("chosen", "rejected"))
+        assert (chosen % 3 == 0, rejected % 3 == 0) == (True, False)
+        assert row["chosen"] == [f"Prompt {chosen} .", f"Answer {chosen} ."]
+    assert {int(row["rejected"][0].split()[1]) for row in rows} == {1, 2, 4, 5, 7, 8}  # everybody is heard
+    assert 6 <= len(rows) <= 2 * 6
+
+
+def test_nothing_is_compared_with_itself():
+    some = [answer(1, ("Hi .",), "Same .", True), answer(2, ("Hi .",), "Same .", False)]
+    assert preference_rows(some, 2, random.Random(0)) == []
+
+
+# --- nights ---
+
+
+@pytest.fixture(scope="module")
+def talked_to(tmp_path_factory):
+    """A bot that was talked to."""
+    bot = new_bot(tmp_path_factory.mktemp("ppo"), **KEYS)
+    talk_to(bot, 60)
+    return bot
+
+
+@pytest.fixture(scope="module")
+def after_a_night(talked_to, tmp_path_factory):
+    """The same bot after a night whose candidate was promoted, and another day."""
+    shutil.copytree(talked_to.folder, folder := tmp_path_factory.mktemp("night") / "bot")
+    bot = Bot(folder)
+    with pytest.MonkeyPatch.context() as patched:
+        promote_all(patched)
+        assert learn(bot).promoted
+    talk_to(bot, 10, seed=1)
+    return bot
+
+
+def promote_all(patched):
+    found = Comparison(40, 0.5, 0.6, 0.05, 0.03)
+    patched.setattr(night_module, "_measure", lambda night: (found, []))
+
+
+@pytest.fixture
+def day(tmp_path, talked_to):
+    shutil.copytree(talked_to.folder, tmp_path / "bot")
+    return Bot(tmp_path / "bot")
+
+
+@pytest.fixture
+def later(tmp_path, after_a_night):
+    shutil.copytree(after_a_night.folder, tmp_path / "later")
+    return Bot(tmp_path / "later")
+
+
+def versions(bot):
+    return bot.lineage()["versions"]
+
+
+@pytest.mark.thorough
+def test_a_night_says_what_it_did_and_leaves_nothing_behind(later):
+    record = versions(later)["0002"]
+    assert (record["method"], record["status"]) == ("reward_model_ppo", "champion")
+    assert {"pairs", "accuracy", "first_score", "last_score", "kl"} <= set(record["metrics"])
+    assert not (later.folder / "preference").exists()
+    assert not (later.folder / "night").exists()
+
+
+@pytest.mark.thorough
+def test_the_second_night_continues_the_first_and_its_kl_is_to_the_first_version(later, monkeypatch):
+    promote_all(monkeypatch)
+    seen = []
+    begin = preference_night.NightPPO._begin
+
+    def watched(self, trainer):
+        state = begin(self, trainer)
+        moments = [x["exp_avg"].abs().sum().item() for x in trainer.optimizers["policy"].state.values()]
+        seen.append((self.config.model_path, self.config.ref_model, len(moments), all(moments)))
+        return state
+
+    monkeypatch.setattr(preference_night.NightPPO, "_begin", watched)
+    report = learn(later)
+    first, second = (versions(later)[name] for name in ("0002", "0003"))
+    assert second["start"] == first["end"] != second["end"]
+    ((model, reference, count, moved),) = seen
+    assert (model, reference) == (str(later.agent_folder("0002")), str(later.agent_folder("0001")))
+    assert count > 0
+    assert moved
+    assert report.metrics["pairs"] > first["metrics"]["pairs"]  # all feedback again, and the new
+
+
+class Killed(BaseException):
+    """In place of kill -9, which leaves the same files: nothing is caught on the way out."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("where", ["in the second preference model", "in PPO", "after PPO"])
+def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypatch):
+    promote_all(monkeypatch)
+    calls = []
+
+    def dying(real, after):
+        def call(*args, **kwargs):
+            calls.append(1)
+            if len(calls) == after:
+                raise Killed
+            return real(*args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patched:
+        if where == "in the second preference model":
+            patched.setattr(
+                preference_night, "train_preference_model", dying(preference_night.train_preference_model, 2)
+            )
+        elif where == "in PPO":
+            patched.setattr(trainer_module, "collect", dying(trainer_module.collect, 3))
+        else:
+            patched.setattr(preference_night, "remove_whole", dying(preference_night.remove_whole, 1))
+        with pytest.raises(Killed):
+            learn(day)
+    assert calls
+    assert learn(day).promoted
+    ours, theirs = versions(day)["0002"], versions(later)["0002"]
+    assert ours["end"] == theirs["end"]
+    assert ours["metrics"] == theirs["metrics"]
+
+
+@pytest.mark.thorough
+def test_a_killed_night_leaves_no_text_of_a_person_who_is_forgotten(day, monkeypatch):
+    promote_all(monkeypatch)
+    real = preference_night.train_preference_model
+    with monkeypatch.context() as patched:
+        patched.setattr(preference_night, "train_preference_model", Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            learn(day)
+    assert (day.folder / "preference" / "pairs.jsonl").read_text()
+    store = day.store()
+    person = store.feedback()[0].person
+    store.close()
+    day.forget(person)
+    assert not (day.folder / "preference").exists()
+    seen = []
+    monkeypatch.setattr(preference_night, "train_preference_model", lambda *given: seen.append(1) or real(*given))
+    assert learn(day).promoted
+    assert seen
+    assert not (day.folder / "preference").exists()
+
+
+def test_adapters_are_refused(day):
+    set_keys(day, **KEYS, use_lora=True)
+    with pytest.raises(UserError, match="use_lora: true, but method: reward_model_ppo trains all weights"):
+        learn(day)
+
+
+def test_the_keys_of_these_nights_are_in_the_settings(day):
+    read = yaml.safe_load(day.settings_path.read_text())
+    assert KEYS.items() <= read.items()

@@ -1,0 +1,202 @@
+"""Several people at once: one generation for all who wait, and each gets what it would get alone."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+import torch
+from bots import new_version
+
+from rlhf_dialog.feedback.page import answering as module
+from rlhf_dialog.feedback.page.answering import Answer, Answering, AnsweringClosed
+from rlhf_dialog.models.generation import random_numbers
+
+TURNS = [["Hello"], ["One", "Two two two", "Three"], ["Where is the ladder ?"], ["a"]]
+
+
+def last(answers) -> Answer:
+    *_, answer = answers
+    return answer
+
+
+class Gate:
+    """`stream`, which begins when the gate is open, and writes at the `pace`; `sizes` are those of the batches."""
+
+    def __init__(self, monkeypatch):
+        self.open, self.entered, self.sizes, self.steps = threading.Event(), threading.Event(), [], []
+        self.pace = threading.Semaphore(10**6)
+        self._stream = module.stream
+        monkeypatch.setattr(module, "stream", self)
+
+    def __call__(self, agent, prompts, numbers):
+        self.sizes.append(len(prompts))
+        self.entered.set()
+        assert self.open.wait(60)
+        self.steps.append(0)
+        for replies in self._stream(agent, prompts, numbers):
+            assert self.pace.acquire(timeout=60)
+            self.steps[-1] += 1
+            yield replies
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    return Gate(monkeypatch)
+
+
+def waiting(answering: Answering, count: int) -> None:
+    """Return when `count` requests wait."""
+    deadline = time.monotonic() + 60
+    while len(answering._waiting) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_an_answer_is_what_the_agent_gives_for_its_random_numbers(chat_agent):
+    numbers = random_numbers(1, chat_agent.sampling, torch.device("cpu"), torch.Generator().manual_seed(7))
+    _, _, responses = chat_agent.respond([["Hello"]], numbers)
+    (reply,) = chat_agent.read(responses)
+    with Answering(chat_agent) as answering:
+        answer = last(answering.stream(["Hello"], answering.begin(), seed=7))
+    assert (answer.text, list(answer.token_ids), answer.ended) == (reply.text, reply.ids, True)
+    assert list(answer.logprobs) == responses.logprobs[0][responses.mask[0]].tolist()
+    assert (answer.sampling["seed"], answer.sampling["temperature"], answer.version) == (7, 1.0, "agent")
+
+
+def test_the_answer_grows_token_by_token(chat_agent):
+    with Answering(chat_agent) as answering:
+        answers = list(answering.stream(["Hello"], answering.begin(), seed=3))
+    assert [len(answer.token_ids) for answer in answers] == list(range(1, len(answers) + 1))
+    assert [answer.ended for answer in answers] == [False] * (len(answers) - 1) + [True]
+    assert all(late.text.startswith(early.text) for early, late in pairwise(answers))
+
+
+def test_who_waits_together_is_one_batch_and_gets_what_it_would_get_alone(chat_agent, gate):
+    with Answering(chat_agent) as answering, ThreadPoolExecutor() as people:
+        version = answering.begin()
+        first = people.submit(lambda: last(answering.stream(["I am early"], version, seed=0)))
+        assert gate.entered.wait(60)
+        others = [
+            people.submit(lambda i=i: last(answering.stream(TURNS[i], version, seed=i))) for i in range(len(TURNS))
+        ]
+        waiting(answering, len(TURNS))
+        gate.open.set()
+        together = [one.result() for one in others]
+        assert first.result().ended
+        assert gate.sizes == [1, 4]
+        alone = [last(answering.stream(TURNS[i], version, seed=i)) for i in range(len(TURNS))]
+    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+    assert [answer.text for answer in together] == [answer.text for answer in alone]
+    for a, b in zip(together, alone, strict=True):
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_a_batch_has_at_most_so_many_and_one_version(bot, gate):
+    with Answering(bot, max_batch=2) as answering, ThreadPoolExecutor() as people:
+        old = answering.begin()
+        new_version(bot)
+        new = answering.begin()
+        assert (old, new) == ("0001", "0002")
+        futures = [people.submit(lambda: last(answering.stream(["Hi"], old)))]
+        assert gate.entered.wait(60)
+        for count, version in enumerate([old, new, old, old], start=1):
+            futures.append(people.submit(lambda v=version: last(answering.stream(["Hi"], v))))
+            waiting(answering, count)
+        gate.open.set()
+        assert [one.result().version for one in futures] == [old, old, new, old, old]
+    assert gate.sizes == [1, 2, 1, 1]
+
+
+def test_the_seed_of_the_program_decides_all_answers(chat_agent):
+    def said(seed):
+        with Answering(chat_agent, seed=seed) as answering:
+            version = answering.begin()
+            return [last(answering.stream(["Hello"], version)).token_ids for _ in range(3)]
+
+    assert said(5) == said(5)
+    assert said(5) != said(6)
+    assert len(set(said(5))) > 1
+
+
+def test_the_oldest_turns_leave_as_in_a_chat(chat_agent):
+    turns = [f"turn {i}" for i in range(9)]
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        long, short = (last(answering.stream(some, version, seed=1)) for some in (turns, [" turn 4", *turns[5:]]))
+    assert long.token_ids == short.token_ids  # context_size is 5
+
+
+def test_who_leaves_is_not_generated_for(chat_agent, gate):
+    gate.open.set()
+    gate.pace = threading.Semaphore(1)
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        answers = answering.stream(["Hello"], version, seed=3)
+        next(answers)
+        answers.close()
+        gate.pace.release(10**6)
+        answer = last(answering.stream(["Hello"], version, seed=3))
+    assert gate.steps[0] <= 2 < len(answer.token_ids)
+    assert gate.steps[1:] == [len(answer.token_ids)]
+
+
+def test_an_end_reaches_everybody(chat_agent, gate):
+    answering = Answering(chat_agent)
+    version = answering.begin()
+    with ThreadPoolExecutor() as people:
+        futures = [people.submit(lambda: list(answering.stream(["Hi"], version)))]
+        assert gate.entered.wait(60)
+        futures.append(people.submit(lambda: list(answering.stream(["Hi"], version))))
+        waiting(answering, 1)
+        closing = people.submit(answering.close)
+        while not answering._closed:
+            time.sleep(0.001)
+        gate.open.set()
+        closing.result()
+        for future in futures:
+            with pytest.raises(AnsweringClosed):
+                future.result()
+    assert answering._worker is not None
+    assert not answering._worker.is_alive()
+    with pytest.raises(AnsweringClosed):
+        list(answering.stream(["Hi"], version))
+    answering.close()
+
+
+def test_an_error_reaches_the_batch_and_the_next_one_is_answered(chat_agent, monkeypatch):
+    working = module.stream
+
+    def failing(*_):
+        monkeypatch.setattr(module, "stream", working)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(module, "stream", failing)
+    with Answering(chat_agent) as answering:
+        version = answering.begin()
+        with pytest.raises(RuntimeError, match="out of memory"):
+            list(answering.stream(["Hi"], version))
+        assert last(answering.stream(["Hi"], version)).ended
+
+
+def test_the_log_ratio_by_hand(bot):
+    """Log-softmax of both models on the whole text, one forward pass each."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    new_version(bot)
+    with Answering(bot) as answering:
+        version = answering.begin()
+        answer = last(answering.stream(["Hello"], version, seed=2))
+        found = answering.log_ratio(["Hello"], answer.token_ids, version)
+    sums = []
+    for name in ("0002", "0001"):
+        folder = bot.agent_folder(name)
+        lm, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        prompt = tokenizer("Hello <EOU>", add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            logits = lm(torch.tensor([[*prompt, *answer.token_ids]])).logits[0]
+        steps = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        sums.append(float(steps.gather(1, torch.tensor(answer.token_ids).unsqueeze(1)).sum()))
+    assert found == pytest.approx(sums[0] - sums[1], abs=1e-4)
+    assert abs(found) > 1e-3

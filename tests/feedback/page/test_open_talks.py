@@ -1,0 +1,97 @@
+"""Which dialogues pages have open, and which of them make room for others."""
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page import open_talks
+from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.open_talks import OpenTalks
+from rlhf_dialog.feedback.store.limits import Limits
+
+
+@pytest.fixture
+def store(bot):
+    store = bot.store()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def talks(bot, store):
+    with Answering(bot, seed=0) as answering:
+        yield OpenTalks(store, answering, Limits(person_talks=2, talks=3))
+
+
+def said(talks, person, page, dialogue=""):
+    with talks.talk(person, page, dialogue) as talk:
+        list(talk.say("Hello"))
+        return talk.dialogue
+
+
+def test_a_page_keeps_its_dialogue(talks):
+    dialogue = said(talks, "ann", "1")
+    assert said(talks, "ann", "1", dialogue) == dialogue
+    with talks.talk("ann", "1", "") as talk:  # the page shows a new one
+        assert talk.turns == []
+
+
+def test_nobody_gets_the_dialogue_of_another_person(talks):
+    dialogue = said(talks, "ann", "1")
+    with pytest.raises(UserError, match="no such dialogue"), talks.talk("ben", "1", dialogue):
+        pass
+
+
+def test_one_event_at_a_time(talks):
+    with talks.talk("ann", "1", ""):
+        with pytest.raises(UserError, match="not finished"), talks.talk("ann", "1", ""):
+            pass
+        with talks.talk("ann", "2", ""):
+            pass
+    with talks.talk("ann", "1", ""):
+        pass
+
+
+def test_a_rating_just_before_is_waited_for(talks, monkeypatch):
+    """A browser sends a reason twice, and people click fast: neither may be refused."""
+    monkeypatch.setattr(open_talks, "PATIENCE", 1000.0)
+    monkeypatch.setattr(open_talks.time, "sleep", lambda seconds: first.busy.release())
+    with talks._lock:
+        first = talks._replace(("ann", "1"), talks._begin("ann", ""))
+    with talks.talk("ann", "1", "") as talk:
+        assert talk is first.talk
+
+
+def test_those_that_rest_longest_leave_and_come_back(talks):
+    first = said(talks, "ann", "1")
+    said(talks, "ann", "2")
+    said(talks, "ann", "3")
+    assert len(talks) == 2
+    said(talks, "ben", "1")
+    said(talks, "cy", "1")
+    assert len(talks) == 3
+    assert said(talks, "ann", "1", first) == first
+    assert len(talks._store.turns(first)) == 4
+
+
+def test_one_that_is_being_answered_stays(talks):
+    with talks.talk("ann", "1", "") as talk:
+        for page in "23456":
+            said(talks, "ann", page)
+        list(talk.say("Hello"))
+        dialogue = talk.dialogue
+    with talks.talk("ann", "1", dialogue) as again:
+        assert again is talk
+
+
+def test_closing(talks):
+    said(talks, "ann", "1")
+    said(talks, "ann", "2")
+    said(talks, "ben", "2")
+    talks.close_page("1")
+    assert len(talks) == 2
+    talks.close("ann")
+    assert len(talks) == 1
+    talks.close("ben", "3")
+    talks.close("ben", "2")
+    assert len(talks) == 0
+    assert talks._answering._served._holders.total() == 0

@@ -1,0 +1,261 @@
+"""What the page's buttons do, called as Gradio calls them; tests/whole_runs/test_page_in_browser.py uses them in a browser."""
+
+import sqlite3
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("gradio", reason="the page needs gradio")
+
+import gradio as gr
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.page import Page
+from rlhf_dialog.feedback.page.shown import as_text, earlier
+from rlhf_dialog.feedback.store import schema
+from rlhf_dialog.feedback.store.limits import Limits
+
+PERSON = "ab" * 16
+CHAT, PLACE, COMPARE, TOOLS, SCORE, WHOLE, EARLIER, WHO, EDITOR, NOTE = range(10)
+
+
+@pytest.fixture
+def page(bot):
+    store = bot.store()
+    with Answering(bot, seed=0) as answering:
+        yield Page(store, answering, "bot", limits=Limits(message_chars=50, messages=(6, 100)))
+    store.close()
+
+
+@pytest.fixture
+def request_(page):
+    return request_of(page)
+
+
+def request_of(page, person=PERSON, tab="tab"):
+    return SimpleNamespace(cookies={page.app.cookie: person} if person else {}, session_hash=tab)
+
+
+def said(page, request, text="Hello", dialogue=""):
+    """The box, and the view after the answer."""
+    *_, (box, *view) = page.say(text, dialogue, request)
+    return box, view
+
+
+def thumb(page, request, dialogue, liked, index=1):
+    return page.thumb(dialogue, request, gr.LikeData(None, {"index": index, "value": ["x"], "liked": liked}))
+
+
+def edit(page, request, dialogue, text):
+    """Whether the editor stays open, and the view."""
+    view = page.edit(text, dialogue, request)
+    return is_visible(view[EDITOR]), view
+
+
+def is_visible(part):
+    """Gradio gives an update, or a part; what is left as it is has no key `visible`."""
+    return part.get("visible", True) if isinstance(part, dict) else part.visible
+
+
+def rows(bot, statement):
+    connection = sqlite3.connect(bot.store_path)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+FEEDBACK = "SELECT kind, turn, value, text, other FROM feedback ORDER BY id"
+
+
+def test_an_answer_grows_and_is_stored(bot, page, request_):
+    views = list(page.say("Hello", "", request_))
+    assert len(views) > 2
+    grown = [view[1 + CHAT][-1]["content"] for view in views[1:-1]]
+    assert views[0][1 + CHAT] == [{"role": "user", "content": "Hello"}]  # before the model has begun
+    assert [view[0] == "" for view in views] == [True] + [False] * (
+        len(views) - 1
+    )  # the next message is written meanwhile
+    assert all(late.startswith(early) for early, late in pairwise(grown))
+    assert views[0][1 + CHAT][0] == {"role": "user", "content": "Hello"}
+    _, *view = views[-1]
+    assert grown[-1] == as_text(page.talks._open[PERSON, "tab"].talk.last.text)
+    assert (view[WHO], view[NOTE]) == ("Version 0001 answers.", "")
+    assert rows(bot, "SELECT id, source FROM dialogues") == [(view[PLACE].partition(" ")[0], "page")]
+    assert rows(bot, "SELECT speaker, text FROM turns") == [
+        ("user", "Hello"),
+        ("agent", page.talks._open[PERSON, "tab"].talk.last.text),
+    ]
+
+
+def test_ratings_are_stored(bot, page, request_):
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    assert "you like this answer" in thumb(page, request_, dialogue, True)[NOTE]
+    thumb(page, request_, dialogue, "Unkind")
+    thumb(page, request_, dialogue, "Unkind")  # as Gradio does
+    assert "taken back" in thumb(page, request_, dialogue, "")[NOTE]
+    *_, view = page.again(dialogue, request_)
+    assert is_visible(view[COMPARE])
+    assert not is_visible(view[SCORE])
+    assert "Say first which" in [*page.again(dialogue, request_)][-1][NOTE]
+    page.choose_first(dialogue, request_)
+    assert page.draft(dialogue, request_)[1:] == [rows(bot, "SELECT text FROM turns WHERE id = 2")[0][0], ""]
+    page.score(4, dialogue, request_)
+    is_open, view = edit(page, request_, dialogue, "Better")
+    assert is_open is False
+    assert "You wrote this answer" in thumb(page, request_, view[PLACE], True)[NOTE]
+    page.score_dialogue(5, dialogue, request_)
+    assert rows(bot, FEEDBACK) == [
+        ("thumb", 2, 1.0, None, None),
+        ("thumb", 2, -1.0, "Unkind", None),
+        ("withdrawn", 2, None, "thumb", None),
+        ("choice", 2, None, None, 3),
+        ("score", 2, 4.0, None, None),
+        ("edit", 2, None, "Better", None),
+        ("dialogue_score", None, 5.0, None, None),
+    ]
+    assert page.why(dialogue, request_)[NOTE].startswith('<p role="status">Version 0001 answered')
+
+
+def test_a_dialogue_is_opened_again_by_its_person_alone(bot, page, request_):
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    thumb(page, request_, dialogue, True)
+    assert page.begin(request_)[PLACE] == ""
+    assert page.open(dialogue, request_)[PLACE].startswith(f"{dialogue} ")
+    assert [name for _, name in earlier(page.store, PERSON)] == [dialogue]
+    other = request_of(page, "cd" * 16)
+    assert "no such dialogue" in page.open(dialogue, other)[NOTE]
+    assert "no such dialogue" in thumb(page, other, dialogue, False)[NOTE]
+    assert earlier(page.store, "cd" * 16) == []
+    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
+
+
+def test_what_another_tab_does_is_seen_before_anything_is_stored(bot, page, request_):
+    place = said(page, request_)[1][PLACE]
+    dialogue, other = place.partition(" ")[0], request_of(page, tab="other")
+    seen = page.open(dialogue, other)[PLACE]
+    said(page, other, "From the other tab", seen)
+    *_, (box, *view) = page.say("Hello ?", place, request_)
+    assert (box, "nothing was saved of what you just did" in view[NOTE]) == ("Hello ?", True)
+    assert "From the other tab" in str(view[CHAT].value)
+    assert thumb(page, request_, place, True, 1)[NOTE] == view[NOTE]
+    assert "you like this answer" in thumb(page, request_, view[PLACE], True, 3)[NOTE]
+    assert rows(bot, FEEDBACK) == [("thumb", 4, 1.0, None, None)]
+    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_better_answer_is_not_saved_for_a_later_one(page, request_):
+    """The editor closes when the dialogue goes on."""
+    place = said(page, request_)[1][PLACE]
+    assert page.draft(place, request_)[0].visible
+    view = thumb(page, request_, place, True)
+    assert is_visible(view[EDITOR])
+    assert not is_visible(said(page, request_, "And ?", place)[1][EDITOR])
+    assert not is_visible(page.begin(request_)[EDITOR])
+
+
+def test_the_same_answer_again(bot, page, request_, monkeypatch):
+    place = said(page, request_)[1][PLACE]
+    monkeypatch.setattr(page.answering, "_seed", lambda: page.talks._open[PERSON, "tab"].talk.last.sampling["seed"])
+    *_, view = page.again(place, request_)
+    assert "The bot gave the same answer again" in view[NOTE]
+    assert (len(view[CHAT].value), is_visible(view[COMPARE]), view[PLACE]) == (2, False, place)
+
+
+def test_a_page_of_before_a_restart_goes_on(bot, page, request_):
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    with Answering(bot, seed=1) as answering:
+        restarted = Page(page.store, answering, "bot")
+        thumb(restarted, request_, dialogue, True)
+        said(restarted, request_, "And ?", dialogue)
+    assert rows(bot, FEEDBACK) == [("thumb", 2, 1.0, None, None)]
+    assert rows(bot, "SELECT position FROM turns ORDER BY id") == [(0,), (1,), (2,), (3,)]
+
+
+def test_what_cannot_be_is_said_on_the_page(bot, page, request_):
+    assert "allow cookies" in said(page, request_of(page, None))[1][NOTE]
+    box, view = said(page, request_, "x" * 51)
+    assert (box, "has 51 characters; shorten it to 50" in view[NOTE]) == ("x" * 51, True)
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    for index in (0, 2, -1, None, "1", [7, 0]):
+        assert "Only the bot&#x27;s answers" in thumb(page, request_, dialogue, True, index)[NOTE]
+    is_open, view = edit(page, request_, dialogue, "x" * 60)
+    assert (is_open, "has 60 characters" in view[NOTE]) == (True, True)
+    assert "not yet one answer" in page.draft("", request_of(page, tab="new"))[2]
+    assert "only one answer" in page.choose_second(dialogue, request_)[NOTE]
+    assert "1 to 5" in page.score(None, dialogue, request_)[NOTE]
+    assert "is 1, 2, 3, 4 or 5" in page.score(7, dialogue, request_)[NOTE]
+    assert rows(bot, FEEDBACK) == []
+
+
+def test_too_fast(page, request_):
+    notes = [said(page, request_, tab)[1][NOTE] for tab in "abcdefgh"]
+    assert [bool(note) for note in notes] == [False] * 6 + [True] * 2
+    assert "faster than this page allows" in notes[-1]
+    assert said(page, request_of(page, "cd" * 16))[1][NOTE] == ""
+
+
+def test_forget_me(bot, page, request_):
+    dialogue = said(page, request_)[1][PLACE].partition(" ")[0]
+    thumb(page, request_, dialogue, True)
+    said(page, request_of(page, "cd" * 16), "Good morning")
+    assert "Removed: 4 rows" in page.forget(request_)[NOTE]
+    assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
+    assert PERSON in page.app._renewed
+    assert "no such dialogue" in thumb(page, request_, dialogue, True)[NOTE]
+
+
+def test_a_locked_store_does_not_hide_the_answer(bot, page, request_, monkeypatch):
+    monkeypatch.setattr(schema, "BUSY_TIMEOUT", 0.01)
+    connection = sqlite3.connect(bot.store_path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    view = said(page, request_)[1]
+    assert "not stored, so it cannot be rated" in view[NOTE]
+    assert "cannot be rated" in thumb(page, request_, "", True)[NOTE]
+    connection.close()
+    assert "Saved" in thumb(page, request_, "", True)[NOTE]
+    assert [row[0] for row in rows(bot, FEEDBACK)] == ["thumb"]
+
+
+def test_a_tab_that_was_closed(page, request_):
+    said(page, request_)
+    assert len(page.talks) == 1
+    page.leave(request_)
+    assert len(page.talks) == 0
+
+
+def test_the_page_loads_no_font_and_has_no_footer(page):
+    config = page.demo.config
+    assert config["footer_links"] == []
+    assert [sheet for sheet in config["stylesheets"] if "//" in sheet] == []
+    assert page.demo.analytics_enabled is False
+    (chat,) = [one["props"] for one in config["components"] if one["type"] == "chatbot"]
+    assert (chat["buttons"], chat["render_markdown"], chat["sanitize_html"]) == (["copy"], False, True)
+    assert {one["api_visibility"] for one in config["dependencies"]} == {"private"}
+
+
+def test_an_answer_that_fails_is_said(page, request_, monkeypatch):
+    def stream(*_):
+        raise UserError("the model <b>is gone</b>")
+        yield
+
+    monkeypatch.setattr(page.answering, "stream", stream)
+    box, view = said(page, request_)
+    assert (box, "The model &lt;b&gt;is gone&lt;/b&gt;." in view[NOTE]) == ("Hello", True)
+    monkeypatch.undo()
+    assert said(page, request_)[1][NOTE] == ""
+
+
+def test_behind_a_password_all_of_it_opens_with_the_right_one(bot, page):
+    from fastapi.testclient import TestClient
+
+    guarded = Page(page.store, page.answering, "bot", lambda user, password: (user, password) == ("ann", "open sesame"))
+    client = TestClient(guarded.app, base_url="http://127.0.0.1")
+    paths = ["/config", "/manifest.json", "/gradio_api/app_id", "/gradio_api/startup-events"]
+    assert [client.get(path).status_code for path in paths] == [401] * 4
+    assert client.post("/login", data={"username": "ann", "password": "wrong"}).status_code == 400
+    assert [client.get(path).status_code for path in paths] == [401] * 4
+    assert client.post("/login", data={"username": "ann", "password": "open sesame"}).status_code == 200
+    assert [client.get(path).status_code for path in paths] == [200] * 4

@@ -1,0 +1,284 @@
+"""What passes between the network and the page: against a small application, and requests as a browser sends them."""
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, Door
+from rlhf_dialog.feedback.store.limits import Limits
+
+BOT = "abcdef0123456789" * 2
+JOIN = "/gradio_api/queue/join"
+PERSON = "0123456789abcdef" * 2
+
+
+class App:
+    """Answers 200, and remembers the cookies and the body of each request."""
+
+    status = 200
+    headers = ()
+
+    def __init__(self):
+        self.seen = []
+
+    async def __call__(self, scope, receive, send):
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.seen.append("gone")
+                return
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        self.seen.append((dict(scope["headers"]).get(b"cookie", b"").decode(), body))
+        headers = [(b"content-security-policy", b"default-src *"), (b"x-own", b"1"), *self.headers]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def app():
+    return App()
+
+
+@pytest.fixture
+def door(app):
+    return Door(app, BOT, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
+
+
+HOST = "127.0.0.1:7860"
+
+
+def ask(door, path, method="GET", body=(b"",), all_headers=False, **headers):
+    """The status and the headers of an answer."""
+    sent, parts, headers = [], list(body), {"host": HOST, **headers}
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": path, "method": method, "headers": named, "scheme": "http"}
+
+    async def receive():
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(door(scope, receive, send))
+    if not sent:
+        return None
+    found = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+    return sent[0]["status"], found if all_headers else dict(found)
+
+
+def test_who_has_no_cookie_gets_one_with_the_first_event(door, app):
+    _, headers = ask(door, JOIN, "POST")
+    cookie = headers["set-cookie"]
+    assert re.fullmatch(
+        r"rlhf_dialog_abcdef01=[0-9a-f]{32}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict", cookie
+    )
+    assert app.seen[0][0] == cookie.partition(";")[0]  # the page knows the person already
+
+
+def test_a_person_keeps_the_cookie(door, app):
+    _, headers = ask(door, JOIN, "POST", cookie=f"other=1; rlhf_dialog_abcdef01={PERSON}")
+    assert "set-cookie" not in headers
+    assert app.seen[0][0] == f"other=1; rlhf_dialog_abcdef01={PERSON}"
+    assert door.person({"rlhf_dialog_abcdef01": PERSON}) == PERSON
+
+
+def test_a_link_from_elsewhere_does_not_replace_the_cookie(door):
+    """A browser sends a strict cookie with no such request, so it must not be taken for a new person's."""
+    assert "set-cookie" not in ask(door, "/")[1]
+
+
+@pytest.mark.parametrize("made_up", ["1", "x" * 32, PERSON.upper(), PERSON + "0"])
+def test_ids_that_are_not_ours_are_replaced(door, made_up):
+    assert door.person({"rlhf_dialog_abcdef01": made_up}) is None
+    assert "set-cookie" in ask(door, JOIN, "POST", cookie=f"rlhf_dialog_abcdef01={made_up}")[1]
+
+
+def test_a_forgotten_person_gets_another_id(door, app):
+    door.renew(PERSON)
+    ask(door, JOIN, "POST", cookie=f"rlhf_dialog_abcdef01={PERSON}; other=1")
+    assert re.fullmatch("other=1; rlhf_dialog_abcdef01=[0-9a-f]{32}", app.seen[0][0])
+    assert PERSON not in app.seen[0][0]
+
+
+def test_through_https_the_cookie_is_secure(door):
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "path": JOIN, "method": "POST", "headers": [(b"host", HOST.encode())], "scheme": "https"}
+    asyncio.run(door(scope, receive, send))
+    assert dict(sent[0]["headers"])[b"set-cookie"].endswith(b"; Secure")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/gradio_api/upload", "/gradio_api/file=/etc/passwd", "/gradio_api/proxy=http://example.invalid", "/monitoring",
+     "/gradio_api/run/say", "/gradio_api/call/say", "/gradio_api/stream/1", "/docs", "/gradio_api/token", "/a"],
+)  # fmt: skip
+def test_what_the_page_does_not_need_is_closed(door, app, path):
+    assert ask(door, path)[0] == 404
+    assert app.seen == []
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:7860", "", "[::2]:7860", "0.0.0.0", "[", "a@b"]
+)
+def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
+    """DNS rebinding: to the browser the page would be one of that site, whose scripts read it."""
+    for path in ("/", "/config", "/gradio_api/queue/data"):
+        assert ask(door, path, host=host)[0] == 403
+    assert ask(door, JOIN, "POST", host=host)[0] == 403
+    assert app.seen == []
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
+)
+def test_names_of_this_machine_and_named_ones(app, host):
+    door = Door(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"})
+    assert ask(door, "/", host=host)[0] == 200
+    assert ask(Door(app, BOT, Limits(), None), "/", host=f"any.{host}")[0] == 200
+
+
+def test_the_refusal_says_what_to_do(door):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(door({"type": "http", "path": "/", "method": "GET", "headers": [], "scheme": "http"}, None, send))
+    assert json.loads(sent[1]["body"])["detail"] == (
+        "this page answers to the names 127.0.0.1, ::1, localhost alone; start it with --allow-host NAME to add another one"
+    )
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_send_nothing(door, app, site):
+    assert ask(door, JOIN, "POST", sec_fetch_site=site)[0] == 403
+    assert ask(door, "/gradio_api/heartbeat/a", sec_fetch_site=site)[0] == 403
+    assert ask(door, "/logout", sec_fetch_site=site)[0] == 403
+    assert app.seen == []
+    assert ask(door, JOIN, "POST", sec_fetch_site="same-origin")[0] == 200
+    assert ask(door, "/", sec_fetch_site=site)[0] == 200  # a link to the page
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:3000", "https://evil.example:7860", "["]
+)
+def test_other_origins_send_nothing(door, app, origin):
+    """A browser that is too old to say what kind of site sent a request still says which one."""
+    assert ask(door, JOIN, "POST", origin=origin)[0] == 403
+    assert ask(door, "/config", origin=origin)[0] == 403
+    assert ask(door, JOIN, "OPTIONS", origin=origin, access_control_request_headers="x-forwarded-host")[0] == 403
+    assert app.seen == []
+
+
+def test_the_page_s_own_origin(door):
+    assert ask(door, JOIN, "POST", origin=f"http://{HOST}")[0] == 200
+    assert ask(door, JOIN, "POST", origin="https://Chat.example.org", x_forwarded_host="chat.example.org")[0] == 200
+    assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 403
+    door.links.add("abc.example")
+    assert ask(door, JOIN, "POST", origin="https://abc.example")[0] == 200
+
+
+def test_other_sites_are_never_allowed_to_read(door, app):
+    app.headers = [
+        (b"Access-Control-Allow-Origin", b"http://evil.example"),
+        (b"access-control-allow-credentials", b"true"),
+    ]
+    assert not [name for name in ask(door, "/")[1] if name.lower().startswith("access-control")]
+
+
+def test_only_the_form_for_the_password_is_open_to_strangers(app):
+    door = Door(app, BOT, Limits(), known=lambda cookies: cookies.get("token") == "right")
+    closed = ["/gradio_api/heartbeat/a", "/gradio_api/queue/data", "/gradio_api/startup-events", "/gradio_api/app_id",
+              "/gradio_api/user", "/gradio_api/login_check", "/manifest.json", "/logout", "/robots.txt"]  # fmt: skip
+    for path in closed:
+        assert ask(door, path)[0] == ask(door, path, cookie="token=wrong")[0] == 401
+        assert ask(door, path, cookie="other=1; token=right")[0] == 200
+    for path in (JOIN, "/gradio_api/cancel", "/gradio_api/reset"):
+        assert ask(door, path, "POST")[0] == 401
+    for path in ("/", "/config", "/theme.css", "/assets/a.js", "/static/a.svg", "/svelte/a.js"):
+        assert ask(door, path)[0] == 200
+    assert ask(door, "/login", "POST")[0] == 200
+
+
+def test_no_cookie_is_sent_with_requests_of_other_sites(door, app):
+    app.headers = [
+        (b"set-cookie", b"a=1; HttpOnly; Path=/; SameSite=none; Secure"),
+        (b"set-cookie", b"b=1; samesite=lax"),
+    ]
+    sent = ask(door, "/login", "POST", all_headers=True)[1]
+    assert [value for name, value in sent if name == "set-cookie"] == [
+        "a=1; HttpOnly; Path=/; SameSite=Lax; Secure",
+        "b=1; SameSite=Lax",
+    ]
+
+
+def test_the_events_of_a_page_of_before_a_restart(door, app, monkeypatch):
+    class NotFound(Exception):
+        status_code = 404
+
+    async def late(scope, receive, send):
+        raise RuntimeError("response already started") from app.cause
+
+    monkeypatch.setattr(door, "_app", late)
+    app.cause = NotFound()
+    assert ask(door, "/gradio_api/queue/data") is None
+    app.cause = ValueError()
+    with pytest.raises(RuntimeError, match="already started"):
+        ask(door, "/gradio_api/queue/data")
+
+
+def test_requests_that_are_too_large(door, app):
+    assert ask(door, JOIN, "POST", content_length="101")[0] == 413
+    assert ask(door, JOIN, "POST", body=[b"x" * 60, b"x" * 60]) is None
+    assert app.seen == ["gone"]
+    assert ask(door, JOIN, "POST", body=[b"x" * 50, b"x" * 50])[0] == 200
+    assert len(app.seen[1][1]) == 100
+
+
+def test_wrong_passwords_are_slowed_down(door, app):
+    app.status = 200
+    for _ in range(5):
+        assert ask(door, "/login", "POST")[0] == 200  # right ones are not counted
+    app.status = 400
+    assert [ask(door, "/login", "POST")[0] for _ in range(3)] == [400, 400, 429]
+    assert ask(door, "/login/", "POST")[1]["retry-after"] == "11"
+    app.status = 200
+    assert ask(door, "/login", "POST")[0] == 429
+    door._logins._then -= 10
+    assert ask(door, "/login", "POST")[0] == 200
+
+
+def test_nothing_is_loaded_from_elsewhere(door):
+    headers = ask(door, "/")[1]
+    policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == policy["connect-src"] == "'self'"
+    assert policy["img-src"] == "'self' data: blob:"
+    assert not re.search(r"https?:|\*", headers["content-security-policy"])
+    assert headers["x-own"] == "1"
+
+
+def test_a_page_that_waits_is_released_at_the_end(door, app):
+    async def main():
+        async def receive():
+            await asyncio.Event().wait()
+
+        headers = [(b"host", HOST.encode())]
+        waiting = asyncio.ensure_future(
+            door({"type": "http", "path": "/", "method": "GET", "headers": headers, "scheme": "http"}, receive, None)
+        )
+        await asyncio.sleep(0)
+        door.end()
+        await waiting
+
+    asyncio.run(main())
+    assert app.seen == ["gone"]

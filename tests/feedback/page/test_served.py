@@ -1,0 +1,200 @@
+"""Which versions are in memory, and which one a new dialogue gets."""
+
+import logging
+import threading
+
+import pytest
+from agents import save
+from bots import new_version
+from tiny import chat_tokenizer, gpt2
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.page.served import BotVersions, OneAgent, Served, load_agent
+
+
+class Versions:
+    """A source whose champion the test sets; what is in `broken` does not load. Loaded, a version is its own name."""
+
+    def __init__(self, champion: str = "0001"):
+        self.line, self.broken, self.loaded = [champion], set(), []
+
+    def champion(self) -> str:
+        return self.line[0]
+
+    def last_good(self) -> list[str]:
+        if not self.line:
+            raise UserError("champion: cannot be read")
+        return self.line
+
+    def first(self) -> str:
+        return "0001"
+
+    def load(self, version: str):
+        self.loaded.append(version)
+        if version in self.broken:
+            raise OSError("truncated file")
+        return f"agent {version}"
+
+
+def test_a_dialogue_keeps_its_version_and_a_new_one_gets_the_champion():
+    source = Versions()
+    served = Served(source)
+    early = served.hold()
+    source.line = ["0002", "0001"]
+    late = served.hold()
+    assert (early, late, served.versions) == ("0001", "0002", ["0001", "0002"])
+    assert served.agent(early) == "agent 0001"
+    served.release(early)
+    assert served.versions == ["0002"]
+    with pytest.raises(UserError, match="0001 is not in memory any more; begin a new dialogue"):
+        served.agent(early)
+    served.release(late)
+    assert served.versions == ["0002"]  # the next dialogue gets it
+    assert source.loaded == ["0001", "0002"]
+
+
+def test_a_version_leaves_when_its_last_dialogue_ends():
+    source = Versions()
+    served = Served(source)
+    served.hold(), served.hold()
+    source.line = ["0002", "0001"]
+    served.hold()
+    served.release("0001")
+    assert served.versions == ["0001", "0002"]
+    served.release("0001")
+    assert served.versions == ["0002"]
+
+
+def test_a_dialogue_may_end_while_another_one_begins():
+    """As garbage collection does it: in the same thread, in the middle of a load."""
+    source = Versions()
+    served, load = Served(source), source.load
+    served.hold()
+    source.line = ["0002", "0001"]
+
+    def collecting(version):
+        served.release("0001")
+        return load(version)
+
+    source.load = collecting
+    assert served.hold() == "0002"
+    assert served.versions == ["0002"]
+
+
+def test_full_memory_serves_the_newest_version_in_it():
+    source = Versions()
+    served = Served(source, max_versions=2)
+    held = [served.hold()]
+    source.line = ["0002", "0001"]
+    held.append(served.hold())
+    source.line = ["0003", "0002", "0001"]
+    held.append(served.hold())
+    assert held == ["0001", "0002", "0002"]
+    served.release("0001")
+    assert served.hold() == "0003"
+    assert served.versions == ["0002", "0003"]
+
+
+def test_a_champion_that_does_not_load_is_said_once(caplog):
+    source = Versions()
+    served = Served(source)
+    served.hold()
+    source.line, source.broken = ["0002", "0001"], {"0002"}
+    with caplog.at_level(logging.WARNING):
+        assert [served.hold(), served.hold()] == ["0001", "0001"]
+    expected = "version 0002 does not load (truncated file); version 0001 answers in its place"
+    assert [record.getMessage() for record in caplog.records] == [expected]
+    assert served.problem == expected
+    source.broken = set()
+    assert (served.hold(), served.problem) == ("0002", None)
+
+
+def test_at_the_start_the_parent_of_a_broken_champion_answers():
+    source = Versions()
+    source.line, source.broken = ["0003", "0002", "0001"], {"0003", "0002"}
+    assert Served(source).hold() == "0001"
+
+
+def test_no_version_that_loads_is_the_users_error():
+    source = Versions()
+    source.broken = {"0001"}
+    with pytest.raises(UserError, match=r"version 0001 does not load \(truncated file\); put back"):
+        Served(source).hold()
+
+
+def test_a_damaged_pointer_leaves_the_version_that_is_served():
+    source = Versions()
+    served = Served(source)
+    served.hold()
+    source.line = []
+    assert served.hold() == "0001"
+    assert served.problem == "champion: cannot be read; version 0001 answers in its place"
+    with pytest.raises(UserError, match="cannot be read"):
+        Served(source).hold()
+
+
+def test_a_version_is_loaded_once_for_people_who_come_together():
+    source, begun, go = Versions(), threading.Event(), threading.Event()
+    served, load = Served(source), source.load
+
+    def slow(version):
+        begun.set()
+        go.wait()
+        return load(version)
+
+    source.load = slow
+    people = [threading.Thread(target=served.hold) for _ in range(4)]
+    for person in people:
+        person.start()
+    begun.wait()
+    go.set()
+    for person in people:
+        person.join()
+    assert source.loaded == ["0001"]
+
+
+def test_a_borrowed_version_does_not_stay():
+    source = Versions("0002")
+    served = Served(source)
+    served.hold()
+    with served.borrowed("0001") as agent:
+        assert agent == "agent 0001"
+    assert served.versions == ["0002"]
+
+
+def test_one_agent_is_its_only_version():
+    served = Served(OneAgent("it"))
+    assert served.agent(served.hold()) == "it"
+
+
+def test_a_bots_versions_have_their_settings_and_the_given_sampling(bot):
+    from dataclasses import replace
+
+    agent = BotVersions(bot, adjust=lambda sampling: replace(sampling, greedy=True)).load("0001")
+    assert (agent.sampling.max_new_tokens, agent.sampling.greedy) == (8, True)
+
+
+def test_a_version_with_broken_weights_is_not_served(bot):
+    def break_weights(folder):
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+
+    new_version(bot, break_weights)
+    served = Served(BotVersions(bot))
+    assert served.hold() == "0001"
+    assert "version 0002 does not load" in served.problem
+
+
+def test_a_plain_chat_model_speaks_by_its_template(tmp_path):
+    gpt2(vocab_size=261).save_pretrained(tmp_path)
+    chat_tokenizer().save_pretrained(tmp_path)
+    agent = load_agent(tmp_path)
+    assert (agent.settings.turn_separator, agent.settings.max_prompt_length) == ("chat_template", 192)
+    assert agent.encoder.tokenizer.decode(agent.encoder.encode_prompt(["Hi"])).startswith("<|im_start|>user\nHi")
+
+
+def test_settings_of_an_agent_come_before_a_template(tmp_path):
+    gpt2(vocab_size=261).save_pretrained(tmp_path)
+    save(tmp_path, {"max_new_tokens": 5}, vocab_size=261)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert load_agent(tmp_path).settings.turn_separator == "<EOU>"

@@ -1,0 +1,374 @@
+"""The bot folder: whole or absent, one pointer, and a lineage that survives kills."""
+
+import json
+import shutil
+import threading
+
+import pytest
+from folders import contents, names
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.bot import Bot, is_bot
+from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.runs.lock import locked
+
+
+@pytest.fixture
+def agent(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "rlhf_dialog.json"):
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.fixture
+def bot(tmp_path, agent):
+    return Bot.create(tmp_path / "bot", str(agent))
+
+
+def test_a_plain_chat_model_keeps_the_template_with_which_chat_talks_to_it(tmp_path, agent):
+    (agent / "rlhf_dialog.json").unlink()
+    (agent / "config.json").write_text('{"max_position_embeddings": 400}')
+    (agent / "chat_template.jinja").write_text("{{ messages }}")
+    bot = Bot.create(tmp_path / "bot", str(agent))
+    settings = json.loads((bot.agent_folder("0001") / "rlhf_dialog.json").read_text())
+    assert (settings["turn_separator"], settings["max_new_tokens"], settings["max_prompt_length"]) == (
+        "chat_template",
+        100,
+        300,
+    )
+
+
+def night(bot, **record):
+    """A new version, as a night adds it."""
+
+    def write(folder):
+        (folder / "agent").mkdir()
+        (folder / "agent/config.json").write_text("{}")
+
+    return bot.add_version(write, {"method": "kto_dpo", **record})
+
+
+def statuses(bot):
+    return {name: record["status"] for name, record in bot.lineage()["versions"].items()}
+
+
+def test_a_new_bot(bot, agent):
+    assert is_bot(bot.folder)
+    assert not is_bot(agent)
+    assert sorted(path.name for path in bot.folder.iterdir()) == [
+        *("champion", "config.yaml", "feedback.sqlite", "lineage.json", "versions")
+    ]
+    assert (bot.folder / "champion").read_text() == "0001\n"
+    assert {path.name: path.read_text() for path in bot.agent_folder("0001").iterdir()} == {
+        name: name for name in ("config.json", "model.safetensors", "rlhf_dialog.json")
+    }
+    assert (bot.champion(), bot.first(), bot.versions()) == ("0001", "0001", ["0001"])
+    assert bot.store().bot == bot.id == Bot(bot.folder).id
+
+
+def test_promotion_and_rollback(bot):
+    assert night(bot) == "0002"
+    assert statuses(bot) == {"0001": "champion", "0002": "candidate"}
+    bot.promote("0002")
+    assert (bot.folder / "champion").read_text() == "0002\n"
+    third = night(bot)
+    assert bot.lineage()["versions"][third]["parent"] == "0002"
+    bot.promote("0003")
+    assert statuses(bot) == {"0001": "former champion", "0002": "former champion", "0003": "champion"}
+    assert bot.last_good() == ["0003", "0002", "0001"]
+    bot.rollback("0001")
+    assert statuses(bot) == {"0001": "champion", "0002": "rolled back", "0003": "rolled back"}
+    assert night(bot) == "0004"
+    assert bot.last_good() == ["0001"]
+    bot.rollback("0003")
+    assert bot.champion() == "0003"
+
+
+def test_a_candidate_that_a_rollback_left_behind_is_refused(bot):
+    """So that it is not promoted later, when its parent is the champion again, by what the gate said before."""
+    night(bot)
+    bot.promote("0002")
+    night(bot, gate={"promoted": True})
+    bot.rollback("0001")
+    assert statuses(bot) == {"0001": "champion", "0002": "rolled back", "0003": "refused"}
+    night(bot, parent="0002", gate={"promoted": True})  # of a night that was at work
+    bot.rollback("0002")
+    assert statuses(bot) == {"0001": "rolled back", "0002": "champion", "0003": "refused", "0004": "refused"}
+
+
+def test_a_bot_of_another_folder_or_none(tmp_path, bot, agent):
+    with pytest.raises(UserError, match="is a bot already"):
+        Bot.create(bot.folder, str(agent))
+    with pytest.raises(UserError, match="not the folder of a bot"):
+        Bot(agent)
+    (bot.folder / "lineage.json").write_text(json.dumps({"format_version": 2}))
+    with pytest.raises(UserError, match="format version 2"):
+        Bot(bot.folder)
+
+
+def test_an_agent_of_a_run_of_another_bot_and_of_the_hub(tmp_path, bot, agent, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(agent, run / "agent")
+    (agent / ".git").mkdir()
+    for name, given in {"of a run": run, "of a bot": bot.folder, "hub": "user/model"}.items():
+        monkeypatch.setattr("rlhf_dialog.feedback.store.bot.model_folder", lambda name, key: str(agent))
+        made = Bot.create(tmp_path / name, str(given))
+        assert names(made.agent_folder("0001")) == {"config.json", "model.safetensors", "rlhf_dialog.json"}
+        assert made.id != bot.id
+
+
+def test_links_are_followed_as_in_the_cache_of_the_hub(tmp_path, agent):
+    (tmp_path / "blob").write_text("weights")
+    (agent / "model.safetensors").unlink()
+    (agent / "model.safetensors").symlink_to(tmp_path / "blob")
+    path = Bot.create(tmp_path / "bot", str(agent)).agent_folder("0001") / "model.safetensors"
+    assert path.read_text() == "weights"
+    assert not path.is_symlink()
+
+
+def test_a_bot_is_made_whole_or_not_at_all(tmp_path, agent):
+    for wrong, words in [
+        ("nowhere/", "there is no folder 'nowhere/'"),
+        (str(tmp_path), "holds no agent"),
+        (str(agent / "config.json"), "there is no folder"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            Bot.create(tmp_path / "bot", wrong)
+    (agent / "broken").symlink_to("absent")
+    with pytest.raises(UserError, match=r"cannot be copied: .*absent|cannot be copied: .*No such file"):
+        Bot.create(tmp_path / "bot", str(agent))
+    assert names(tmp_path) == {"model"}
+    (tmp_path / "bot").mkdir()
+    (tmp_path / "bot/notes").touch()
+    with pytest.raises(UserError, match="is not an empty folder"):
+        Bot.create(tmp_path / "bot", str(agent))
+
+
+def test_config_yaml_is_that_of_the_settings(bot):
+    assert read_settings(bot.settings_path) == BotSettings()
+    text = bot.settings_path.read_text()
+    described = [field.description for field in BotSettings.model_fields.values()]
+    assert [one for one in described if f"# {one}" not in text] == []
+
+
+def test_the_champion_changes_by_one_rename(bot, monkeypatch):
+    night(bot)
+    before = contents(bot.folder)
+    monkeypatch.setattr("rlhf_dialog.feedback.store.bot.replace_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        bot.promote("0002")
+    assert contents(bot.folder) == before
+    monkeypatch.undo()
+    monkeypatch.setattr("rlhf_dialog.feedback.store.bot.replace_json", killed)  # after the pointer
+    with pytest.raises(KeyboardInterrupt):
+        bot.promote("0002")
+    monkeypatch.undo()
+    again = Bot(bot.folder)
+    assert again.champion() == "0002"
+    assert statuses(again) == {"0001": "former champion", "0002": "champion"}
+    assert night(again) == "0003"
+    assert json.loads((bot.folder / "lineage.json").read_text())["versions"]["0001"]["status"] == "former champion"
+
+
+def killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_version_is_written_whole_or_not_at_all(bot, monkeypatch):
+    def half(folder):
+        (folder / "agent").mkdir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bot.add_version(half, {})
+    assert names(bot.folder / "versions") == {"0001"}
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "rlhf_dialog.feedback.store.bot.replace_json", killed
+        )  # the folder is there, the lineage does not know it
+        with pytest.raises(KeyboardInterrupt):
+            night(bot)
+    assert bot.versions() == ["0001"]
+    assert night(bot) == "0002"
+    assert bot.versions() == ["0001", "0002"]
+
+
+def test_a_champion_that_changed_during_the_night_is_not_replaced(bot):
+    night(bot)
+    bot.promote("0002")
+    late = night(bot)
+    bot.rollback("0001")
+    with pytest.raises(UserError, match="0003 was trained from 0002, but 0001 is the champion now"):
+        bot.promote(late)
+    assert bot.champion() == "0001"
+
+
+def test_what_cannot_be_rolled_back_to(bot):
+    night(bot, status="refused")
+    for version, words in [
+        ("0001", "is the champion already"),
+        ("0002", "was never the champion .*a refused version.*choose one of none"),
+        ("0009", "there is no version '0009'; choose one of 0001, 0002"),
+        ("../x", "there is no version"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            bot.rollback(version)
+
+
+def test_who_is_forgotten_taints_what_was_trained_on_them(bot, caplog):
+    store = bot.store()
+    people = {name: store.hashed(name) for name in ("ann", "bob")}
+    for name in people:
+        dialogue = store.begin(name, "terminal")
+        store.add_turn(dialogue, 0, "agent", f"said to {name}")
+    store.close()
+    night(bot, people=[people["bob"]])
+    bot.promote("0002")
+    night(bot, people=[people["ann"], people["bob"]])
+    bot.promote("0003")
+    night(bot)
+    assert bot.forget(people["ann"]) == {"rows": 2, "tainted": ["0003", "0004"]}
+    assert bot.forget(people["ann"]) == {"rows": 0, "tainted": []}
+    found = bot.lineage()["versions"]
+    assert [record["tainted"] for record in found.values()] == [False, False, True, True]
+    assert found["0003"]["people"] == [people["bob"]]
+    night(bot, parent="0002", people=list(people.values()))  # a night that ended after its people were forgotten
+    night(bot, parent="0002", people=[people["bob"]])
+    assert [bot.lineage()["versions"][name]["tainted"] for name in ("0005", "0006")] == [True, False]
+    assert bot.lineage()["versions"]["0005"]["people"] == [people["bob"]]
+    assert b"said to ann" not in b"".join(contents(bot.folder).values())
+    bot.rollback("0001")
+    bot.rollback("0003")
+    assert "version 0003 was trained on feedback of a forgotten person" in caplog.text
+
+
+def test_texts_that_a_killed_night_has_left_are_forgotten_too(bot, caplog):
+    work = bot.folder / "preference"
+    work.mkdir()
+    (work / "pairs.jsonl").write_text("said to ann")
+    with locked(bot.folder):
+        bot.forget("0" * 16)
+    assert "the night at work removes its texts when it ends" in caplog.text
+    assert work.is_dir()
+    bot.forget("0" * 16)
+    assert not work.exists()
+
+
+def test_a_kill_while_somebody_is_forgotten_loses_no_mark(bot, monkeypatch):
+    store = bot.store()
+    person = store.hashed("ann")
+    store.begin("ann", "terminal")
+    store.close()
+    night(bot, people=[person])
+    real = Bot._rows_removed
+
+    def dies(self, person_hash):
+        real(self, person_hash)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bot, "_rows_removed", dies)
+    with pytest.raises(KeyboardInterrupt):
+        bot.forget(person)
+    monkeypatch.undo()
+    assert bot.lineage()["versions"]["0002"]["tainted"]
+    assert bot.forget(person) == {"rows": 0, "tainted": []}
+    assert person not in (bot.folder / "lineage.json").read_text()
+
+
+def test_a_night_that_ends_while_somebody_is_forgotten_is_marked(bot, monkeypatch):
+    store = bot.store()
+    person = store.hashed("ann")
+    store.begin("ann", "terminal")
+    store.close()
+    real = Bot._rows_removed
+
+    def after_a_night(self, person_hash):
+        night(bot, people=[person])
+        return real(self, person_hash)
+
+    monkeypatch.setattr(Bot, "_rows_removed", after_a_night)
+    assert bot.forget(person) == {"rows": 1, "tainted": ["0002"]}
+
+
+def test_what_is_kept_and_what_is_removed(bot):
+    for concordance in (0.5, 0.9, 0.6, 0.7, 0.8):
+        bot.promote(night(bot, gate={"concordance": concordance}))
+    night(bot, status="refused", gate={"concordance": 1.0})
+    night(bot, status="refused", gate={"concordance": None})
+    assert bot.prune(2) == ["0002", "0004", "0005"]  # kept: the first, the best champion, the champion, the last two
+    assert bot.versions() == ["0001", "0003", "0006", "0007", "0008"]
+    assert names(bot.folder / "versions") == {"0001", "0003", "0006", "0007", "0008"}
+    assert statuses(bot)["0004"] == "removed"
+    assert bot.last_good() == ["0006", "0003", "0001"]
+    assert bot.prune(2) == []
+    assert bot.prune(0) == ["0007", "0008"]
+    assert night(bot) == "0009"  # no name is used twice
+    with pytest.raises(UserError, match="there is no version '0004'"):
+        bot.agent_folder("0004")
+
+
+def test_nights_at_once_lose_nothing(bot):
+    threads = [threading.Thread(target=night, args=(Bot(bot.folder),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bot.versions() == ["0001", "0002", "0003", "0004", "0005"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"parent": ["0001"]}, {"people": None}, {"gate": "x"}, {"num_events": [1]}, {"status": 3}, {"created": None}),
+        *({"method": 1}, {"last_event": "7"}, {"tainted": None}),
+    ],
+)
+def test_a_lineage_that_was_edited_by_hand_is_one_message(bot, wrong):
+    path = bot.folder / "lineage.json"
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps({**tree, "versions": {"0001": tree["versions"]["0001"] | wrong}}))
+    with pytest.raises(UserError, match="is damaged"):
+        bot.lineage()
+    path.write_text(json.dumps({**tree, "versions": {"0002": tree["versions"]["0001"]}}))
+    with pytest.raises(UserError, match="is damaged"):  # without the first version
+        bot.first()
+
+
+def test_an_older_store_gives_no_event_the_number_of_one_that_was_learned(bot):
+    night(bot, last_event=70)
+    store = bot.store()
+    dialogue = store.begin("ann", "terminal")
+    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
+    assert store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=1) == 71
+    store.close()
+    store = bot.store()
+    assert store.add_feedback(dialogue, "thumb", "ann", turn=turn, value=-1) == 72
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("lineage.json", "{", "lineage.json: is damaged"),
+        ("lineage.json", "[]", "lineage.json: is damaged"),
+        ("lineage.json", '{"format_version": 1, "bot": "x", "versions": {}}', "is damaged"),
+        ("lineage.json", '{"format_version": 1, "bot": "x", "versions": {"../x": {}}}', "is damaged"),
+        ("champion", "0007\n", "champion: names '0007', which is not a version; write one of 0001"),
+        ("champion", None, "champion: cannot be read"),
+        ("feedback.sqlite", None, "no store of feedback"),
+    ],
+)
+def test_a_damaged_bot_is_one_message(bot, name, content, words):
+    path = bot.folder / name
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(UserError, match=words):
+        [Bot(bot.folder).champion(), bot.store()]
+
+
+def test_a_store_of_another_bot(tmp_path, bot, agent):
+    other = Bot.create(tmp_path / "other", str(agent))
+    shutil.copy(other.store_path, bot.store_path)
+    with pytest.raises(UserError, match="belongs to another bot"):
+        bot.store()

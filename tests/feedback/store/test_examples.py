@@ -1,0 +1,292 @@
+"""From stored feedback to examples: labels, prompts, filters, the cap on a person, what is held out."""
+
+import contextlib
+import random
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.examples import (
+    Answer,
+    Examples,
+    Pair,
+    capped_counts,
+    capped_weights,
+    heldout_set,
+    read_examples,
+    share_of,
+    small_group,
+    training_set,
+)
+from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.feedback.store.store import Store
+
+COUNTS = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=2), st.integers(1, 200), min_size=1, max_size=12)
+CAPS = st.sampled_from([0.05, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.9, 1.0])
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store.create(tmp_path / "feedback.sqlite")
+    yield store
+    store.close()
+
+
+def talk(store, person="p", asked="Is it far ?", answers=("Two streets .",), **turn):
+    """A dialogue of one question with its answers; its id and the ids of the answers."""
+    dialogue = store.begin(person, "terminal")
+    store.add_turn(dialogue, 0, "user", asked)
+    return dialogue, [store.add_turn(dialogue, 1, "agent", text, **turn) for text in answers]
+
+
+def answer(event, person="p", liked=True, response="Two streets .", heldout=False, prompt=("Is it far ?",)):
+    return Answer(prompt, response, liked, "thumb", person, f"d{event}", event, heldout=heldout)
+
+
+def trained(*answers, consumed=(), **keys):
+    examples = Examples(list(answers), [])
+    return training_set(examples, BotSettings(**{"person_cap": 1.0, **keys}), consumed, random.Random(0))
+
+
+def events(found):
+    return [one.event for one in found.all]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "liked"),
+    [
+        ("thumb", 1, True),
+        ("thumb", -1, False),
+        ("score", 5, True),
+        ("score", 4, True),
+        ("score", 2, False),
+        ("score", 1, False),
+    ],
+)
+def test_thumbs_and_scores_label_an_answer(store, kind, value, liked):
+    dialogue, (turn,) = talk(store, token_ids=[3, 1, 4])
+    event = store.add_feedback(dialogue, kind, "p", turn=turn, value=value)
+    found = read_examples(store)
+    (heldout,) = [one.heldout for one in store.dialogues()]
+    person = store.hashed("p")
+    wanted = Answer(("Is it far ?",), "Two streets .", liked, kind, person, dialogue, event, (3, 1, 4), heldout)
+    assert (found.answers, found.pairs, found.left_out) == ([wanted], [], {})
+
+
+def test_a_score_of_3_and_that_of_a_dialogue_label_nothing(store):
+    dialogue, (turn,) = talk(store)
+    store.add_feedback(dialogue, "score", "p", turn=turn, value=3)
+    store.add_feedback(dialogue, "dialogue_score", "p", value=5)
+    found = read_examples(store)
+    assert len(found) == 0
+    assert found.left_out == {"scores of 3, which say neither": 1, "scores of a whole dialogue": 1}
+
+
+def test_edits_and_choices_are_pairs(store):
+    dialogue, (first, second) = talk(store, answers=("Yes .", "No ."), token_ids=[7])
+    edit = store.add_feedback(dialogue, "edit", "p", turn=first, text="Two streets .")
+    store.add_feedback(dialogue, "edit", "q", turn=first, text="Yes . ")
+    choice = store.add_feedback(dialogue, "choice", "p", turn=second, other=first)
+    found = read_examples(store)
+    shown = [(one.chosen, one.rejected, one.kind, one.event, one.chosen_ids, one.rejected_ids) for one in found.pairs]
+    assert shown == [
+        ("Two streets .", "Yes .", "edit", edit, None, (7,)),
+        ("No .", "Yes .", "choice", choice, (7,), (7,)),
+    ]
+    assert found.left_out == {"edits that change nothing": 1}
+
+
+def test_of_a_thumb_and_a_score_the_newer_one_counts(store):
+    dialogue, (turn,) = talk(store)
+    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    store.add_feedback(dialogue, "score", "p", turn=turn, value=1)
+    store.add_feedback(dialogue, "thumb", "q", turn=turn, value=1)
+    assert [(one.kind, one.liked) for one in read_examples(store).answers] == [("score", False), ("thumb", True)]
+
+
+def test_only_what_was_there_at_the_snapshot(store):
+    dialogue, (turn,) = talk(store)
+    first = store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=-1)
+    assert [one.liked for one in read_examples(store, first).answers] == [True]
+    assert [one.liked for one in read_examples(store).answers] == [False]
+
+
+@pytest.mark.parametrize(("choose", "said"), [(None, "C"), (0, "A"), (2, "C")])
+def test_a_prompt_goes_on_with_the_chosen_answer_or_the_newest(store, choose, said):
+    dialogue, turns = talk(store, answers=("A", "B", "C"))
+    if choose is not None:
+        store.add_feedback(dialogue, "choice", "p", turn=turns[choose], other=turns[1])
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    last = store.add_turn(dialogue, 3, "agent", "Left .")
+    store.add_feedback(dialogue, "thumb", "p", turn=last, value=1)
+    assert read_examples(store).answers[0].prompt_turns == ("Is it far ?", said, "And then ?")
+
+
+def test_a_prompt_is_what_was_said_when_the_answer_was_given(store):
+    """An edit goes on as the answer; what is written, chosen or edited later changes no prompt."""
+    dialogue, (first, second) = talk(store, answers=("A", "B"))
+    store.add_feedback(dialogue, "choice", "p", turn=first, other=second)
+    third = store.add_turn(dialogue, 1, "agent", "C")
+    store.add_turn(dialogue, 2, "user", "And then ?")
+    after_c = store.add_turn(dialogue, 3, "agent", "Left .")
+    store.add_feedback(dialogue, "edit", "p", turn=third, text="D")
+    after_d = store.add_turn(dialogue, 3, "agent", "Right .")
+    store.add_feedback(dialogue, "withdrawn", "p", turn=third, text="edit")
+    store.add_feedback(dialogue, "choice", "p", turn=second, other=first)
+    for turn in (after_c, after_d):
+        store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    said = [one.prompt_turns for one in read_examples(store).answers]
+    assert said == [("Is it far ?", "C", "And then ?"), ("Is it far ?", "D", "And then ?")]
+
+
+def test_what_is_forgotten_while_it_is_read_is_read_whole(store, monkeypatch):
+    dialogue, (turn,) = talk(store)
+    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    read, other = store.turns, Store(store.path)
+
+    def turns(name):
+        with contextlib.suppress(UserError):  # the bytes stay while somebody reads
+            other.forget(other.hashed("p"))
+        return read(name)
+
+    monkeypatch.setattr(store, "turns", turns)
+    monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.01)
+    assert len(read_examples(store)) == 1
+    assert len(read_examples(store)) == 0
+    other.close()
+
+
+def test_who_began_a_dialogue_is_concerned_by_what_others_say_of_it(store):
+    for number in range(20):
+        dialogue, (turn,) = talk(store, asked=f"Question {number} ?")
+        store.add_feedback(dialogue, "thumb", "q", turn=turn, value=1)
+    found = training_set(read_examples(store), BotSettings(), (), random.Random(0))
+    assert found.people == [store.hashed("q")]
+    assert found.concerned == sorted([store.hashed("p"), store.hashed("q")])
+
+
+def test_an_answer_to_nothing_is_left_out(store):
+    dialogue = store.begin("p", "import:x")
+    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
+    store.add_feedback(dialogue, "thumb", "p", turn=turn, value=1)
+    found = read_examples(store)
+    assert (len(found), found.left_out) == (0, {"answers to nothing": 1})
+
+
+def test_held_out_dialogues_are_never_trained_on(store):
+    for i in range(60):
+        dialogue, (turn,) = talk(store, asked=f"Question {i} ?")
+        store.add_feedback(dialogue, "thumb", f"p{i}", turn=turn, value=1)
+    heldout = {one.id for one in store.dialogues() if one.heldout}
+    examples = read_examples(store)
+    training = training_set(examples, BotSettings(), (), random.Random(0))
+    measured = heldout_set(examples, BotSettings())
+    assert {one.dialogue for one in measured.all} == heldout
+    assert {one.dialogue for one in training.all} == {one.id for one in store.dialogues()} - heldout
+    assert training.seen == {one.event for one in training.all}
+
+
+def test_repetitions_of_one_person_count_once():
+    found = trained(answer(1), answer(2, liked=False), answer(3, person="q", liked=False), answer(4, prompt=("Hi .",)))
+    assert events(found) == [2, 3, 4]
+    assert found.left_out == {"repetitions": 1}
+
+
+def test_short_and_long_answers_are_left_out():
+    texts = {1: "", 2: "One two .", 3: "one two three four five"}
+    found = trained(*(answer(i, response=text) for i, text in texts.items()), min_words=1, max_words=4)
+    assert events(found) == [2]
+    assert found.left_out == {"too short or too long (min_words, max_words)": 2}
+
+
+@pytest.mark.parametrize(
+    ("likes", "agreement", "kept"),
+    [([1, 1, 0], 0.6, [1, 2]), ([1, 1, 0], 0.7, []), ([1, 0], 0.5, []), ([0, 1, 0, 0], 0.75, [1, 3, 4]), ([0], 1, [1])],
+)
+def test_people_who_judge_the_same_answer_must_agree(likes, agreement, kept):
+    found = trained(*(answer(i, f"p{i}", bool(like)) for i, like in enumerate(likes, 1)), agreement=agreement)
+    assert events(found) == kept
+    assert sum(found.left_out.values()) == len(likes) - len(kept)
+
+
+def test_older_feedback_is_replayed_up_to_its_share():
+    answers = [answer(i, response=f"Answer {i} .") for i in range(1, 101)]
+    found = trained(*answers, consumed=range(1, 91), replay_share=0.75)
+    assert (found.num_new, len(found)) == (10, 40)
+    assert set(range(91, 101)) <= set(events(found))
+    assert len(set(events(found))) == 40
+    assert found.seen == set(range(1, 101))
+    assert len(trained(*answers, consumed=range(1, 91), replay_share=0)) == 10
+
+
+def test_without_anything_new_there_is_nothing_to_train_on():
+    found = trained(answer(1), answer(2, response="B"), consumed=[1, 2])
+    assert (found.all, found.num_new) == ([], 0)
+
+
+def test_the_newest_of_a_person_above_the_cap_are_kept():
+    troll = [answer(i, "troll", response=f"T {i}") for i in range(1, 41)]
+    others = [answer(40 + i, f"p{i % 4}", response=f"O {i}") for i in range(1, 21)]
+    found = trained(*troll, *others, person_cap=0.2)
+    assert [one for one in events(found) if one <= 40] == [36, 37, 38, 39, 40]
+    assert len(found) == 25
+    assert found.left_out == {"above one person's share (person_cap)": 35}
+    assert found.people == ["p0", "p1", "p2", "p3", "troll"]
+
+
+@pytest.mark.parametrize(("count", "cap", "says"), [(5, 0.2, True), (6, 0.2, False), (5, 0.5, False), (2, 0.5, True)])
+def test_few_people_have_the_same_share_and_are_said_to(count, cap, says):
+    """The quietest said 2 things, the others 9."""
+    some = [answer(9 * p + i, f"p{p}", response=f"{p} {i}") for p in range(count) for i in range(9 if p else 2)]
+    found = trained(*some, person_cap=cap)
+    assert (len(found) == 2 * count) is says
+    line = f"person_cap {cap}: {count} people have one share each, so whoever says least decides how much of the others is used; "
+    assert small_group(cap, found) == ([line + "raise it for a small group"] if says else [])
+    alike = trained(*(one for one in some if int(one.response.split()[1]) < 2), person_cap=cap)
+    assert small_group(cap, alike) == []  # nothing is left out
+
+
+@given(COUNTS, CAPS)
+def test_nobody_has_more_than_the_share_of_the_rows(counts, cap):
+    """And no row more could be kept: a slow search over the limit, one for all people."""
+    kept, share = capped_counts(counts, cap), max(Fraction(str(cap)), Fraction(1, len(counts)))
+    assert max(kept.values()) <= share * sum(kept.values())
+    limits = [{p: min(c, limit) for p, c in counts.items()} for limit in range(1, max(counts.values()) + 1)]
+    fitting = [sum(one.values()) for one in limits if max(one.values()) <= share * sum(one.values())]
+    assert sum(kept.values()) == max(fitting)
+
+
+@given(COUNTS, CAPS)
+def test_nobody_has_more_than_the_share_of_the_weight(counts, cap):
+    weights = capped_weights(counts, cap)
+    totals = {person: weights[person] * counts[person] for person in counts}
+    share = share_of(cap, len(counts))
+    assert max(totals.values()) <= share * sum(totals.values())
+    assert all(0 < weight <= 1 for weight in weights.values())
+    lowered = [totals[person] for person in counts if weights[person] < 1]
+    assert all(total == share * sum(totals.values()) or total == min(counts.values()) for total in lowered)
+
+
+def test_the_weights_of_held_out_feedback():
+    troll = [answer(i, "troll", response=f"T {i}", heldout=True) for i in range(40)]
+    others = [answer(40 + i, f"p{i % 4}", response=f"O {i}", heldout=True) for i in range(20)]
+    long = answer(98, response="word " * 300, heldout=True)
+    found = heldout_set(Examples([*troll, *others, long, answer(99)], []), BotSettings(person_cap=0.2))
+    assert len(found) == 60
+    by_person = Counter()
+    for one in found.all:
+        by_person[one.person] += found.weights[one.event]
+    assert by_person == pytest.approx({"troll": 5.0, "p0": 5, "p1": 5, "p2": 5, "p3": 5})
+
+
+def test_pairs_have_a_share_too():
+    pairs = [Pair(("Hi .",), "A", f"B {i}", "edit", "troll", "d", i) for i in range(10)]
+    examples = Examples([answer(20 + i, f"p{i}") for i in range(4)], pairs)
+    found = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
+    assert Counter(one.person == "troll" for one in found.all) == {True: 4, False: 4}
+    assert events(found)[:4] == [6, 7, 8, 9]

@@ -1,0 +1,145 @@
+"""The file of the store: what cannot be opened says why, and an older one becomes one of today."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store import schema
+from rlhf_dialog.feedback.store.store import Store, is_heldout
+
+
+@pytest.fixture
+def path(tmp_path):
+    Store.create(tmp_path / "feedback.sqlite").close()
+    return tmp_path / "feedback.sqlite"
+
+
+def refused(path, words):
+    with pytest.raises(UserError, match=words) as caught:
+        Store(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_its_settings(path):
+    with closing(schema.connect(path)) as connection:
+        found = {
+            name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "foreign_keys", "secure_delete", "user_version", "busy_timeout")
+        }
+    assert found == {
+        **{"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1},  # 2 is FULL
+        **{"secure_delete": 1, "user_version": 1, "busy_timeout": 5000},
+    }
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_store_is_not_made_twice(path):
+    with pytest.raises(UserError, match="exists already"):
+        Store.create(path)
+
+
+def test_what_is_not_a_store(tmp_path, path):
+    refused(tmp_path / "absent.sqlite", "no store of feedback")
+    (tmp_path / "text").write_text("not a database, but some text\n" * 50)
+    refused(tmp_path / "text", "not an SQLite file")
+    (tmp_path / "empty").touch()
+    refused(tmp_path / "empty", "is an SQLite file, but not a store of feedback")
+    with closing(sqlite3.connect(tmp_path / "other")) as other:
+        other.execute("CREATE TABLE songs (name)")
+    refused(tmp_path / "other", "is an SQLite file, but not a store of feedback")
+
+
+def test_a_newer_schema(path):
+    with closing(sqlite3.connect(path)) as plain:
+        plain.execute("PRAGMA user_version=2")
+    refused(path, "schema version 2, but this program knows versions up to 1; update rlhf-dialog")
+
+
+def test_a_damaged_store_is_one_message(path):
+    content = path.read_bytes()
+    for damaged in (content[:100] + b"\xff" * 300 + content[400:], content[:4096], content[:5000]):
+        path.write_bytes(damaged)
+        refused(path, "damaged|not a store of feedback")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(path):
+    path.parent.chmod(0o500)
+    try:
+        refused(path, "cannot be (opened|written)")
+        with pytest.raises(UserError, match="cannot be"):
+            Store.create(path.parent / "other.sqlite")
+    finally:
+        path.parent.chmod(0o700)
+
+
+VERSION_1 = Path(__file__).parent / "stores" / "version_1.sql"
+
+
+@pytest.fixture
+def version_1(tmp_path):
+    """The store as version 1 of the schema wrote it."""
+    with closing(sqlite3.connect(tmp_path / "old.sqlite")) as plain:
+        plain.executescript(VERSION_1.read_text(encoding="utf-8"))
+    return tmp_path / "old.sqlite"
+
+
+def test_a_stored_file_of_every_version_opens(version_1):
+    store = Store(version_1, "feedfeedfeedfeedfeedfeedfeedfeed")
+    (dialogue,) = store.dialogues()
+    assert (dialogue.person, dialogue.heldout) == (store.hashed("ann"), is_heldout(dialogue.id))
+    assert [turn.text for turn in store.turns(dialogue.id)] == ["Is it far ?", "Yes .", "Two streets ."]
+    assert [(event.kind, event.value) for event in store.feedback()] == [("thumb", -1), ("choice", None)]
+    assert store.turns(dialogue.id)[1].logprobs == [-0.5, -1.25]
+    store.close()
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """A program whose schema is one version further."""
+    change = ("ALTER TABLE dialogues ADD COLUMN language TEXT", "CREATE TABLE tags (turn INTEGER, tag TEXT)")
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(schema, "MIGRATIONS", {1: change})
+
+
+def test_an_older_store_is_migrated_after_a_backup(version_1, newer):
+    before = version_1.read_bytes()
+    schema.prepare(version_1)
+    with closing(sqlite3.connect(version_1)) as plain:
+        assert plain.execute("PRAGMA user_version").fetchone() == (2,)
+        assert plain.execute("SELECT language, source FROM dialogues").fetchall() == [(None, "terminal")]
+        assert plain.execute("SELECT count(*) FROM turns").fetchone() == (3,)
+    backup = version_1.with_name("old.sqlite.version_1")
+    with closing(sqlite3.connect(backup)) as plain, closing(sqlite3.connect(":memory:")) as old:
+        old.executescript(VERSION_1.read_text(encoding="utf-8"))
+        assert list(plain.iterdump()) == list(old.iterdump())
+        assert plain.execute("PRAGMA user_version").fetchone() == (1,)
+    assert before != version_1.read_bytes()
+    stamp = backup.stat().st_mtime_ns
+    schema.prepare(version_1)  # the second time there is nothing to do
+    assert backup.stat().st_mtime_ns == stamp
+
+
+def test_a_migration_that_fails_changes_nothing(version_1, newer, monkeypatch):
+    monkeypatch.setattr(
+        schema, "MIGRATIONS", {1: ("ALTER TABLE dialogues ADD COLUMN language TEXT", "CREATE nonsense")}
+    )
+    with pytest.raises(UserError, match="syntax error"):
+        schema.prepare(version_1)
+    with closing(sqlite3.connect(version_1)) as plain:
+        assert plain.execute("PRAGMA user_version").fetchone() == (1,)
+        assert "language" not in [row[1] for row in plain.execute("PRAGMA table_info(dialogues)")]
+
+
+def test_forgetting_removes_the_backup_of_a_migration(version_1, newer):
+    store = Store(version_1)
+    backup = version_1.with_name("old.sqlite.version_1")
+    assert b"Two streets" in backup.read_bytes()
+    assert store.forget(store.hashed("ann")) == 7
+    assert not backup.exists()
+    store.close()

@@ -1,0 +1,307 @@
+"""The store: what is kept, what counts, what is refused, and what is gone after `forget`."""
+
+import hashlib
+import os
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.store import Event, Store, counting, is_heldout
+
+ANN, BOB = "ann-7f3a", "bob-91cc"  # random ids, as in cookies
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = Store.create(tmp_path / "feedback.sqlite")
+    yield found
+    found.close()
+
+
+def talk(store, person=ANN, answer="Inside , please ."):
+    """A dialogue of one exchange; its id and the answer's."""
+    dialogue = store.begin(person, "terminal")
+    store.add_turn(dialogue, 0, "user", "Where shall we sit ?")
+    kept = {"token_ids": [5, 6], "logprobs": [-0.5, -1.25], "sampling": {"temperature": 0.7}, "version": "0001"}
+    return dialogue, store.add_turn(dialogue, 1, "agent", answer, **kept)
+
+
+def test_what_is_stored_comes_back(store):
+    dialogue, answer = talk(store)
+    (found,) = store.dialogues()
+    assert (found.id, found.source) == (dialogue, "terminal")
+    assert len(dialogue) == 32
+    asked, answered = store.turns(dialogue)
+    assert (asked.speaker, asked.text, asked.token_ids, asked.version) == ("user", "Where shall we sit ?", None, None)
+    assert (answered.id, answered.position, answered.version) == (answer, 1, "0001")
+    assert (answered.token_ids, answered.logprobs, answered.sampling) == ([5, 6], [-0.5, -1.25], {"temperature": 0.7})
+    assert store.last_event() == 0
+    event = store.add_feedback(dialogue, "thumb", BOB, turn=answer, value=-1, text="too short")
+    (row,) = store.feedback()
+    assert (row.id, row.turn, row.kind, row.value, row.text) == (event, answer, "thumb", -1, "too short")
+    assert store.last_event() == event
+
+
+def test_of_a_person_only_a_salted_hash_is_kept(store):
+    dialogue, answer = talk(store, ANN)
+    store.add_feedback(dialogue, "score", ANN, turn=answer, value=4)
+    with closing(sqlite3.connect(store.path)) as plain:
+        meta = dict(plain.execute("SELECT key, value FROM meta"))
+        people = set(plain.execute("SELECT person FROM dialogues UNION SELECT person FROM feedback"))
+    expected = hashlib.sha256((meta["salt"] + ANN).encode()).hexdigest()[:16]
+    assert people == {(expected,)}
+    assert store.hashed(ANN) == expected
+    assert store.people() == {expected}
+    assert ANN.encode() not in b"".join(path.read_bytes() for path in store.path.parent.iterdir())
+
+
+def test_the_newest_counts_and_what_is_withdrawn_does_not(store):
+    dialogue, answer = talk(store)
+    first = store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    other = store.add_feedback(dialogue, "thumb", BOB, turn=answer, value=1)
+    second = store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=-1)
+    assert [event.id for event in store.feedback()] == [other, second]
+    assert [event.id for event in store.feedback(upto=other)] == [first, other]
+    assert [event.id for event in store.feedback(after=other)] == [second]
+    assert [event.id for event in store.feedback(newest=False)] == [first, other, second]
+    store.add_feedback(dialogue, "withdrawn", ANN, turn=answer, text="thumb")
+    assert [event.id for event in store.feedback()] == [other]
+    again = store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    assert [event.id for event in store.feedback()] == [other, again]
+
+
+def test_a_choice_replaces_the_choice_between_the_same_answers():
+    def event(number, turn, other=None, kind="choice", text=None):
+        return Event(number, "d", turn, kind, None, text, other, "p", 0.0)
+
+    assert [one.id for one in counting([event(1, 7, 8), event(2, 8, 7), event(3, 7, 9)])] == [2, 3]
+    withdrawn = event(4, 8, kind="withdrawn", text="choice")
+    assert [one.id for one in counting([event(1, 7, 8), event(2, 8, 7), event(3, 7, 9), withdrawn])] == [3]
+
+
+def test_a_score_of_a_dialogue_has_no_turn(store):
+    dialogue, _ = talk(store)
+    store.add_feedback(dialogue, "dialogue_score", ANN, value=2)
+    newer = store.add_feedback(dialogue, "dialogue_score", ANN, value=5)
+    assert [(event.id, event.turn, event.value) for event in store.feedback()] == [(newer, None, 5)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "thumb", "value": 2},
+        {"kind": "thumb", "value": None},
+        {"kind": "thumb", "value": 1, "turn": None},
+        {"kind": "thumb", "value": 1, "turn": 999},
+        {"kind": "thumb", "value": 1, "turn": "the question"},
+        {"kind": "thumb", "value": 1, "dialogue": "0" * 32},
+        {"kind": "thumb", "value": 1, "dialogue": "another"},
+        {"kind": "score", "value": 0},
+        {"kind": "score", "value": 2.5},
+        {"kind": "edit", "text": "  "},
+        {"kind": "edit", "text": "Outside .", "value": 1},
+        {"kind": "choice"},
+        {"kind": "choice", "other": "the answer"},
+        {"kind": "choice", "other": "the question"},
+        {"kind": "choice", "other": "a later answer"},
+        {"kind": "dialogue_score", "value": 3},
+        {"kind": "dialogue_score", "value": 6, "turn": None},
+        {"kind": "withdrawn", "text": "withdrawn"},
+        {"kind": "praise", "value": 1},
+    ],
+    ids=str,
+)
+def test_feedback_that_cannot_be_is_refused(store, wrong):
+    dialogue, answer = talk(store)
+    named = {"the question": answer - 1, "the answer": answer, "another": talk(store)[0]}
+    named["a later answer"] = store.add_turn(dialogue, 3, "agent", "Outside .")
+    given = {"dialogue": dialogue, "turn": answer, **wrong}
+    given = {key: named.get(value, value) if isinstance(value, str) else value for key, value in given.items()}
+    with pytest.raises(ValueError, match=r"feedback|dialogue"):
+        store.add_feedback(person=ANN, **given)
+    assert store.feedback() == []
+
+
+def test_turns_that_cannot_be_are_refused(store):
+    dialogue, _ = talk(store)
+    for arguments, keys in [
+        (("0" * 32, 0, "user", "x"), {}),
+        ((dialogue, 0, "system", "x"), {}),
+        ((dialogue, -1, "user", "x"), {}),
+        ((dialogue, 2, "agent", "x"), {"token_ids": [1], "logprobs": [-1.0, -2.0]}),
+        ((dialogue, 2, "agent", "x"), {"token_ids": [1], "logprobs": [float("nan")]}),
+    ]:
+        with pytest.raises(ValueError, match=r"dialogue|turn|logprobs|JSON"):
+            store.add_turn(*arguments, **keys)
+    assert len(store.turns(dialogue)) == 2
+
+
+def test_half_a_character_becomes_a_question_mark(store):
+    dialogue, _ = talk(store)
+    store.add_turn(dialogue, 2, "user", "smile \ud83d and \U0001f600")
+    assert store.turns(dialogue)[-1].text == "smile ? and \U0001f600"
+
+
+def test_nothing_is_updated_or_deleted(store):
+    dialogue, answer = talk(store)
+    store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    with closing(sqlite3.connect(store.path)) as plain:
+        for table, column in {"meta": "value", "dialogues": "person", "turns": "text", "feedback": "value"}.items():
+            for statement in (f"UPDATE {table} SET {column} = 1", f"DELETE FROM {table}"):
+                with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                    plain.execute(statement)
+    assert len(store.turns(dialogue)) == 2
+
+
+def test_a_fifth_of_the_dialogues_is_held_out_by_the_hash_of_its_id(store):
+    for _ in range(30):
+        store.begin(ANN, "terminal")
+    found = store.dialogues()
+    assert [one.heldout for one in found] == [
+        int(hashlib.sha256(one.id.encode()).hexdigest(), 16) % 5 == 0 for one in found
+    ]
+    share = sum(is_heldout(f"{number:032x}") for number in range(10000)) / 10000
+    assert share == pytest.approx(0.2, abs=0.02)  # 5 standard deviations
+
+
+def test_what_is_forgotten_is_not_in_the_file(store):
+    kept, answer = talk(store, BOB, answer="Outside is fine .")
+    store.add_feedback(kept, "edit", ANN, turn=answer, text="an edit that was private")
+    store.add_feedback(kept, "thumb", BOB, turn=answer, value=1)
+    gone, answer = talk(store, ANN, answer="a secret of the kitchen " * 300)  # several pages of SQLite
+    store.add_feedback(gone, "thumb", BOB, turn=answer, value=-1, text="a reason under it")
+    texts = [b"secret of the kitchen", b"that was private", b"a reason under it", store.hashed(ANN).encode()]
+
+    def bytes_on_disk():
+        return b"".join(path.read_bytes() for path in store.path.parent.iterdir())
+
+    assert [text in bytes_on_disk() for text in texts] == [True] * 4
+    assert store.forget(store.hashed(ANN)) == 5  # an edit; a dialogue, two turns, and the thumb on it
+    assert [text in bytes_on_disk() for text in texts] == [False] * 4
+    assert b"Outside is fine" in bytes_on_disk()
+    assert [one.id for one in store.dialogues()] == [kept]
+    assert [event.kind for event in store.feedback(newest=False)] == ["thumb"]
+    assert store.forget(store.hashed(ANN)) == 0
+    test_nothing_is_updated_or_deleted(store)
+
+
+def test_forgetting_while_somebody_reads_says_that_the_bytes_are_still_there(store, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.05)
+    own = Store(store.path)
+    talk(own, ANN, answer="a secret of the kitchen")
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM turns").fetchone()
+        with pytest.raises(UserError, match=r"rows are removed, but .* run forget again"):
+            own.forget(own.hashed(ANN))
+        assert own.dialogues() == []
+    assert own.forget(own.hashed(ANN)) == 0
+    assert b"kitchen" not in b"".join(path.read_bytes() for path in store.path.parent.iterdir())
+    own.close()
+
+
+def test_a_backup_while_others_write_is_a_whole_store(store, tmp_path):
+    dialogue, answer = talk(store)
+    other = Store(store.path)
+    with other.writing() as connection:
+        connection.execute("INSERT INTO meta VALUES ('later', 'x')")
+        store.backup(tmp_path / "copy.sqlite")
+    store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    copy = Store(tmp_path / "copy.sqlite", store.bot)
+    assert (copy.turns(dialogue), copy.last_event(), store.last_event()) == (store.turns(dialogue), 0, 1)
+    store.backup(tmp_path / "copy.sqlite")
+    copy.close()
+    assert Store(tmp_path / "copy.sqlite").last_event() == 1
+    other.close()
+
+
+def test_another_bots_store_is_refused(store):
+    assert Store(store.path, store.bot).bot == store.bot
+    with pytest.raises(UserError, match="belongs to another bot"):
+        Store(store.path, "0" * 32)
+
+
+def test_threads_share_a_store(store):
+    def talks(person):
+        for _ in range(3):
+            dialogue, answer = talk(store, person)
+            store.add_feedback(dialogue, "thumb", person, turn=answer, value=1)
+
+    threads = [threading.Thread(target=talks, args=(f"person {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = store.feedback()
+    assert [event.id for event in found] == list(range(1, 13))
+    assert {len([event for event in found if event.person == person]) for person in store.people()} == {3}
+
+
+def test_a_forked_process_uses_its_own_connection(store):
+    dialogue, answer = talk(store)
+    child = os.fork()
+    if child == 0:
+        try:
+            store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    store.add_feedback(dialogue, "thumb", BOB, turn=answer, value=-1)
+    assert [event.value for event in store.feedback()] == [1, -1]
+    store.check()
+
+
+def test_what_fails_in_a_transaction_leaves_nothing(store):
+    def interrupted():
+        with store.writing() as connection:
+            connection.execute("INSERT INTO meta VALUES ('key', 'value')")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [row["key"] for row in store.rows("SELECT key FROM meta ORDER BY key")] == ["bot", "salt"]
+    talk(store)
+
+
+def test_a_locked_store(store, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.feedback.store.schema.BUSY_TIMEOUT", 0.05)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            UserError, match=r"feedback.sqlite: is locked: another program has been writing to it for 0.05 s"
+        ):
+            store.begin(ANN, "terminal")
+        assert store.dialogues() == []  # readers do not wait
+        assert Store(store.path).last_event() == 0
+    talk(store)
+
+
+def test_a_full_disk(store):
+    dialogue, answer = talk(store)
+    pages = store.rows("PRAGMA page_count")[0][0]
+    store.rows(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(UserError, match="the disk is full, and nothing was stored; free some space"):
+        store.add_feedback(dialogue, "edit", ANN, turn=answer, text="a long answer " * 5000)
+    assert store.feedback() == []
+    store.rows("PRAGMA max_page_count=1000000")
+    store.add_feedback(dialogue, "thumb", ANN, turn=answer, value=1)
+    assert [event.kind for event in store.feedback()] == ["thumb"]
+
+
+def test_a_file_that_may_not_be_written(store):
+    store.rows("PRAGMA query_only=ON")
+    with pytest.raises(UserError, match="cannot be written: the file or its folder is read-only"):
+        store.begin(ANN, "terminal")
+
+
+def test_a_damaged_file(store):
+    for _ in range(30):
+        talk(store, answer="an answer " * 200)
+    store.close()
+    content = store.path.read_bytes()
+    store.path.write_bytes(content[:4096] + bytes(8192) + content[12288:])
+    with pytest.raises(UserError, match=r"feedback.sqlite: is damaged.*; put a backup in its place"):
+        Store(store.path).check()

@@ -1,0 +1,82 @@
+"""The row of a language model."""
+
+import json
+
+import numpy as np
+import pytest
+from agents import save
+from policy_runs import domain_file
+
+from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.dialogues import means
+from rlhf_dialog.runs.sources import simulated, spoken
+from rlhf_dialog.task_oriented.commands.benchmark_policies import command as benchmark_policies
+from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import (
+    known_of,
+    language_model_cell,
+    measure_language_model,
+)
+from rlhf_dialog.task_oriented.runs.table import Plan
+
+CONTEXT = {"max_new_tokens": 4, "max_prompt_length": 40, "context_size": 1}
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    """An agent in the folder of a run of 2 iterations and 96 dialogues."""
+    run = tmp_path_factory.mktemp("run")
+    rows = [{"iteration": n, "episodes": 48 * n} for n in (1, 2)]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return save(run / "agent", CONTEXT)
+
+
+def test_it_is_measured_in_words_beside_the_rules(agent, tmp_path):
+    plan = Plan(str(domain_file(tmp_path)), test_dialogues=3)
+    (point,) = measure_language_model(agent, plan)
+    assert (point["mark"], point["training"]["dialogues"], point["training"]["updates"]) == (0, 96, 2)
+    assert point["training"]["parameters"] > 0
+    assert [len(own) for own in point["test"].values()] == [3, 3, 3]
+    assert set(point["test"]["success"]) == {0.0}  # it babbles
+    source = simulated(EnvironmentConfig(id="restaurant", args={"domain": plan.domain, "user": "friendly"}), 0, "test")
+    rules = means(spoken("handcrafted", source, range(3)))
+    assert np.mean(point["handcrafted"]["reward"]) == pytest.approx(rules["reward"])
+
+
+def test_its_row_is_in_the_table_without_errors_alone(agent, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark_policies, "run_jobs", lambda jobs, _: ((cell, job()) for cell, job in jobs))
+    domain, output = domain_file(tmp_path), tmp_path / "table.json"
+    words = [
+        "--policies",
+        "random",
+        "--errors",
+        "0",
+        "15",
+        "--test-dialogues",
+        "3",
+        "--seeds",
+        "1",
+        "--output",
+        str(output),
+    ]
+    assert benchmark_policies.main([*words, "--domain", str(domain), "--language-model", str(agent)]) == 0
+    rows = json.loads(output.read_text(encoding="utf-8"))["summary"]
+    assert [row["error_rate"] for row in rows if row["policy"] == "language_model"] == [0.0]
+
+
+def test_words_have_no_errors(agent):
+    with pytest.raises(UserError, match="add 0 to --errors"):
+        language_model_cell(agent, [0.15])
+    assert language_model_cell(agent, [0.15, 0.0]).error_rate == 0.0
+
+
+def test_another_model_is_another_cell(agent, tmp_path):
+    other = save(tmp_path / "agent", CONTEXT | {"max_new_tokens": 5})
+    assert known_of(agent, Plan(), "hash") == known_of(agent, Plan(), "hash")
+    assert known_of(agent, Plan(), "hash") != known_of(other, Plan(), "hash")
+
+
+def test_a_run_that_left_no_metrics(tmp_path):
+    agent = save(tmp_path / "agent", CONTEXT)
+    (point,) = measure_language_model(agent, Plan(str(domain_file(tmp_path)), test_dialogues=1))
+    assert (point["training"]["dialogues"], point["training"]["updates"]) == (None, None)

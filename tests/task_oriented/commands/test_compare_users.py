@@ -1,0 +1,90 @@
+"""The command that compares simulated users with real ones."""
+
+import json
+
+import pytest
+from small_domain import DATA
+from tiny import write_data
+
+from rlhf_dialog.task_oriented.commands import compare_users
+
+
+@pytest.fixture(scope="module")
+def dialogues(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("dialogues"), count=16)
+
+
+def compare(tmp_path, data, *words):
+    """The exit code, and the written JSON if there is one."""
+    output = tmp_path / "users.json"
+    code = compare_users.main(["--data_path", str(data), "--output", str(output), *map(str, words)])
+    return code, json.loads(output.read_text()) if output.exists() else None
+
+
+def test_all_kinds_of_users(tmp_path, dialogues, agent_folder, capsys):
+    domain = tmp_path / "tea.json"
+    domain.write_text(json.dumps(DATA))
+    report = tmp_path / "users.md"
+    code, found = compare(
+        *(tmp_path, dialogues, "--users", "agenda", "agenda_in_model_words", "language_model", "corpus", "agenda"),
+        *("--domain", domain, "--model", agent_folder, "--dialogues", 16, "--max_turns", 2, "--max_new_tokens", 4),
+        *("--report", report),
+    )
+    assert code == 0
+    assert list(found["users"]) == list(compare_users.USERS)
+    assert found["dialogues"] == 16
+    assert found["settings"]["splits"] == ["validation", "test"]
+    corpus = found["users"]["corpus"]
+    assert corpus["num_turns"]["simulated"] > 10
+    assert "turns with question" in corpus["measures"]
+    assert set(corpus["measures"]["words in a turn"]) == {"real", "simulated", "difference", "d"}
+    assert set(corpus["classifier"]) == {"turns", "dialogues", "telling"}
+    assert found["users"]["agenda"]["classifier"]["turns"]["mean"] > 0.9
+    assert not [name for name in found["users"]["language_model"]["measures"] if name.startswith("turns with")]
+    shown = capsys.readouterr().out
+    for name, one in found["users"].items():
+        assert f"{name}, 16 dialogues of each kind" in shown
+        assert f"- {one['sentences'][0]}" in shown
+        assert f"### {name}" in report.read_text()
+    assert (tmp_path / "users.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_halves_have_no_dialogue_in_common(dialogues):
+    options = compare_users._parse(["--data_path", str(dialogues), "--users", "corpus", "--output", "x"])
+    real, others = compare_users._halves(options)
+    assert len(real) == len(others) == 16
+    assert not {tuple(record.turns) for record in real} & {tuple(record.turns) for record in others}
+    options.seed = 1
+    assert compare_users._halves(options)[0] != real
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--users", "corpus", "--dialogues", "9"], "--dialogues: found 9, wanted 10 or more"),
+        (["--users", "corpus", "--seed", "-1"], "--seed: found -1"),
+        (["--users", "language_model"], "needs a language model; name its folder with --model"),
+        (["--users", "language_model", "--model", "nowhere/at/all"], "model: no such folder"),
+        (["--users", "agenda", "--domain", "resturant"], "did you mean 'restaurant'"),
+        (["--users", "agenda", "--user", "friendli"], "did you mean 'friendly'"),
+        (
+            ["--users", "corpus", "--splits", "test"],
+            "16 dialogues of two turns or more in test; at least 20 are needed",
+        ),
+        (["--users", "corpus", "--report", "/"], "--report: '/' cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_exit_code_2(tmp_path, dialogues, capsys, words, message):
+    assert compare(tmp_path, dialogues, *words) == (2, None)
+    assert message in capsys.readouterr().err
+
+
+def test_data_that_is_not_there(tmp_path, capsys):
+    assert compare(tmp_path, tmp_path / "nothing", "--users", "corpus") == (2, None)
+    assert "no such file or folder" in capsys.readouterr().err
+
+
+def test_an_unknown_user_is_argparses_error(tmp_path, dialogues):
+    with pytest.raises(SystemExit) as end:
+        compare(tmp_path, dialogues, "--users", "agent")
+    assert end.value.code == 2

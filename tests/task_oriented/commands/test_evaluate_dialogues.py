@@ -1,0 +1,84 @@
+"""evaluate_policy with language models: whole dialogues, beside a second agent and policies of acts in words."""
+
+import argparse
+import json
+
+import pytest
+import tiny
+import yaml
+from text_environments import Letters
+
+from rlhf_dialog import EnvironmentFactory
+from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.evaluation.dialogues import means
+from rlhf_dialog.runs.sources import simulated, spoken
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import environment_of, is_language_model
+from rlhf_dialog.task_oriented.commands.evaluate_policy import main
+
+
+@pytest.fixture
+def agent(tmp_path, monkeypatch):
+    """The agent of a run with `Letters`, with the run's config.yaml."""
+    monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | {"Letters": Letters})
+    folder = tmp_path / "run" / "agent"
+    tiny.gpt2().save_pretrained(folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    config = {"model_path": "m", "environment": {"id": "Letters", "args": {"words": "so ?"}}}
+    (folder.parent / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return folder
+
+
+def test_an_agent_and_its_baseline_in_the_environment_of_the_run(agent, capsys):
+    words = ["--agent", str(agent), "--baseline", str(agent), "--dialogues", "6", "--transcripts", "1"]
+    assert main(words) == 0
+    assert "agent: " in capsys.readouterr().out
+    result = json.loads((agent.parent / "evaluation.json").read_text())
+    assert list(result["policies"]) == ["agent", "baseline"]  # nobody's acts are understood by `Letters`
+    assert result["policies"]["agent"] == result["policies"]["baseline"]
+    assert result["difference_from_baseline"]["reward"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert result["settings"]["environment"]["args"] == {"words": "so ?"}
+
+
+def test_the_handcrafted_policy_succeeds_in_words_and_the_random_one_less_often():
+    source = simulated(EnvironmentConfig(id="restaurant"), 0, "test")
+    good, drawn = (means(spoken(name, source, range(20))) for name in ("handcrafted", "random"))
+    assert (good["success"], good["reward"]) == (1.0, 20 - good["turns"])
+    assert drawn["turns"] > 2 * good["turns"]
+
+
+def test_which_environment(agent):
+    asked = {"agent": agent, "environment": None, "domain": None, "user": None, "error_rate": None}
+    assert environment_of(argparse.Namespace(**asked)).id == "Letters"
+    other = environment_of(argparse.Namespace(**asked | {"environment": "restaurant", "user": "fixed"}))
+    assert (other.id, other.args) == ("restaurant", {"user": "fixed"})
+
+
+def test_a_folder_with_a_policy_of_acts_is_not_a_language_model(agent, tmp_path):
+    assert is_language_model(agent)
+    assert not is_language_model(tmp_path)
+    assert main(["--agent", str(tmp_path), "--dialogues", "2"]) == 2
+
+
+def test_agent_and_baseline_are_sampled_at_the_temperature_that_is_named(agent, tmp_path):
+    found = {}
+    for temperature in ("1.0", "0.01"):
+        output = tmp_path / f"{temperature}.json"
+        words = ["--agent", str(agent), "--baseline", str(agent), "--dialogues", "4", "--temperature", temperature]
+        assert main([*words, "--output", str(output)]) == 0
+        found[temperature] = json.loads(output.read_text())
+    assert found["0.01"]["settings"]["temperature"] == 0.01
+    assert found["0.01"]["policies"]["agent"] == found["0.01"]["policies"]["baseline"]
+    assert found["0.01"]["policies"]["agent"]["distinct_2"] != found["1.0"]["policies"]["agent"]["distinct_2"]
+
+
+@pytest.mark.parametrize("temperature", ["0", "-1", "nan"])
+def test_a_temperature_that_cannot_be_used(agent, capsys, temperature):
+    assert main(["--agent", str(agent), "--dialogues", "2", "--temperature", temperature]) == 2
+    assert f"--temperature: found {temperature}, wanted a number above 0" in capsys.readouterr().err
+    assert not (agent.parent / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize("name", ["answers", "data_path"])
+def test_what_a_language_model_does_not_read(agent, capsys, name):
+    assert main(["--agent", str(agent), "--dialogues", "2", f"--{name}", "somewhere"]) == 2
+    assert f"--{name}: only policies of acts read it" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""evaluate-policy: three policies on the same dialogues, a table, a JSON, transcripts."""
+
+import json
+
+import pytest
+from persons import ASKED, SHOP, talked
+from policy_runs import domain_file, policy_run
+
+from rlhf_dialog.task_oriented.commands import evaluate_policy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    policy_run(folder, epoch=1, eval_interval=0).train()
+    return folder
+
+
+def test_the_agent_is_measured_beside_both_baselines(folder, tmp_path, capsys):
+    output = tmp_path / "found.json"
+    words = ["--agent", str(folder / "run" / "agent"), "--dialogues", "30", "--output", str(output)]
+    assert evaluate_policy.main([*words, "--transcripts", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("dialogue ") == 2
+    assert "handcrafted" in printed
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert set(found["policies"]) == {"agent", "handcrafted", "random"}
+    for metrics in found["policies"].values():
+        for name in ("success", "reward", "turns", "inform_f1"):
+            assert metrics[name]["low"] <= metrics[name]["mean"] <= metrics[name]["high"]
+    agent, rules = (found["policies"][name]["reward"]["mean"] for name in ("agent", "handcrafted"))
+    assert found["difference_from_handcrafted"]["reward"]["mean"] == pytest.approx(agent - rules)
+    assert found["settings"]["error_rate"] == 0.15
+    assert evaluate_policy.main(words) == 0
+    assert json.loads(output.read_text(encoding="utf-8")) == found
+
+
+def test_success_follows_from_the_rewards_that_are_documented(folder, tmp_path):
+    output = tmp_path / "found.json"
+    words = [
+        "--agent",
+        str(folder / "run" / "agent"),
+        "--dialogues",
+        "30",
+        "--output",
+        str(output),
+        "--error_rate",
+        "0",
+    ]
+    assert evaluate_policy.main(words) == 0
+    for metrics in json.loads(output.read_text(encoding="utf-8"))["policies"].values():
+        success, reward, turns = (metrics[name]["mean"] for name in ("success", "reward", "turns"))
+        assert reward == pytest.approx(20 * success - turns)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--agent", "RUN"], "is not the agent of a dialogue policy"),
+        (["--agent", "RUN/agent", "--dialogues", "0"], "--dialogues: found 0, wanted 1 or more"),
+        (["--agent", "RUN/agent", "--transcripts", "-1"], "--transcripts: found -1"),
+        (["--agent", "RUN/agent", "--domain", "restaurant"], "trained on the domain tea"),
+        (["--agent", "RUN/agent", "--error_rate", "2"], "error_rate is 2.0"),
+        (["--agent", "RUN/agent", "--user", "rude"], "user 'rude' is unknown"),
+        (["--agent", "RUN/agent", "--environment", "restaurant"], "--environment: only language models have it"),
+        (["--agent", "RUN/agent", "--baseline", "RUN/agent"], "--baseline: only language models have it"),
+    ],
+)
+def test_a_mistake_ends_with_code_2(folder, words, said, capsys):
+    assert evaluate_policy.main([word.replace("RUN", str(folder / "run")) for word in words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_agent_whose_domain_has_moved_is_measured_with_its_new_path(folder, tmp_path, capsys):
+    agent = folder / "run" / "agent"
+    moved = domain_file(tmp_path)
+    assert evaluate_policy.main(["--agent", str(agent), "--dialogues", "2", "--domain", str(moved)]) == 0
+    assert (folder / "run" / "evaluation.json").is_file()
+    changed = domain_file(tmp_path, type="bar")
+    assert evaluate_policy.main(["--agent", str(agent), "--dialogues", "2", "--domain", str(changed)]) == 2
+    assert "trained on an earlier state of it" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """An agent that a person taught some actions."""
+    folder = tmp_path_factory.mktemp("shop")
+    talked(folder, ASKED, max_turns=9, **SHOP)
+    return folder / "run" / "agent"
+
+
+def test_an_agent_of_a_list_of_actions_is_asked_by_a_scripted_person(shop, tmp_path, capsys):
+    output = tmp_path / "found.json"
+    words = ["--agent", str(shop), "--answers", "answers.json", "--dialogues", "40", "--output", str(output)]
+    assert evaluate_policy.main([*words, "--transcripts", "40"]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert set(found["policies"]) == {"agent", "random"}
+    asked = [line for line in printed.splitlines() if line.startswith("  system  ")]
+    right = sum(line.endswith("[right]") for line in asked)
+    agent = found["policies"]["agent"]
+    assert agent["right_answers"]["mean"] == pytest.approx(right / len(asked))
+    assert agent["reward"]["mean"] == pytest.approx((2 * right - len(asked)) / 40)
+    assert agent["turns"]["mean"] == pytest.approx(len(asked) / 40)
+    for metrics in found["policies"].values():
+        assert 0 <= metrics["right_answers"]["low"] < metrics["right_answers"]["high"] <= 1
+    assert "right answers" in printed
+    assert "40 dialogues, answers.json" in printed
+    assert evaluate_policy.main(words) == 0
+    assert json.loads(output.read_text(encoding="utf-8")) == found
+
+
+def test_a_list_of_actions_that_has_moved(shop, tmp_path, capsys):
+    listed = [{"name": "hello", "sentence": "Hello ."}]
+    (tmp_path / "other.json").write_text(json.dumps(listed), encoding="utf-8")
+    (tmp_path / "answers.json").write_text(json.dumps({"hello": ["hi"]}), encoding="utf-8")
+    words = ["--agent", str(shop), "--answers", str(tmp_path / "answers.json"), "--dialogues", "2"]
+    assert evaluate_policy.main([*words, "--domain", str(tmp_path / "other.json")]) == 2
+    assert "was trained on the domain actions" in capsys.readouterr().err
+    assert evaluate_policy.main([*words, "--domain", "actions.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--agent", "SHOP"], "give the file with --answers, for example --answers answers.json"),
+        (["--agent", "SHOP", "--answers", "answers.json", "--user", "friendly"], "--user: SHOP chooses from a list"),
+        (["--agent", "SHOP", "--answers", "answers.json", "--error_rate", "0"], "--error_rate: SHOP chooses from"),
+        (["--agent", "SHOP", "--answers", "nowhere.json"], "'nowhere.json' not found"),
+        (["--agent", "RUN/agent", "--answers", "answers.json"], "--answers: only agents that choose from a list"),
+    ],
+)
+def test_what_a_list_of_actions_does_not_read(folder, shop, words, said, capsys):
+    places = {"RUN": str(folder / "run"), "SHOP": str(shop)}
+    for name, place in places.items():
+        words, said = [word.replace(name, place) for word in words], said.replace(name, place)
+    assert evaluate_policy.main(words) == 2
+    assert said in capsys.readouterr().err

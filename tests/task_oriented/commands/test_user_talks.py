@@ -1,0 +1,98 @@
+"""What real and simulated users say."""
+
+import pytest
+from small_domain import small_domain
+
+from rlhf_dialog.data.sources import DialogueRecord
+from rlhf_dialog.task_oriented.commands import user_talks
+from rlhf_dialog.task_oriented.commands.user_talks import labels, real_talk
+from rlhf_dialog.task_oriented.evaluation.fidelity import Talk
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.users import language_model
+from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
+from rlhf_dialog.task_oriented.world.words import user_words
+
+TEA = small_domain()
+GOAL = {"text": "Find a green tea.", "constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}
+CAMREST = DialogueRecord(
+    ["Green tea .", "Ada .", "Her phone ?", "11 ."],
+    meta={"goal": GOAL, "dialogue_acts": ["inform(tea=green) inform(area=north)", "", "request(phone)", ""]},
+)
+DAILY = DialogueRecord(["Hi .", "Yes ?", "A bun , please .", "Here .", "Thanks ."], [1, 2, 3, 4, 1])
+PLAIN = DialogueRecord(["One .", "Two .", "Three ."])
+
+
+def test_the_real_users_turns_and_acts():
+    assert real_talk(CAMREST) == Talk(
+        ["Green tea .", "Her phone ?"], [["inform tea", "inform area"], ["request phone"]]
+    )
+    assert real_talk(DAILY, 1) == Talk(["A bun , please .", "Thanks ."], [["directive"], ["inform"]])
+    assert real_talk(PLAIN) == Talk(["One .", "Three ."], None)
+    assert labels([]) == ["other"]
+    assert labels([Act("bye"), Act("inform", "tea", "a"), Act("inform", "tea", "b")], {"inform tea"}) == ["inform tea"]
+
+
+def test_the_control_says_what_is_said_in_the_data():
+    records, done = [CAMREST, DAILY, PLAIN], []
+    found = user_talks.replayed(records, [DAILY], 3, lambda: done.append(1))
+    assert sorted(found.simulated, key=lambda talk: talk.turns) == sorted(
+        map(real_talk, records), key=lambda talk: talk.turns
+    )
+    assert (found.real, len(done)) == ([real_talk(DAILY)], 3)
+
+
+def test_the_agenda_user_has_the_goals_of_the_data():
+    unknown = DialogueRecord(["a", "b"], meta={"goal": {"constraints": {"tea": "blue"}, "requests": []}})
+    found = user_talks.agenda(TEA, "friendly", None, [CAMREST, unknown, CAMREST], [CAMREST], 0, lambda: None)
+    read = [acts_read for turn in found.simulated[0].turns for acts_read in user_words(TEA).read(turn)]
+    assert {Act("inform", "tea", "green"), Act("inform", "area", "north"), Act("request", "phone")} <= set(read)
+    assert read[-1] == Act("bye")
+    assert {label for acts in found.simulated[0].acts for label in acts} == {
+        *("inform tea", "inform area", "request phone", "other")
+    }
+    assert found.notes == ["2 of 3 goals are those of the data; the others are drawn from the domain."]
+    again = user_talks.agenda(TEA, "friendly", None, [CAMREST, unknown, CAMREST], [CAMREST], 0, lambda: None)
+    assert again.simulated == found.simulated
+    assert found.simulated[0] != found.simulated[2]
+
+
+def test_the_agenda_in_a_models_words(chat_agent):
+    speak = LMWords(user_words(TEA), chat_agent, tries=1)
+    plain = user_talks.agenda(TEA, "friendly", None, [CAMREST], [CAMREST], 0, lambda: None)
+    found = user_talks.agenda(TEA, "friendly", speak, [CAMREST], [CAMREST], 0, lambda: None)
+    assert found.simulated[0].acts == plain.simulated[0].acts
+    assert found.notes[1] == f"The templates said {speak.num_fallbacks} of {len(plain.simulated[0].turns)} turns."
+
+
+@pytest.mark.parametrize("persona", ["", "Be Ada."])
+def test_a_language_model_talks_with_another(chat_agent, persona):
+    records = [CAMREST, DAILY]
+    given = (chat_agent, chat_agent, persona, 2, records, [DAILY], 5)
+    done = []
+    found = user_talks.language_model(*given, lambda: done.append(1))
+    assert len(done) == len(found.simulated) == 2
+    assert max(len(talk.turns) for talk in found.simulated) == (2 if persona else 1)
+    assert user_talks.language_model(*given, lambda: None).simulated == found.simulated
+    if persona:
+        assert found.real == [real_talk(DAILY)]
+        assert found.notes == []
+    else:
+        assert found.real == [real_talk(DAILY, 1)]
+        assert "first turn" in found.notes[0]
+        assert not {talk.turns[0] for talk in found.simulated} & {record.turns[0] for record in records}
+
+
+def test_first_turns_and_goals_are_those_of_the_data(chat_agent, monkeypatch):
+    read = []
+    said = language_model.written
+
+    def written(speaker, prompts, streams):
+        read.extend(prompt[0][0] for prompt in prompts)
+        return said(speaker, prompts, streams)
+
+    monkeypatch.setattr(language_model, "written", written)
+    user_talks.language_model(chat_agent, chat_agent, "", 2, [CAMREST, PLAIN], [DAILY], 5, lambda: None)
+    assert set(read) == {"Green tea .", "One ."}
+    read.clear()
+    user_talks.language_model(chat_agent, chat_agent, "Be Ada.", 1, [CAMREST, PLAIN], [DAILY], 5, lambda: None)
+    assert read == [f"Be Ada. {language_model.GOAL.format(goal='Find a green tea.')}", "Be Ada."]

@@ -1,0 +1,129 @@
+import copy
+import pickle
+from itertools import product
+
+import pytest
+from small_domain import DATA, small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import DONTCARE, UNKNOWN
+from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
+
+
+def names(entities) -> list[str]:
+    return [entity["name"] for entity in entities]
+
+
+def test_entities_that_fit():
+    domain = small_domain()
+    assert names(domain.matching({"tea": "green", "area": "north"})) == ["ada", "ben"]
+    assert names(domain.matching({"tea": DONTCARE, "area": "south"})) == ["cid", "dot", "eve"]
+    assert domain.matching({"tea": "white"}) == ()
+    assert domain.entity("dot")["hours"] == UNKNOWN
+    assert domain.entity("zoe") is None
+
+
+def test_values_are_in_lower_case():
+    domain = Domain("tea", "Cafe", {"area": ["North"]}, ["Phone"], [{"name": "Ada", "area": "NORTH"}])
+    assert names(domain.matching({"area": "north"})) == ["ada"]
+    assert (domain.type, domain.values("name"), domain.values("area")) == ("cafe", ("ada",), ("north",))
+
+
+def test_goals_are_those_of_drawing_until_two_or_three_fit():
+    domain = small_domain()
+    drawn = [
+        dict(zip(domain.constraints, values, strict=True))
+        for values in product(*((*values, DONTCARE) for values in domain.constraints.values()))
+    ]
+    wanted = [
+        goal
+        for goal in drawn
+        if sum(
+            all(e[s] in (v, *e.values()) if v == DONTCARE else e[s] == v for s, v in goal.items())
+            for e in DATA["entities"]
+        )
+        in (2, 3)
+    ]
+    goals, weights = domain.goals()
+    assert sorted(map(str, goals)) == sorted(map(str, wanted))
+    assert weights == pytest.approx([(n + 1) / 12 for n in range(len(goals))])  # 4 x 3 goals, equally probable
+
+
+def test_slots_with_more_values_are_not_preferred():
+    """Of four slots three are drawn; a goal weighs the probability of its values."""
+    entities = [{"name": str(n), "a": "1", "b": "1", "c": "1", "d": "1"} for n in range(2)]
+    domain = Domain("x", "y", {"a": ["1"], "b": ["1"], "c": ["1"], "d": ["1", "2", "3"]}, [], entities)
+    goals, weights = domain.goals()
+    steps = [after - before for before, after in zip([0, *weights], weights, strict=False)]
+    with_d = {round(step, 6) for goal, step in zip(goals, steps, strict=True) if "d" in goal}
+    assert with_d == {round(1 / 16, 6)}
+    assert {round(step, 6) for goal, step in zip(goals, steps, strict=True) if "d" not in goal} == {round(1 / 8, 6)}
+
+
+def test_without_goals_for_few_one_entity_is_enough():
+    domain = Domain("x", "y", {"a": ["1", "2"]}, [], [{"name": "n", "a": "1"}])
+    assert domain.goals()[0] == [{"a": "1"}, {"a": DONTCARE}]
+
+
+def test_a_domain_without_any_goal_is_refused():
+    entities = [{"name": "n", "a": "strange"}]
+    assert Domain("x", "y", {"a": ["1"]}, [], entities).goals()[0] == [{"a": DONTCARE}]
+    with pytest.raises(UserError, match="domain x: no entity has values"):
+        Domain("x", "y", {"a": ["1"]}, [], []).goals()
+
+
+def test_the_hash_knows_content_and_nothing_else():
+    first, second = small_domain(), small_domain()
+    first.matching({"tea": "green"})
+    assert first.hash == second.hash
+    assert len(first.hash) == 64
+    assert pickle.loads(pickle.dumps(first)).hash == first.hash  # as a worker gets it
+    other = copy.deepcopy(DATA)
+    other["entities"][0]["phone"] = "12"
+    assert domain_of(other, "f").hash != first.hash
+    other = copy.deepcopy(DATA)
+    other["constraints"]["tea"].append("red")
+    assert domain_of(other, "f").hash != first.hash
+
+
+def test_values_without_entities_are_one_line():
+    _, line = checked(small_domain(), "f.json")
+    assert line == "f.json: without entities are 1 of 3 values of tea"
+    data = copy.deepcopy(DATA)
+    data["constraints"]["tea"].remove("white")
+    assert checked(domain_of(data, "f"), "f")[1] == ""
+
+
+def broken(**changes):
+    return {**copy.deepcopy(DATA), **changes}
+
+
+def with_entity(**values):
+    return broken(entities=[*DATA["entities"], {"name": "zoe", "tea": "green", "area": "north", **values}])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "f.json: 'name' is missing"),
+        (broken(constraints=[]), "f.json: 'constraints' is missing, or is not an object"),
+        (broken(constraints={"tea": "green"}), "f.json: constraint slot 'tea': holds something that is not a text"),
+        (broken(requestable=[1]), "f.json: requestable: holds something that is not a text"),
+        (broken(entities=["ada"]), "f.json, entity 1: is not an object with a name"),
+        (with_entity(phone=7), "f.json, entity 6: holds something that is not a text"),
+        (with_entity(fone="7"), "f.json, entity 6 .zoe.: the ontology lacks the slot 'fone'; did you mean 'phone'"),
+        (broken(constraints={}), "the ontology lacks the slot 'tea'"),
+        (broken(entities=[]), "f.json: there are no entities"),
+        (with_entity(name="ada"), "f.json: several entities have the name 'ada'"),
+        (broken(constraints={"tea": ["mint"], "area": ["north"]}), "f.json: no entity has any of .* slot 'tea' .mint."),
+        (broken(constraints={"tea": [], "area": ["north"]}), "slot 'tea' .it has none."),
+    ],
+)
+def test_what_cannot_be_used_names_file_and_slot(data, message):
+    with pytest.raises(UserError, match=message):
+        checked(domain_of(data, "f.json"), "f.json")
+
+
+def test_without_constraints():
+    with pytest.raises(UserError, match="no slot is a constraint"):
+        checked(Domain("x", "y", {}, [], [{"name": "n"}]), "f.json")

@@ -1,0 +1,132 @@
+import os
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+
+import pytest
+from processes import ROOT
+from small_world import goal_model, small_world, tables, write_world
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import open_domain
+from rlhf_dialog.task_oriented.domains.services import Chances, meets
+
+SERVICES = small_world().services
+
+
+@pytest.mark.parametrize(
+    ("slot", "wanted", "value", "fits"),
+    [
+        *(("area", "north", "north", True), ("area", "north", "south", False), ("area", "dontcare", "south", True)),
+        *(("arriveBy", "09:00", "08:59", True), ("arriveBy", "09:00", "09:01", False)),
+        *(("leaveAt", "09:00", "09:01", True), ("leaveAt", "09:00", "08:59", False)),
+    ],
+)
+def test_times_are_limits_and_other_values_are_equal(slot, wanted, value, fits):
+    assert meets(slot, wanted, value) is fits
+
+
+def test_what_matches_is_what_a_slow_search_finds():
+    train, rng = SERVICES["train"], Random(1)
+    rows = [{key: str(value).lower() for key, value in row.items()} for row in tables()["train"]]
+    for _ in range(50):
+        wanted = {"day": rng.choice(["monday", "friday"]), "arriveBy": rng.choice(["09:05", "12:00", "20:00"])}
+        wanted |= {"departure": "oakhaven"} if rng.random() < 0.5 else {"leaveAt": "13:15", "destination": "dontcare"}
+        expected = []
+        for number, row in enumerate(rows):
+            late = wanted["arriveBy"] < row["arriveBy"] or row["leaveAt"] < wanted.get("leaveAt", "00:00")
+            if (
+                row["day"] == wanted["day"]
+                and row["departure"] == wanted.get("departure", row["departure"])
+                and not late
+            ):
+                expected.append(number)
+        assert list(train.matching(wanted)) == expected
+    assert train.matching({}) == tuple(range(36))
+
+
+def test_names_of_several_entities():
+    hospital, train = SERVICES["hospital"], SERVICES["train"]
+    assert (hospital.key, hospital.is_named, hospital.named({"department": "bones"})) == ("department", False, (1, 2))
+    assert SERVICES["hotel"].is_named
+    first = train.entities[0]
+    assert train.named({"trainID": first["trainID"], "price": "free"} | {"destination": first["destination"]})[0] == 0
+    assert len(train.named({"trainID": "tr0"})) == 6  # 36 journeys share seven names
+
+
+def test_what_is_needed_follows_from_the_shares():
+    assert set(SERVICES["train"].needed) == {"departure", "destination", "day"}
+    assert set(SERVICES["taxi"].needed) == {"departure", "destination"}
+    assert SERVICES["hotel"].needed == ()
+    assert SERVICES["hotel"].asked == ("area", "stars", "parking")
+
+
+def test_chances_are_shares():
+    rng = Random(0)
+    counts = Counter(Chances({"a": 3, "b": 1}).draw(rng) for _ in range(4000))
+    assert counts["a"] / 4000 == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model["book_dist"].update(hotel=0.6),
+        lambda model: model["ind_slot_dist"]["hotel"]["reqt"].update(phone=0.5),
+        lambda model: model["domain_ordering_dist"].update(hotel=0.2),
+        lambda model: model["slots_combination_dist"]["hotel"]["info"].update(area=1),
+    ],
+)
+def test_another_goal_model_is_another_hash(tmp_path, change):
+    model = goal_model()
+    change(model)
+    assert open_domain("multiwoz", write_world(tmp_path, goals=model)).hash != small_world().hash
+
+
+def test_another_entity_is_another_hash(tmp_path):
+    hotels = tables()["hotel"]
+    hotels[0]["phone"] = "1"
+    assert open_domain("multiwoz", write_world(tmp_path, hotel=hotels)).hash != small_world().hash
+    assert open_domain("multiwoz", write_world(tmp_path)).hash == small_world().hash
+
+
+@pytest.mark.thorough
+def test_the_hash_does_not_depend_on_the_order_of_sets(tmp_path):
+    write_world(tmp_path)
+    program = (
+        f"from rlhf_dialog.task_oriented.domains import open_domain as o; print(o('multiwoz', {str(tmp_path)!r}).hash)"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            **{"cwd": ROOT, "capture_output": True, "text": True, "check": True},
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs == [f"{small_world().hash}\n"] * 2
+
+
+def test_some_of_the_services_with_the_orders_that_are_left():
+    domain = small_world().only(["hotel", "restaurant"])
+    assert list(domain.services) == ["hotel", "restaurant"]
+    # restaurant .2, attraction+restaurant .1; hotel+train .2, attraction+hotel+taxi .1; restaurant+hotel+taxi .2
+    shares = domain.orders.shares
+    assert set(shares) == {("restaurant",), ("hotel",), ("restaurant", "hotel")}
+    assert shares["restaurant",] == pytest.approx(0.3)
+    assert shares["hotel",] == pytest.approx(0.3)
+    assert shares["restaurant", "hotel"] == pytest.approx(0.2)
+    assert domain.hash != small_world().hash
+    assert small_world().only(list(SERVICES)).hash == small_world().hash
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["hotels"], "it has no domain 'hotels'; did you mean 'hotel'"),
+        ([], "no user wants any of no domains; name others"),
+    ],
+)
+def test_services_that_are_not_there(names, said):
+    with pytest.raises(UserError, match=said):
+        small_world().only(names)

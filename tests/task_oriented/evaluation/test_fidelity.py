@@ -1,0 +1,105 @@
+"""What is measured of users, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rlhf_dialog.task_oriented.evaluation import fidelity
+from rlhf_dialog.task_oriented.evaluation.fidelity import Talk, compared, labels_of, measured, sentences, tokens, words
+
+REAL = [
+    Talk(["I want Thai food.", "What's the phone?", "Bye."], [["inform food"], ["request phone"], ["other"]]),
+    Talk(["cheap , please", "Bye !"], [["inform price", "inform food"], ["other"]]),
+]
+SURE = {"mean": 0.9, "low": 0.8, "high": 0.95}
+CHANCE = {"mean": 0.52, "low": 0.48, "high": 0.56}
+
+
+def test_the_text_handling():
+    assert tokens("It’s 5 o'clock, isn't it?") == [
+        "it",
+        "'",
+        "s",
+        "5",
+        "o",
+        "'",
+        "clock",
+        ",",
+        "isn",
+        "'",
+        "t",
+        "it",
+        "?",
+    ]
+    assert words("Well ... , it's Ü!") == ["well", "it", "s", "ü"]
+    assert words("It is far , no ?") == words("it is FAR, no?")
+
+
+def test_the_measures_by_hand():
+    found = measured(REAL, labels_of(REAL, REAL))
+    assert found.values["turns in a dialogue"].tolist() == [3, 2]
+    assert found.values["words in a turn"].tolist() == [4, 4, 1, 2, 1]
+    assert found.values["turns that ask"].tolist() == [0, 1, 0, 0, 0]
+    assert found.values["turns that occur more than once"].tolist() == [0, 0, 1, 0, 1]
+    assert found.values["turns with inform food"].tolist() == [1, 0, 0, 1, 0]
+    assert found.values["turns with request phone"].tolist() == [0, 1, 0, 0, 0]
+    assert found.values["turns with other"].tolist() == [0, 0, 1, 0, 1]
+    assert found.values["distinct-1"].tolist() == [12 / 13]
+    assert found.units["words in a turn"].tolist() == [0, 0, 0, 1, 1]
+    assert found.statistic("words in a turn").point == 12 / 5
+
+
+def test_the_acts_are_those_of_the_real_users():
+    assert labels_of(REAL, [Talk(["Hi"], [["hello"]])]) == ["inform food", "other", "request phone", "inform price"]
+    assert labels_of(REAL, [Talk(["Hi"])]) == []
+
+
+def test_differences_by_hand_and_the_largest_first():
+    rng = np.random.default_rng(0)
+    real = [Talk(["a b"] * int(n)) for n in rng.integers(1, 4, 50)]
+    simulated = [Talk(["a b c ?"] * int(n)) for n in rng.integers(2, 5, 50)]
+    found = compared(measured(real, []), measured(simulated, []))
+    turns = found["turns in a dialogue"]
+    sizes = [np.array([len(talk.turns) for talk in some]) for some in (real, simulated)]
+    assert turns["difference"]["mean"] == pytest.approx(sizes[1].mean() - sizes[0].mean())
+    assert turns["d"] == pytest.approx(
+        (sizes[1].mean() - sizes[0].mean()) / math.sqrt((sizes[0].var() + sizes[1].var()) / 2)
+    )
+    standard_error = math.sqrt(sizes[0].var() / 50 + sizes[1].var() / 50)
+    low, high = (turns["difference"]["mean"] + sign * 1.96 * standard_error for sign in (-1, 1))
+    assert (turns["difference"]["low"], turns["difference"]["high"]) == pytest.approx((low, high), abs=0.08)
+    assert found["words in a turn"]["d"] == math.inf  # each turn has one word more, without any spread
+    assert list(found)[:3] == ["words in a turn", "turns that ask", "turns in a dialogue"]
+    assert list(found)[-2:] in (["distinct-1", "distinct-2"], ["distinct-2", "distinct-1"])
+
+
+def measure(mean, d, sure=True):
+    side = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}
+    difference = {"mean": d, "low": d - 0.1, "high": d + 0.1} if sure else {"mean": d, "low": -9, "high": 9}
+    return {"real": {"mean": 0.5, "low": 0.4, "high": 0.6}, "simulated": side, "difference": difference, "d": d}
+
+
+def test_the_differences_in_words():
+    measures = {
+        "turns in a dialogue": measure(3.0, 1.2),
+        "turns that ask": measure(0.2, -0.6),
+        "words in a turn": measure(7.0, 0.9, sure=False),
+        "turns with bye": measure(0.5, 0.1),
+        "distinct-1": measure(0.1, -3.0),
+    }
+    lines = sentences("agenda", measures, {"turns": SURE, "dialogues": SURE})
+    assert lines[0].startswith(
+        "A classifier distinguishes agenda from real users: it is right about turns in 90.0 % [80.0, 95.0]"
+    )
+    assert lines[1:4] == [
+        "agenda has more turns in a dialogue: 3.00 [2.90, 3.10], real users 0.50 [0.40, 0.60] (d = +1.20, large).",
+        "agenda has fewer turns that ask: 20.0 % [10.0, 30.0], real users 50.0 % [40.0, 60.0] (d = -0.60, medium).",
+        "agenda has a lower distinct-1: 10.0 % [0.0, 20.0], real users 50.0 % [40.0, 60.0] (d = -3.00, large).",
+    ]
+    assert lines[4].endswith("(|d| below 0.2, or the interval holds 0): words in a turn, turns with bye.")
+    assert sentences("corpus", {}, {"turns": CHANCE, "dialogues": CHANCE})[0].startswith(
+        "A classifier does not distinguish corpus from real users"
+    )
+    assert sentences("x", {}, {"turns": CHANCE, "dialogues": SURE})[0].startswith("A classifier distinguishes x")
+    assert fidelity.BLOCK == 100

@@ -1,0 +1,290 @@
+"""The committee: its formula, shares of what is learned, counterparts in other domains, and how it goes on after a save."""
+
+import json
+
+import numpy as np
+import pytest
+from several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
+from small_domain import small_domain
+from small_world import small_world
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.base import Setting, stream
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.task_oriented.policies.multi_domain.committee import Committee, combined
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.measures import means
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+
+NAMES = MultiLayout(TWO).names
+NORTH = "inform(hotel-area=north)"
+
+
+def test_the_combination_by_hand():
+    means_, variances = [[5.0, -1.0], [2.0, 8.0], [4.0, 3.0]], [[4.0, 10.0], [2.0, 10.0], [8.0, 10.0]]
+    prior_mean, prior_variance = 3.0, 10.0
+    expected = []
+    for action in range(2):
+        precision, total = 0.0, 0.0
+        for mean, variance in zip(means_, variances, strict=True):
+            precision += 1 / variance[action]
+            total += mean[action] / variance[action]
+        precision -= 2 / prior_variance
+        total -= 2 * prior_mean / prior_variance
+        expected.append((total / precision, 1 / precision))
+    # the first action: (5/4 + 2/2 + 4/8 - .6) / (1/4 + 1/2 + 1/8 - .2) = 2.15 / .675
+    assert expected[0] == pytest.approx((2.15 / 0.675, 1 / 0.675))
+    found = combined(np.array(means_)[:, None], np.array(variances)[:, None], prior_mean, prior_variance)
+    np.testing.assert_allclose(np.stack(found)[:, 0].T, expected)
+
+
+def test_members_that_know_nothing_give_the_prior_back():
+    policy = Committee(setting_of(THREE), prior_mean=7.0, prior_deviation=3.0)
+    episodes = play(RandomPolicy(setting_of(THREE)), make(THREE), 0, range(4))
+    opinions = policy.opinions(np.concatenate([one.observations for one in episodes]))
+    assert len(opinions[0]) == 3
+    mean, variance = combined(*opinions[:2], 7.0, 9.0)
+    np.testing.assert_allclose(mean, 7.0)
+    np.testing.assert_allclose(variance, 9.0)
+
+
+def test_with_data_of_several_members_it_is_the_posterior_of_all_data():
+    """Q of one belief and action: members that saw 2, 3 and 1 returns are together one that saw six (closed form)."""
+    prior, noise, returns = 400.0, 25.0, [[4.0, 9.0], [12.0, 3.0, 6.0], [-2.0]]
+    members = [(1 / prior + len(own) / noise, sum(own) / noise) for own in returns]
+    means_, variances = (np.array(x)[:, None, None] for x in zip(*((s / p, 1 / p) for p, s in members), strict=True))
+    everything = [one for own in returns for one in own]
+    precision = 1 / prior + len(everything) / noise
+    mean, variance = combined(means_, variances, 0.0, prior)
+    assert mean[0, 0] == pytest.approx(sum(everything) / noise / precision)
+    assert variance[0, 0] == pytest.approx(1 / precision)
+
+
+def test_with_one_member_it_is_that_member():
+    domain = small_world().only(["restaurant"])
+    setting, args = setting_of(domain, seed=5), {"sigma": 2.0, "prior_mean": 4.0, "scale": 1.5}
+    committee, member = Committee(setting, **args), GPSarsa(setting, **args)
+    for policy in (committee, member):
+        trained(policy, Sampler(make(domain), 5, 2), 6)
+    episodes = play(RandomPolicy(setting), make(domain), 1, range(5))
+    asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
+    assert committee.num_points == member.num_points > 20
+    mean, variance = combined(*committee.opinions(asked)[:2], 4.0, committee.prior_variance)
+    np.testing.assert_allclose((mean, variance), member.posterior(asked), rtol=1e-9)
+    for deterministic in (True, False):
+        streams = [[stream(1, 2, row) for row in range(len(asked))] for _ in range(2)]
+        found = committee.act(asked, masks, deterministic, streams[0])
+        expected = member.act(asked, masks, deterministic, streams[1])
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_allclose(found[1]["values"], expected[1]["values"], rtol=1e-6)
+        assert (found[1]["weights"] == 1).all()
+
+
+def taught(learning, weights=(0.75, 0.25), pay=(-1.0, 17.0)):
+    """A committee that learned one dialogue about hotels; the first member is the hotels'."""
+    extras = {"weights": np.array([weights] * 2, np.float32)}
+    policy = Committee(setting_of(TWO), learning=learning, nu=0.0, relative_nu=0.0)
+    policy.observe(dialogue(TWO, [NORTH] * 2, ["hotel_recommend", "reqmore"], pay, 0, extras))
+    policy.update()
+    return policy
+
+
+def alone(weights, rewards):
+    """The restaurants' member, taught by itself."""
+    policy = Committee(setting_of(TWO), nu=0.0, relative_nu=0.0)
+    view, member = policy.views.of["restaurant"], policy.members["restaurant"]
+    one = dialogue(TWO, [NORTH] * 2, ["hotel_recommend", "reqmore"], rewards)
+    names = MultiLayout(TWO.only(["restaurant"])).names
+    seen = policy.bridges["restaurant", "hotel"].observations(one.observations)
+    one.observations, one.actions = seen, np.array([names.index("restaurant_recommend"), names.index("reqmore")])
+    one.extras = {"weights": np.array(weights, np.float32)}
+    member.observe(one)
+    member.update()
+    return member, view, seen
+
+
+@pytest.mark.parametrize(
+    ("learning", "weights", "rewards"),
+    [("evidence", (0.25, 0.25), (-1.0, 17.0)), ("reward", (1.0, 1.0), (-0.25, 4.25))],
+)
+def test_a_member_learns_from_another_domain_in_proportion_to_its_part(learning, weights, rewards):
+    member, _, seen = alone(weights, rewards)
+    found = taught(learning).members["restaurant"].posterior(seen)
+    np.testing.assert_allclose(found, member.posterior(seen))
+    number = MultiLayout(TWO.only(["restaurant"])).names.index("restaurant_recommend")
+    assert found[1][0, number] < 400 - 1
+
+
+def test_a_member_without_a_part_learns_nothing():
+    policy = taught("evidence", weights=(1.0, 0.0))
+    assert policy.members["restaurant"].num_points == 0
+    assert policy.members["hotel"].num_points == 2
+
+
+def test_the_parts_are_shares_of_the_precision_and_only_of_those_who_know_the_action():
+    world = small_world().only(["hotel", "attraction"])  # attractions cannot be booked
+    policy = Committee(setting_of(world))
+    names = list(MultiLayout(world).names)
+    acts = ["hotel_recommend", "hotel_request_booking"]
+    one = dialogue(world, [NORTH] * 2, acts, [-1.0, 17.0])
+    first = policy._weights(one.observations, one.actions, policy.opinions(one.observations)[1])
+    assert list(policy.members) == ["attraction", "hotel"]
+    np.testing.assert_allclose(first, [[0.5, 0.5], [0.0, 1.0]])
+    policy.observe(one)
+    policy.update()
+    variances = policy.opinions(one.observations)[1][:, 0, names.index("hotel_recommend")]
+    later = policy._weights(one.observations, one.actions, policy.opinions(one.observations)[1])
+    assert later[0, 0] == pytest.approx((1 / variances[0]) / (1 / variances[0] + 1 / variances[1]), rel=1e-6)
+    own = Committee(setting_of(world), learning="own")
+    found = own._weights(one.observations, one.actions, own.opinions(one.observations)[1])
+    np.testing.assert_array_equal(found, [[0, 1], [0, 1]])
+
+
+def test_what_hotels_taught_counts_for_restaurants_and_for_a_domain_without_a_member():
+    policy = Committee(setting_of(THREE), members=["hotel"])
+    for number in range(6):
+        policy.observe(dialogue(THREE, [NORTH] * 2, ["reqmore", "hotel_recommend"], [-1.0, 17.0], number))
+    policy.update()
+    names = list(MultiLayout(THREE).names)
+    for domain in ("restaurant", "attraction"):
+        one = dialogue(THREE, [f"inform({domain}-area=north)"], [f"{domain}_recommend"], [-1.0])
+        mean, variance, possible = policy.opinions(one.observations)
+        number = names.index(f"{domain}_recommend")
+        assert mean[0, 0, number] > 10
+        assert variance[0, 0, number] < 100
+        assert {names[n] for n in np.flatnonzero(possible[0])} == {n for n in names if domain in n} | {"reqmore", "bye"}
+        action, extras = policy.act(one.observations, one.masks, deterministic=True)
+        assert (names[action[0]], extras["weights"].tolist()) == (f"{domain}_recommend", [[1.0]])
+
+
+@pytest.mark.parametrize("scale", [-1, 0.3, 3.0])
+def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale):
+    policy = Committee(setting_of(TWO), scale=scale, sigma=15.0)
+    trained(policy, Sampler(make(TWO), 5, 2), 10)
+    episodes = play(RandomPolicy(setting_of(TWO)), make(TWO), 1, range(10))
+    asked, masks = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("observations", "masks"))
+    means_, variances, possible = policy.opinions(asked)
+    mean, variance = combined(means_, variances, 0.0, 400.0)
+    expected = []
+    for row in range(len(asked)):
+        draws = stream(1, row, 0)
+        worth = [
+            m + max(scale, 0) * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)
+        ]
+        expected.append(max(np.flatnonzero(masks[row] & possible[row]).tolist(), key=worth.__getitem__))
+    actions, extras = policy.act(asked, masks, False, [stream(1, row, 0) for row in range(len(asked))])
+    assert actions.tolist() == expected
+    np.testing.assert_allclose(extras["values"], mean[range(len(asked)), actions], rtol=1e-6)
+    precisions = 1 / variances[:, range(len(asked)), actions].T  # both members know all actions
+    np.testing.assert_allclose(extras["weights"], precisions / precisions.sum(axis=1, keepdims=True), rtol=1e-6)
+    assert extras["weights"].max() > 0.51
+
+
+def test_only_allowed_actions_of_the_active_domain_are_taken():
+    policy = Committee(setting_of(TWO))
+    users = ["inform(restaurant-food=thai)", NORTH, ""]
+    one = dialogue(TWO, users, ["reqmore"] * 3, [-1.0] * 3)
+    for turn in range(40):
+        actions, _ = policy.act(one.observations, one.masks, False, [stream(0, 0, 3 * turn + n) for n in range(3)])
+        assert all(mask[action] for mask, action in zip(one.masks, actions, strict=True))
+        names = [NAMES[action].split("_")[0] for action in actions]
+        assert names[0] in ("restaurant", "reqmore", "bye")
+        assert names[1] in ("hotel", "reqmore", "bye")
+
+
+def test_another_domain_gets_an_action_only_where_the_mask_allows_nothing_else():
+    policy = Committee(setting_of(TWO), scale=-1, prior_mean=-3.0)
+    for number in range(3):  # restaurants are known to be worth more than the prior, hotels to be worth less
+        users = [f"inform({domain}-area=north)" for domain in ("restaurant", "hotel")]
+        for user, act, reward in zip(users, ("restaurant_recommend", "hotel_recommend"), (17.0, -18.0), strict=True):
+            extras = {"weights": np.array([[1, 0] if act.startswith("hotel") else [0, 1]], np.float32)}
+            policy.observe(dialogue(TWO, [user], [act], [reward], number, extras))
+    policy.update()
+    one = dialogue(TWO, [NORTH], ["reqmore"], [-1.0])
+    mask = np.array([[name.startswith("restaurant_") or name == "hotel_recommend" for name in NAMES]])
+    assert NAMES[policy.act(one.observations, mask, True)[0][0]] == "hotel_recommend"
+    mask[:, NAMES.index("hotel_recommend")] = False
+    assert NAMES[policy.act(one.observations, mask, True)[0][0]].startswith("restaurant_")
+
+
+def test_a_cut_dialogue_is_learned_whole():
+    setting = setting_of(TWO)
+    episodes = [one for one in play(RandomPolicy(setting), make(TWO), 2, range(8)) if len(one) > 3]
+    whole, cut = Committee(setting), Committee(setting)
+    for one in episodes:
+        one.extras = {}
+        whole.observe(one)
+        for first, last in ((0, 1), (1, 3), (3, len(one))):
+            cut.observe(piece(one, first, last))
+    assert whole.update() == cut.update()
+    assert whole.num_points == cut.num_points > 10
+
+
+def test_it_goes_on_exactly(tmp_path):
+    straight, resumed = straight_and_resumed(tmp_path, "committee", {})
+    assert straight == resumed
+    assert {"abstraction.json", "replay.safetensors", "hotel/policy.json", "hotel/policy.safetensors"} < set(straight)
+
+
+def test_the_abstraction_is_saved_and_comes_back(tmp_path):
+    path = tmp_path / "mine.json"
+    mine = {"restaurant": {"food": "x"}, "hotel": {"stars": "x"}}
+    path.write_text(json.dumps(mine), encoding="utf-8")
+    policy = Committee(setting_of(TWO), abstraction=str(path))
+    policy.save(tmp_path)
+    path.unlink()
+    other = Committee(setting_of(TWO))
+    assert other.abstraction != mine
+    other.load(tmp_path)
+    assert other.abstraction == mine
+    with pytest.raises(UserError, match="does not fit this policy"):
+        Committee(setting_of(TWO), sigma=1.0).load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"members": ["hotels"]}, "'hotels' is unknown; did you mean 'hotel'"),
+        ({"members": []}, "wanted at least one domain"),
+        ({"members": ["hotel", "hotel"]}, "each one once"),
+        ({"members": "hotel"}, "found 'hotel', wanted at least one domain, each one once, as a list"),
+        ({"members": 3}, "found 3, wanted at least one domain, each one once, as a list"),
+        ({"members": [["hotel"]]}, r"'\['hotel'\]' is unknown"),
+        ({"learning": "all"}, r"policy\.args\.learning: found 'all', wanted one of evidence, reward, own"),
+        ({"sigma": 0}, r"policy\.args\.sigma"),
+    ],
+)
+def test_a_mistake_is_named(args, said):
+    with pytest.raises(UserError, match=said):
+        Committee(setting_of(TWO), **args)
+
+
+def test_one_domain_is_refused():
+    with pytest.raises(UserError, match="policy committee: needs several domains"):
+        Committee(Setting(5, 3, domain=small_domain()))
+
+
+@pytest.mark.thorough
+def test_it_learns_to_serve_the_users_of_both_domains():
+    """40 dialogues; whether it is better than its members alone is measured on MultiWOZ (docs/RESULTS.md), not here."""
+    rewards, drawn = [], _reward(RandomPolicy(setting_of(TWO, 0)), TWO)
+    for seed in range(3):
+        committee = Committee(setting_of(TWO, seed))
+        _learn(committee, TWO, seed)
+        rewards.append(_reward(committee, TWO))
+    assert np.mean(rewards) > drawn + 1, (rewards, drawn)
+
+
+def _learn(policy, domain, seed, dialogues=40):
+    sampler, ended = Sampler(make(domain), seed, 2), 0
+    while ended < dialogues:
+        for episode in sampler.sample(policy, 8):
+            policy.observe(episode)
+            ended += episode.ended
+        policy.update()
+
+
+def _reward(policy, domain):
+    return means(play(policy, lambda: MultiActLevel(domain, end_reward=(20, 0)), 2**31, range(100)))["reward"]

@@ -1,0 +1,192 @@
+"""The manager: whose turn it is, what each policy gets, three domains, and how it goes on after a save."""
+
+import numpy as np
+import pytest
+from several_policies import THREE, TWO, dialogue, make, piece, setting_of, straight_and_resumed, trained
+from small_domain import small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, choose, stream
+from rlhf_dialog.task_oriented.policies.built_in import SEVERAL, build_policy
+from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
+from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.measures import means
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+
+SMALL = {"hidden_sizes": [8], "batch_size": 8}
+MIXED = {
+    "restaurant": {"id": "gp_sarsa", "args": {"sigma": 2.0}},
+    "hotel": "handcrafted",
+    "attraction": {"id": "dqn", "args": SMALL},
+}
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """A policy that takes the first allowed action and notes what it sees."""
+    built = []
+
+    class Noting(RandomPolicy):
+        def __init__(self, setting):
+            super().__init__(setting)
+            self.episodes, self.seen, self.updates = [], [], 0
+            built.append(self)
+
+        def act(self, observations, masks, deterministic=False):
+            self.seen.append(observations)
+            return masks.argmax(axis=1), {
+                "logprobs": np.full(len(masks), -1.5, np.float32),
+                "twice": 2 * observations[:, :3],
+            }
+
+        def observe(self, episode):
+            self.episodes.append(episode)
+
+        def update(self):
+            self.updates += 1
+            return {"updates": float(self.updates)}
+
+    monkeypatch.setattr(PolicyFactory, "classes", {**PolicyFactory.classes, "noting": Noting})
+    return built
+
+
+def test_each_domain_has_its_policy_and_sees_itself_alone(noted):
+    policy = Manager(setting_of(THREE), {"hotel": "noting", "restaurant": {"id": "noting"}})
+    users = ["inform(restaurant-food=thai)", "inform(hotel-area=north)", "inform(attraction-area=north)"]
+    one = dialogue(THREE, users, ["reqmore"] * 3, [-1.0] * 3)
+    names, restaurant, hotel = MultiLayout(THREE).names, policy.policies["restaurant"], policy.policies["hotel"]
+    actions, extras = policy.act(one.observations, one.masks, True, [])
+    rules = HandcraftedMulti(THREE.only(["attraction"]))
+    attraction = policy.views.of["attraction"]
+    theirs, _ = rules.act(one.observations[2:, attraction.columns], one.masks[2:, attraction.actions])
+    assert names[actions[0]] == "restaurant_request"
+    assert names[actions[1]] == "hotel_request"
+    assert actions[2] == attraction.actions[theirs[0]]
+    np.testing.assert_array_equal(restaurant.seen[-1], one.observations[:1, policy.views.of["restaurant"].columns])
+    np.testing.assert_array_equal(hotel.seen[-1], one.observations[1:2, policy.views.of["hotel"].columns])
+    assert extras["logprobs"].tolist() == [-1.5, -1.5, 0.0]
+    np.testing.assert_array_equal(extras["hotel/twice"], [[0] * 3, 2 * hotel.seen[-1][0, :3], [0] * 3])
+
+
+def test_each_policy_learns_from_its_turns_and_only_where_there_are_some(noted):
+    policy = Manager(setting_of(THREE), others="noting")
+    users = ["inform(restaurant-food=thai)", "inform(restaurant-food=thai)", "inform(hotel-area=north)"]
+    one = dialogue(THREE, users, ["restaurant_recommend", "reqmore", "hotel_recommend"], [-1.0, -2.0, 19.0])
+    _, one.extras = policy.act(one.observations, one.masks, True, [])
+    policy.observe(piece(one, 0, 2))
+    assert policy.update() == {}
+    policy.observe(piece(one, 2, 3))
+    assert policy.update() == {"hotel/updates": 1.0, "restaurant/updates": 1.0}
+    (found,) = policy.policies["restaurant"].episodes
+    names = MultiLayout(THREE.only(["restaurant"])).names
+    assert ([names[n] for n in found.actions], found.rewards.tolist()) == (
+        ["restaurant_recommend", "reqmore"],
+        [-1, 17],
+    )
+    np.testing.assert_array_equal(found.extras["twice"], 2 * found.observations[:, :3])
+    assert (set(found.extras), found.masks.shape, found.ended) == ({"twice"}, (2, len(names)), True)
+    assert policy.policies["attraction"].episodes == []
+    assert len(policy.policies["hotel"].episodes) == 1
+
+
+def test_three_domains_with_policies_of_three_kinds():
+    policy = Manager(setting_of(THREE), MIXED)
+    trained(policy, Sampler(make(THREE), 0, 4), 12, turns=32)
+    assert policy.policies["restaurant"].num_dialogues > 5
+    assert policy.policies["attraction"].num_dialogues > 5
+    assert isinstance(policy.policies["hotel"], HandcraftedMulti)
+    found = means(play(policy, make(THREE), 9, range(20)))
+    assert 0 <= found["success"] <= 1
+
+
+def test_handcrafted_parts_are_as_good_as_the_rules_for_all():
+    found = means(play(Manager(setting_of(THREE)), make(THREE), 1, range(100)))
+    rules = means(play(HandcraftedMulti(THREE), make(THREE), 1, range(100)))
+    assert found["success"] >= rules["success"] - 0.03 > 0.9
+
+
+def test_ppo_gets_what_it_has_just_drawn():
+    args = {"id": "ppo", "args": {"hidden_sizes": [8], "minibatch_size": 16, "ppo_epoch": 2}}
+    policy = Manager(setting_of(TWO), others=args)
+    trained(policy, Sampler(make(TWO), 0, 4), 6, turns=48)  # RunStopped, if a turn were of an earlier policy
+    assert policy.policies["hotel"].num_updates > 3
+
+
+@pytest.mark.parametrize(
+    "args", [{"policies": MIXED}, {"others": "gp_sarsa"}, {"policies": {"hotel": "a2c"}, "others": "random"}]
+)
+def test_it_goes_on_exactly(tmp_path, args):
+    straight, resumed = straight_and_resumed(tmp_path, "manager", args)
+    assert straight == resumed
+    assert "policy.json" in straight
+    assert any(name.startswith("hotel/") for name in straight) or args.get("policies") is MIXED
+
+
+def test_turns_that_wait_for_the_end_are_saved_between_observe_and_update(tmp_path):
+    one = dialogue(TWO, ["inform(hotel-area=north)"] * 2, ["hotel_recommend", "reqmore"], [-1.0, 19.0])
+    policy = Manager(setting_of(TWO), others="gp_sarsa")
+    policy.observe(one)
+    policy.save(tmp_path)
+    again = Manager(setting_of(TWO), others="gp_sarsa")
+    again.load(tmp_path)
+    assert again.update() == policy.update() != {}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"policies": {"hotels": "random"}}, r"policy\.args\.policies: 'hotels' is unknown; did you mean 'hotel'"),
+        ({"policies": {"hotel": "gp_sarsaa"}}, r"policies\.hotel: unknown policy 'gp_sarsaa'; did you mean 'gp_sarsa'"),
+        ({"policies": {"hotel": {"id": "dqn", "args": {"lrr": 1}}}}, r"policies\.hotel: wrong arguments for dqn"),
+        (
+            {"policies": {"hotel": {"name": "dqn"}}},
+            r"policies\.hotel: found \{'name': 'dqn'\}, wanted the name of a policy",
+        ),
+        ({"policies": "dqn"}, r"policies: found 'dqn', wanted the policy of each domain, \{domain: policy\}"),
+        ({"policies": []}, r"policies: found \[\], wanted the policy of each domain"),
+        ({"policies": {"hotel": {"id": None}}}, r"policies\.hotel: found \{'id': None\}, wanted the name of a policy"),
+        (
+            {"policies": {"hotel": {"id": "dqn", "args": "lr"}}},
+            r"policies\.hotel: found .*, wanted the name of a policy",
+        ),
+        ({"policies": {"hotel": {"id": "dqn", "args": []}}}, r"policies\.hotel: found .*, wanted the name of a policy"),
+        (
+            {"policies": {"hotel": {"id": "dqn", "args": {"setting": 3}}}},
+            r"policies\.hotel: leave 'setting' out of args",
+        ),
+        ({"others": 3}, r"policies\.restaurant: found 3, wanted the name of a policy|policies\.hotel: found 3"),
+    ],
+)
+def test_a_mistake_is_named(args, said):
+    with pytest.raises(UserError, match=said):
+        Manager(setting_of(TWO), **args)
+
+
+def test_damage_and_one_domain_are_named(tmp_path):
+    with pytest.raises(UserError, match="holds no manager, or is damaged"):
+        Manager(setting_of(TWO)).load(tmp_path)
+    for name in SEVERAL:
+        with pytest.raises(UserError, match=f"policy {name}: needs several domains"):
+            build_policy(name, {}, Setting(5, 3, domain=small_domain()))
+
+
+def test_a_turn_draws_from_its_own_stream():
+    policy = Manager(setting_of(TWO), others="random")
+    one = dialogue(TWO, ["inform(hotel-area=north)", "inform(restaurant-food=thai)"] * 3, ["reqmore"] * 6, [-1.0] * 6)
+    together, _ = choose(policy, one.observations, one.masks, False, [stream(0, 1, n) for n in range(6)])
+    for row in range(6):
+        alone, _ = choose(policy, one.observations[row : row + 1], one.masks[row : row + 1], False, [stream(0, 1, row)])
+        assert alone[0] == together[row]
+
+
+@pytest.mark.slow
+def test_gaussian_processes_learn_above_random():
+    random = means(play(RandomPolicy(setting_of(THREE)), make(THREE), 2**31, range(150)))["reward"]
+    rewards = []
+    for seed in range(2):
+        policy = Manager(setting_of(THREE, seed), others="gp_sarsa")
+        trained(policy, Sampler(make(THREE), seed, 2), 200, turns=16)
+        rewards.append(means(play(policy, make(THREE), 2**31, range(150)))["reward"])
+    assert min(rewards) > random + 1

@@ -1,0 +1,130 @@
+"""Processes: the same numbers, errors with their traceback, and an end when one of them dies."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from small_domain import small_domain
+from toy_environments import Broken
+
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.processes import Hosted, Processes
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
+from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, EnvironmentFailed
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+
+MAKE = partial(ActLevel, small_domain(), 0.3)
+POLICY = RandomPolicy(Setting(MAKE().layout.size, len(MAKE().names)))
+
+
+def sampled(process_num):
+    sampler = Sampler(MAKE, 3, 8, hosts(MAKE, 3, 8, process_num))
+    try:
+        return [episode for _ in range(2) for episode in sampler.sample(POLICY, 101)]
+    finally:
+        sampler.close()
+
+
+def plain(episodes):
+    return [
+        (
+            one.dialogue,
+            one.start,
+            one.paid,
+            one.actions.tolist(),
+            one.observations.tolist(),
+            one.masks.tolist(),
+            one.info,
+        )
+        for one in episodes
+    ]
+
+
+@pytest.mark.thorough
+def test_the_number_of_processes_changes_no_number(caplog):
+    alone = plain(sampled(0))
+    assert len(alone) > 8
+    assert any(row[-1] for row in alone)
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        for process_num in (2, 3, 8):
+            assert plain(sampled(process_num)) == alone
+    assert "8 dialogues side by side in 3 processes (process_num: 3)" in caplog.text
+
+
+@pytest.mark.thorough
+def test_an_exception_in_a_process_ends_with_its_traceback():
+    two = Processes(Broken, 0, 4, process_num=2)
+    try:
+        two.step([(NOTHING, number) for number in range(4)])
+        with pytest.raises(
+            EnvironmentFailed, match=r"in process 2 of 2: Broken\.step raised ValueError: broken on purpose\n"
+        ) as end:
+            two.step([(0, NOTHING)] * 4)
+        assert 'raise ValueError("broken on purpose")' in str(end.value)
+    finally:
+        two.close()
+
+
+@pytest.mark.thorough
+def test_a_process_that_dies_stops_the_run_and_ends_the_others():
+    two = Processes(MAKE, 0, 2, process_num=2)
+    try:
+        two.step([(NOTHING, 0), (NOTHING, 1)])
+        victim, other = two.envs.processes
+        os.kill(other.pid, signal.SIGINT)  # Ctrl-C reaches all of them, and the run decides
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.join()
+        with pytest.raises(RunStopped, match=rf"process 1 of 2 .*pid {victim.pid}\) has ended by signal 9; .*--resume"):
+            two.step([(0, 2), (0, 3)])
+        assert other.is_alive()
+    finally:
+        two.close()
+    assert not other.is_alive()
+
+
+@pytest.mark.thorough
+def test_a_process_that_hangs_stops_the_run(tmp_path):
+    hanging = Processes(partial(Hanging, tmp_path / "pipe"), 0, 1, process_num=1, timeout_s=0.5)
+    try:
+        with pytest.raises(RunStopped, match=r"within 0\.5 seconds \(step_timeout_s\)"):
+            hanging.step([(NOTHING, 0)])
+    finally:
+        hanging.close()
+
+
+class Hanging(Broken):
+    """Waits for a writer that never comes."""
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def reset(self, *, seed=None, options=None):
+        os.mkfifo(self.pipe)
+        return self.pipe.read_text()
+
+
+def test_a_process_is_one_environment_of_gymnasium_that_never_ends():
+    hosted = Hosted(Broken, 0, 2, in_worker=False)
+    assert hosted.reset(seed=1)[1] == {}
+    orders = hosted.action_space.sample()
+    orders[:] = [[NOTHING, 5], [NOTHING, 3]]
+    observation, reward, terminated, truncated, info = hosted.step(orders)
+    assert observation in hosted.observation_space
+    assert (reward, terminated, truncated, info["failure"]) == (0.0, False, False, None)
+    assert [turn.observation.tolist() for turn in info["turns"]] == [[5, 0], [3, 0]]
+    orders[:] = [[0, NOTHING], [0, NOTHING]]
+    assert "broken on purpose" in hosted.step(orders)[-1]["failure"]
+    hosted.close()
+
+
+def test_what_a_process_needs_loads_no_torch():
+    needed = "rlhf_dialog.task_oriented.policies.sampling.processes, rlhf_dialog.task_oriented.world.act_level"
+    program = f"import sys, {needed}; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

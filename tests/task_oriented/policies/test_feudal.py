@@ -1,0 +1,280 @@
+"""Feudal Q-learning: shared weights, masks, targets by hand, files, and users who are served after a few dialogues."""
+
+import hashlib
+import math
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from small_domain import DATA, small_domain
+from small_world import small_world
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import Domain
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.policies.feudal import Feudal, FeudalNetwork, SlotFeatures
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.observations import Layout
+from rlhf_dialog.task_oriented.world.summary_actions import action_names
+
+DOMAIN = small_domain()
+LAYOUT, NAMES = Layout(DOMAIN), action_names(DOMAIN)
+SETTING = Setting(LAYOUT.size, len(NAMES), seed=1, domain=DOMAIN)
+REQUEST, GIVE = range(6), range(6, 13)  # the actions of the two workers
+
+
+def tea(error_rate=0.3):
+    return ActLevel(DOMAIN, error_rate)
+
+
+def turned_around():
+    """The same cafes with their slots in the other order."""
+    constraints = dict(reversed(DATA["constraints"].items()))
+    return Domain("tea", "cafe", constraints, DATA["requestable"], DATA["entities"])
+
+
+def network(domain, seed=0):
+    made = FeudalNetwork(domain, [16, 8], torch.Generator().manual_seed(seed))
+    for weights in made.parameters():  # the last layers begin near 0
+        torch.nn.init.normal_(weights, 0.0, 0.5, generator=torch.Generator().manual_seed(seed))
+    return made
+
+
+def seen(count=40):
+    """Observations (N, D) of users who are misunderstood."""
+    episodes = Sampler(tea, 0, 4).sample(RandomPolicy(SETTING), count)
+    return torch.from_numpy(np.concatenate([one.observations for one in episodes]))
+
+
+def test_other_order_of_slots_moves_the_values_of_their_actions_and_changes_no_other_value():
+    other, observations = turned_around(), seen()
+    first, second = (network(each) for each in (DOMAIN, other))
+    layout, names = Layout(other), action_names(other)
+    columns = [column for slot in layout.slots for column in range(LAYOUT.size)[LAYOUT.slots[slot]]]
+    columns += range(len(columns), LAYOUT.size)
+    expected, found = first(observations), second(observations[:, columns])
+    assert names[:6] == NAMES[3:6] + NAMES[:3]
+    order = [NAMES.index(name) for name in names] + [13, 14]
+    torch.testing.assert_close(found, expected[:, order])
+    assert (found - expected).abs().max() > 0.1
+    assert (expected[:, 0] - expected[:, 3]).abs().max() > 0.1
+
+
+def test_the_weights_fit_a_domain_with_other_slots():
+    small, large = (FeudalNetwork(each, [4], torch.Generator()) for each in (DOMAIN, ActLevel("restaurant").domain))
+    large.load_state_dict(small.state_dict())
+    sizes = {name: tuple(weights.shape) for name, weights in large.named_parameters()}
+    assert (sizes["request.2.weight"], sizes["give.2.weight"], sizes["master.2.weight"]) == ((3, 4), (7, 4), (2, 4))
+
+
+def test_the_features_are_those_of_the_definition():
+    row = torch.zeros(LAYOUT.size)
+    row[LAYOUT.slots["tea"]] = torch.tensor([0.1, 0.4, 0.0, 0.0, 0.5])  # green, black, white, dontcare, none
+    row[LAYOUT.slots["area"]] = torch.tensor([0.0, 0.6, 0.1, 0.3])
+    row[LAYOUT.requested] = torch.tensor([0.5, 0.0, 0.0, 0.9])  # name, phone, hours, area
+    row[LAYOUT.method], row[LAYOUT.discourse_act] = torch.arange(6) / 10, torch.arange(6) / 20
+    row[LAYOUT.offer_happened], row[LAYOUT.nothing_found] = 1.0, 0.25
+    row[LAYOUT.counts] = torch.arange(10) / 10
+    entropy_of_tea = -sum(p * math.log(p) for p in (0.1, 0.4, 0.5)) / math.log(5)
+    entropy_of_area = -sum(p * math.log(p) for p in (0.6, 0.1, 0.3)) / math.log(4)
+    expected = [
+        [0.4, 0.1, 0.0, 0.5, 0.0, entropy_of_tea, 0, 0, math.log(5) / 5],
+        [0.6, 0.1, 0.0, 0.3, 0.1, entropy_of_area, 1, 0.9, math.log(4) / 5],
+    ]
+    pairs = list(zip(*expected, strict=True))
+    dialogue = [n / 10 for n in range(6)] + [n / 20 for n in range(6)] + [1.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.4, 0.9]
+    dialogue += [sum(pair) / 2 for pair in pairs] + [max(pair) for pair in pairs] + [min(pair) for pair in pairs]
+    slots, of_dialogue = SlotFeatures(DOMAIN)(row[None])
+    torch.testing.assert_close(slots[0], torch.tensor(expected))
+    torch.testing.assert_close(of_dialogue[0], torch.tensor(dialogue))
+    row[LAYOUT.slots["tea"]] = torch.tensor([0.1, 0.4, 0.0, 0.2, 0.3])  # accepted above 1 / 2.9, and from `none` on
+    row[LAYOUT.slots["area"]] = torch.tensor([0.5, 0.1, 0.1, 0.3])  # accepted above 1 / 1.9
+    assert SlotFeatures(DOMAIN)(row[None])[0][0, :, 6].tolist() == [1.0, 0.0]
+
+
+class Table(torch.nn.Module):
+    """Values (N, A + 2) of the states that the first column of the observations numbers."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.tensor(rows))
+
+    def forward(self, observations):
+        return self.rows[observations[:, 0].long()]
+
+
+def tables(seed=0):
+    """A policy whose learned and slow values of five states are tables of random numbers."""
+    rng, policy = np.random.default_rng(seed), Feudal(SETTING, gamma=0.5, batch_size=32)
+    learned, slow = rng.normal(size=(2, 5, 15)).astype(np.float32)
+    policy.learner.policy, policy.learner.slow = Table(learned), Table(slow)
+    return policy, learned.tolist(), slow.tolist()
+
+
+def chosen(values, mask):
+    """The action of the worker with the larger value that may do anything, in plain Python."""
+    workers = {13: [n for n in REQUEST if mask[n]], 14: [n for n in GIVE if mask[n]]}
+    worker = max((n for n in workers if workers[n]), key=lambda n: values[n])
+    return max(workers[worker], key=lambda n: values[n])
+
+
+def random_turns(num):
+    rng = np.random.default_rng(3)
+    states, masks = rng.integers(5, size=(num, 1)), rng.random((num, 13)) < 0.2
+    masks[masks.sum(axis=1) == 0, 8] = True
+    return states.astype(np.float32), masks
+
+
+def test_a_worker_without_an_allowed_action_is_never_chosen_and_the_master_decides_between_the_others():
+    policy, *values = tables()
+    states, masks = random_turns(2000)
+    policy.num_dialogues = policy.epsilon_dialogues
+    for of_network, deterministic in zip(values, (False, True), strict=True):
+        found, _ = policy.act(states, masks, deterministic, [Random(n) for n in range(2000)])
+        expected = [chosen(of_network[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)]
+        assert found.tolist() == expected
+    assert masks[np.arange(2000), found].all()
+    none_left = ~masks[:, :6].any(axis=1)
+    assert 100 < none_left.sum() < 1900
+    flat = np.where(masks, np.array(values[1])[states[:, 0].astype(int), :13], -np.inf).argmax(axis=1)
+    assert (flat != found).any()
+
+
+def test_exploration_draws_from_the_stream_of_a_turn_and_ends():
+    policy, learned, _ = tables()
+    states, masks = random_turns(2000)
+    greedy = np.array([chosen(learned[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)])
+    drawn = [policy.act(states, masks, False, [Random(n) for n in range(2000)])[0] for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+    for number, action in enumerate(drawn[0]):
+        stream = Random(number)
+        explores = stream.random() < 0.3
+        expected = stream.choice(np.flatnonzero(masks[number]).tolist()) if explores else greedy[number]
+        assert action == expected
+    policy.num_dialogues = 1000
+    np.testing.assert_array_equal(policy.act(states, masks, False, [Random(n) for n in range(2000)])[0], greedy)
+
+
+def test_the_target_is_the_slow_value_of_the_worker_that_the_master_prefers():
+    policy, learned, slow = tables()
+    states, masks = random_turns(200)
+    rewards, ended = torch.arange(200.0), torch.arange(200) % 4 == 3
+    turns = {"next_observations": torch.from_numpy(states), "next_masks": torch.from_numpy(masks)}
+    found = policy.targets(turns | {"rewards": rewards, "ended": ended}).tolist()
+    for number, ((state,), mask) in enumerate(zip(states, masks, strict=True)):
+        worker = 13 if chosen(learned[int(state)], mask) in REQUEST else 14
+        follows = 0.0 if number % 4 == 3 else slow[int(state)][worker]
+        assert found[number] == pytest.approx(number + 0.5 * follows, abs=1e-4)
+
+
+def test_the_loss_is_that_of_the_action_and_of_the_master_and_teaches_a_worker_its_own_turns_only():
+    policy, learned, _ = tables()
+    states, masks = random_turns(32)
+    actions = np.random.default_rng(1).integers(13, size=32)
+    turns = {"observations": states, "actions": actions, "next_observations": states, "next_masks": masks}
+    turns |= {"rewards": np.ones(32, np.float32), "ended": np.arange(32) % 2 == 0}
+    turns = {name: torch.from_numpy(column) for name, column in turns.items()}
+    policy.replay.turns = lambda *_: turns
+    loss, _ = policy._loss(torch.Generator())
+    total, expected = 0.0, np.zeros((5, 15))
+    for (state,), action, target in zip(states, actions, policy.targets(turns).tolist(), strict=True):
+        for column in (action, 13 if action in REQUEST else 14):
+            error = learned[int(state)][column] - target
+            total += error**2 / 32
+            expected[int(state), column] += 2 * error / 32
+    assert loss.item() == pytest.approx(total, rel=1e-5)
+    loss.backward()
+    np.testing.assert_allclose(policy.learner.policy.rows.grad, expected, rtol=1e-4, atol=1e-6)
+
+
+ARGS = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8, "capacity": 60}
+
+
+def go_on(policy, sampler, num_updates):
+    for _ in range(num_updates):
+        for one in sampler.sample(policy, 30):
+            policy.observe(one)
+        policy.update()
+
+
+def hashes(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def saved(policy, folder):
+    folder.mkdir()
+    policy.save(folder)
+    return hashes(folder)
+
+
+GOES_ON = """
+import sys, torch
+torch.set_num_threads(1)
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
+from test_feudal import ARGS, SETTING, Feudal, Sampler, go_on, saved, tea
+sampler, again = Sampler(tea, 0, 4), Feudal(SETTING, **ARGS)
+go_on(Feudal(SETTING, **ARGS), sampler, 4)
+again.load(Path(sys.argv[3]))
+go_on(again, sampler, 4)
+saved(again, Path(sys.argv[4]))
+"""
+
+
+@pytest.mark.slow
+def test_a_saved_policy_goes_on_bit_for_bit_in_another_process(tmp_path):
+    whole, stopped = (Feudal(SETTING, **ARGS) for _ in range(2))
+    go_on(whole, Sampler(tea, 0, 4), 8)
+    go_on(stopped, Sampler(tea, 0, 4), 4)
+    files = saved(stopped, tmp_path / "half")
+    assert set(files) == {"policy.safetensors", "optimizer.safetensors", "replay.safetensors", "policy.json"}
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "parts"), str(tmp_path / "half"), str(tmp_path / "resumed")]
+    subprocess.run([sys.executable, "-c", GOES_ON, *paths], check=True)
+    assert whole.num_steps > 8
+    assert hashes(tmp_path / "resumed") == saved(whole, tmp_path / "whole") != files
+
+
+def test_files_that_are_damaged_or_of_other_sizes_are_refused(tmp_path):
+    Feudal(SETTING, hidden_sizes=[8]).save(tmp_path)
+    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+        Feudal(SETTING, hidden_sizes=[9]).load(tmp_path)
+    for name in ("replay.safetensors", "policy.json", "optimizer.safetensors", "policy.safetensors"):
+        (tmp_path / name).write_bytes(b"{")
+        with pytest.raises(UserError, match="is damaged"):
+            Feudal(SETTING, hidden_sizes=[8]).load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "args", "said"),
+    [
+        (Setting(5, 3), {}, "policy feudal: it needs the observations and actions of one domain, found none"),
+        (Setting(5, 3, domain=small_world()), {}, "policy feudal: .* of one domain, found several; choose another"),
+        (Setting(LAYOUT.size + 1, 13, domain=DOMAIN), {}, "policy feudal: .* found others"),
+        (Setting(LAYOUT.size, 12, domain=DOMAIN), {}, "policy feudal: .* found others"),
+        (SETTING, {"hidden_sizes": [0]}, r"policy\.args\.hidden_sizes: found \[0\]"),
+        (SETTING, {"gamma": 2}, r"policy\.args\.gamma: found 2"),
+        (SETTING, {"epsilon": "no"}, r"policy\.args\.epsilon: found 'no'"),
+        (SETTING, {"steps": 3}, "wrong arguments for feudal"),
+    ],
+)
+def test_a_mistake_is_named(setting, args, said):
+    with pytest.raises(UserError, match=said):
+        build_policy("feudal", args, setting)
+
+
+@pytest.mark.slow
+def test_it_learns_to_serve_the_user_of_a_small_domain():
+    episodes = play(RandomPolicy(SETTING), tea, 9, range(100))
+    assert np.mean([one.success for one in episodes]) < 0.6
+    policy, sampler = Feudal(SETTING, epsilon_dialogues=150), Sampler(tea, 0, 4)
+    while policy.num_dialogues < 150:
+        go_on(policy, sampler, 1)
+    assert np.mean([one.success for one in play(policy, tea, 9, range(100))]) > 0.85

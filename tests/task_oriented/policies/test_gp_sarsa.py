@@ -1,0 +1,360 @@
+"""GP-SARSA: its posterior is the formula's, whole dialogues are what it learns from, it goes on exactly, and it learns."""
+
+import hashlib
+import shutil
+from math import erf
+from random import Random
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from small_domain import small_domain
+from toy_environments import Colours, best
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.task_oriented.policies.base import Episode, Setting, stream
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, earlier
+from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, parts_of, relations_of
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+
+DOMAIN = small_domain()
+SIZES = ActLevel(DOMAIN).layout.size, len(ActLevel(DOMAIN).names)
+SETTING = Setting(*SIZES, domain=DOMAIN)
+EXACT = {"nu": 0.0, "relative_nu": 0.0}
+
+
+def tea(error_rate=0.3):
+    return ActLevel(DOMAIN, error_rate)
+
+
+def piece(one, first, last):
+    """The turns `first` to `last` of a whole dialogue, as the sampler cuts them."""
+    rows = {name: getattr(one, name)[first:last] for name in ("observations", "masks", "actions", "logprobs", "values")}
+    ended = last == len(one)
+    following = one.last_observation if ended else one.observations[last]
+    end = {"terminated": one.terminated and ended, "truncated": one.truncated and ended, "last_observation": following}
+    return Episode(**rows, **end, rewards=one.rewards[first:last], dialogue=one.dialogue, start=first)
+
+
+def random_dialogues(count, seed=0):
+    """Whole dialogues with the right sizes; rewards are normal numbers."""
+    rng, found = np.random.default_rng(seed), []
+    for number in range(count):
+        length = int(rng.integers(1, 9))
+        observations = rng.random((length + 1, SIZES[0])).astype(np.float32)
+        rewards, zeros = rng.normal(-1, 5, length).astype(np.float32), np.zeros(length, np.float32)
+        actions = rng.integers(SIZES[1], size=length)
+        seen = observations[:-1], np.ones((length, SIZES[1]), bool), actions
+        ends = number % 2 == 0, number % 2 == 1, observations[-1]
+        found.append(Episode(*seen, zeros, rewards, zeros, *ends, dialogue=number))
+    return found
+
+
+def taught(policy, episodes):
+    for one in episodes:
+        policy.observe(one)
+    policy.update()
+    return policy
+
+
+def reference(episodes, asked, kernel, actions, gamma, sigma, deviation, prior_mean):
+    """Equations 9 and 10 of Gasic and Young (2014): mean and variance (N, A), with H K H' + sigma^2 H H' whole."""
+    lengths = [len(one) for one in episodes]
+    ends = np.cumsum(lengths) - 1
+    h = np.eye(sum(lengths)) - gamma * np.eye(sum(lengths), k=1) * ~np.isin(np.arange(sum(lengths)), ends)[:, None]
+    rows = kernel.features(np.concatenate([one.observations for one in episodes]))
+    its = np.concatenate([one.actions for one in episodes])
+    rewards = np.concatenate([one.rewards for one in episodes]) - h @ np.full(len(its), prior_mean)
+    gram = deviation**2 * kernel(rows, rows) * actions[np.ix_(its, its)]
+    inner = h @ gram @ h.T + sigma**2 * h @ h.T
+    mean, variance = np.empty((2, len(asked), len(actions)))
+    for action in range(len(actions)):
+        across = deviation**2 * kernel(kernel.features(asked), rows) * actions[action, its] @ h.T
+        mean[:, action] = prior_mean + across @ np.linalg.solve(inner, rewards)
+        variance[:, action] = deviation**2 - (across * np.linalg.solve(inner, across.T).T).sum(axis=1)
+    return mean, variance
+
+
+@pytest.mark.parametrize("name", ["polysort", "gausssort"])
+@pytest.mark.parametrize(("action_kernel", "gamma"), [("delta", 1.0), ("delta", 0.9), ("handcrafted", 1.0)])
+def test_the_posterior_is_that_of_the_full_kernel_matrix(name, action_kernel, gamma):
+    episodes, asked = random_dialogues(5), random_dialogues(2, seed=1)[0].observations
+    assert 18 <= sum(len(one) for one in episodes) <= 30
+    known = {"sigma": 3.0, "prior_mean": 4.0, "prior_deviation": 10.0, "gamma": gamma}
+    policy = GPSarsa(SETTING, kernel=name, action_kernel=action_kernel, similarity=0.6, **EXACT, **known)
+    taught(policy, episodes[:2])
+    taught(policy, episodes[2:])
+    kernel, actions = BeliefKernel(name, parts_of(SETTING)), relations_of(action_kernel, SETTING, 0.6)
+    expected = reference(episodes, asked, kernel, actions, gamma, 3.0, 10.0, 4.0)
+    np.testing.assert_allclose(policy.posterior(asked), expected, rtol=1e-7, atol=1e-8)
+
+
+def test_a_dialogue_that_was_cut_is_learned_whole_and_not_before_it_ends(tmp_path):
+    episodes = random_dialogues(4)
+    whole, cut = GPSarsa(SETTING), GPSarsa(SETTING)
+    one = max(episodes, key=len)
+    assert len(one) >= 5
+    before = cut.posterior(one.observations)
+    for first, last in ((0, 2), (2, 3)):
+        taught(cut, [piece(one, first, last)])
+        np.testing.assert_array_equal(cut.posterior(one.observations), before)
+    assert cut.num_dialogues == 0
+    taught(cut, [piece(one, 3, len(one))])
+    taught(whole, [one])
+    assert cut.num_dialogues == 1
+    np.testing.assert_array_equal(cut.posterior(one.observations), whole.posterior(one.observations))
+
+
+def test_a_piece_without_its_beginning_is_worth_what_followed_it():
+    one = random_dialogues(4)[1]
+    late = taught(GPSarsa(SETTING, **EXACT), [piece(one, 1, len(one))])
+    early = GPSarsa(SETTING, **EXACT)
+    early.observe(piece(one, 0, 1))
+    early.observe(piece(one, 2, len(one)))  # the second turn was lost
+    early.update()
+    assert (late.num_points, early.num_points) == (len(one) - 1, len(one) - 2)
+
+
+def test_the_error_is_that_of_the_means_before_the_dialogues_are_learned():
+    policy = GPSarsa(SETTING, prior_mean=1.5, gamma=0.5)
+    one = random_dialogues(1)[0]
+    one.actions, one.rewards = one.actions[:2], np.array([2.0, 4.0], np.float32)
+    one.observations, one.masks = one.observations[:2], one.masks[:2]
+    policy.observe(one)
+    first = policy.update()
+    assert first == {"gp/points": 2.0, "gp/dialogues": 1.0, "gp/error": pytest.approx(2.5)}  # (2.5 ** 2 + 2.5 ** 2) / 2
+    policy.observe(one)
+    assert 0 < policy.update()["gp/error"] < 2.5
+    assert policy.update() == {"gp/points": 2.0, "gp/dialogues": 2.0}
+
+
+def test_only_allowed_actions_are_compared_and_a_turn_draws_from_its_own_stream():
+    policy = taught(GPSarsa(SETTING), random_dialogues(6))
+    observations = random_dialogues(3, seed=5)[1].observations[:1].repeat(1000, axis=0)
+    mean, variance = (x[0] for x in policy.posterior(observations[:1]))
+    masks = np.zeros((1000, SIZES[1]), bool)
+    pair = [3, 5]
+    masks[:, pair] = True
+    streams = [stream(0, number, 0) for number in range(1000)]
+    actions, extras = policy.act(observations, masks, False, streams)
+    assert set(actions.tolist()) == set(pair)
+    margin = (mean[3] - mean[5]) / (variance[3] + variance[5]) ** 0.5  # of two normal numbers the first is larger
+    expected = 0.5 * (1 + erf(margin / 2**0.5))
+    assert abs((actions == 3).mean() - expected) < 4 * 0.5 / 1000**0.5
+    np.testing.assert_allclose(extras["values"], mean[actions], rtol=1e-5)
+    alone, _ = policy.act(observations[:1], masks[:1], False, [stream(0, 7, 0)])
+    assert alone[0] == actions[7]
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_an_action_is_the_best_of_mean_plus_scale_times_deviation_times_a_normal_number(scale):
+    policy = taught(GPSarsa(SETTING, scale=scale, sigma=15.0), random_dialogues(20))
+    asked = np.concatenate([one.observations for one in random_dialogues(20, seed=5)])
+    (mean, variance), masks = policy.posterior(asked), np.ones((len(asked), SIZES[1]), bool)
+    expected = []
+    for row in range(len(asked)):
+        draws = stream(1, row, 0)
+        worth = [m + scale * v**0.5 * draws.gauss(0.0, 1.0) for m, v in zip(mean[row], variance[row], strict=True)]
+        expected.append(worth.index(max(worth)))
+    streams = [stream(1, row, 0) for row in range(len(asked))]
+    assert policy.act(asked, masks, False, streams)[0].tolist() == expected
+
+
+def test_without_exploration_and_with_the_scale_minus_one_it_takes_the_mean():
+    episodes = random_dialogues(6)
+    policy, greedy = taught(GPSarsa(SETTING), episodes), taught(GPSarsa(SETTING, scale=-1), episodes)
+    observations = np.concatenate([one.observations for one in random_dialogues(4, seed=5)])
+    masks = np.random.default_rng(0).random((len(observations), SIZES[1])) < 0.4
+    masks[:, 0] = True
+    expected = np.where(masks, policy.posterior(observations)[0], -np.inf).argmax(axis=1)
+    streams = [stream(0, number, 0) for number in range(len(observations))]
+    np.testing.assert_array_equal(policy.act(observations, masks, True)[0], expected)
+    np.testing.assert_array_equal(greedy.act(observations, masks, False, streams)[0], expected)
+    assert (policy.act(observations, masks, False, streams)[0] != expected).any()
+
+
+def test_an_earlier_policy_is_the_prior_mean_and_travels_with_what_is_saved(tmp_path):
+    old, new = random_dialogues(6), random_dialogues(6, seed=1)
+    folder, kept = tmp_path / "old", tmp_path / "new"
+    folder.mkdir()
+    kept.mkdir()
+    first = taught(GPSarsa(SETTING), old)
+    first.save(folder)
+    policy = GPSarsa(SETTING, prior=str(folder), prior_mean=2.0, **EXACT)
+    asked = new[0].observations
+    np.testing.assert_allclose(policy.posterior(asked)[0], first.posterior(asked)[0] + 2.0)
+    np.testing.assert_allclose(policy.posterior(asked)[1], 400.0)
+    taught(policy, new)
+    kernel, expected = BeliefKernel("polysort", parts_of(SETTING)), np.empty((len(asked), SIZES[1]))
+    rows = np.concatenate([one.observations for one in new])
+    its = np.concatenate([one.actions for one in new])
+    returns = np.concatenate([one.rewards[::-1].cumsum()[::-1] for one in new])
+    residuals = returns - 2.0 - first.posterior(rows)[0][np.arange(len(its)), its]
+    gram = 400 * kernel(kernel.features(rows), kernel.features(rows)) * (its[:, None] == its) + 25 * np.eye(len(its))
+    for action in range(SIZES[1]):
+        across = 400 * kernel(kernel.features(asked), kernel.features(rows)) * (its == action)
+        expected[:, action] = 2.0 + first.posterior(asked)[0][:, action] + across @ np.linalg.solve(gram, residuals)
+    np.testing.assert_allclose(policy.posterior(asked)[0], expected, rtol=1e-5, atol=1e-5)
+    policy.save(kept)
+    shutil.rmtree(folder)
+    again = GPSarsa(SETTING, prior=str(folder), prior_mean=2.0, **EXACT)
+    again.load(kept)
+    np.testing.assert_array_equal(again.posterior(asked), policy.posterior(asked))
+    np.testing.assert_array_equal(earlier(kept, SETTING).posterior(asked), policy.posterior(asked))
+
+
+def test_the_dictionary_stays_small_and_below_its_cap():
+    episodes = random_dialogues(60)
+    few = {"relative_nu": 0.2}, {"max_points": 9}
+    sizes = [taught(GPSarsa(SETTING, **args), episodes).num_points for args in (EXACT, *few)]
+    turns = sum(len(one) for one in episodes)
+    assert sizes[0] == turns
+    assert taught(GPSarsa(SETTING, nu=0.2 * 400, relative_nu=0.0), episodes).num_points == sizes[1]
+    assert 9 < sizes[1] < turns
+    assert sizes[2] == 9
+
+
+def played(policy, sampler, times):
+    for _ in range(times):
+        for one in sampler.sample(policy, 21):
+            policy.observe(one)
+        policy.update()
+
+
+def hashes(policy, folder):
+    folder.mkdir()
+    policy.save(folder)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("has_prior", [False, True])
+def test_n_dialogues_saved_loaded_and_n_more_are_two_n_bit_for_bit(tmp_path, has_prior):
+    args = {"kernel": "gausssort", "degree": 2}
+    if has_prior:
+        hashes(taught(GPSarsa(SETTING), random_dialogues(5)), tmp_path / "prior")
+        args["prior"] = str(tmp_path / "prior")
+    whole, sampler = GPSarsa(SETTING, **args), Sampler(tea, 3, 4)
+    played(whole, sampler, 12)
+    stopped, first = GPSarsa(SETTING, **args), Sampler(tea, 3, 4)
+    played(stopped, first, 6)
+    assert stopped._open  # dialogues under way, whose turns must come back
+    stopped.observe(random_dialogues(1)[0])  # and one that has ended, and is not learned yet
+    whole_too, again = GPSarsa(SETTING, **args), GPSarsa(SETTING, **args)
+    played(whole_too, Sampler(tea, 3, 4), 6)
+    then = hashes(stopped, tmp_path / "half")
+    again.load(tmp_path / "half")
+    assert hashes(again, tmp_path / "half_again") == then
+    stopped.update()
+    again.update()
+    assert hashes(again, tmp_path / "a") == hashes(stopped, tmp_path / "b")
+    hashes(whole_too, tmp_path / "middle")
+    resumed, second = GPSarsa(SETTING, **args), Sampler(tea, 3, 4)
+    resumed.load(tmp_path / "middle")
+    second.load_state_dict(first.state_dict())
+    played(resumed, second, 6)
+    assert hashes(resumed, tmp_path / "c") == hashes(whole, tmp_path / "d")
+
+
+def test_files_of_other_arguments_or_damaged_ones_are_refused(tmp_path):
+    taught(GPSarsa(SETTING), random_dialogues(3)).save(tmp_path)
+    with pytest.raises(UserError, match=r"saved with the arguments .*'sigma': 5.0.* but these are .*'sigma': 4.0"):
+        GPSarsa(SETTING, sigma=4.0).load(tmp_path)
+    (tmp_path / "policy.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+        GPSarsa(SETTING).load(tmp_path)
+    with pytest.raises(UserError, match=r"policy\.args\.prior: .* holds no gp_sarsa; name RUN/agent"):
+        GPSarsa(SETTING, prior=str(tmp_path / "nowhere")).posterior(np.zeros((1, SIZES[0]), np.float32))
+
+
+def test_a_reward_that_is_not_finite_stops_the_run_before_anything_is_learned():
+    policy, one = GPSarsa(SETTING), random_dialogues(2)[1]
+    one.rewards[-1] = np.nan
+    policy.observe(one)
+    with pytest.raises(RunStopped, match="dialogue 1: a reward or a belief is not finite"):
+        policy.update()
+    assert policy.num_points == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"sigma": 0}, r"policy\.args\.sigma: found 0"),
+        ({"nu": -1}, r"policy\.args\.nu: found -1"),
+        ({"degree": 1.5}, r"policy\.args\.degree: found 1.5, wanted a whole number"),
+        ({"max_points": 0}, r"policy\.args\.max_points: found 0"),
+        ({"similarity": 2}, r"policy\.args\.similarity: found 2"),
+        ({"scale": "high"}, r"policy\.args\.scale: found 'high'"),
+        ({"kernel": "poly sort"}, r"policy\.args\.kernel: found 'poly sort'"),
+        ({"action_kernel": "distributed"}, r"policy\.args\.action_kernel: found 'distributed'"),
+        ({"blocks": 3}, r"policy\.args\.blocks: found 3"),
+        ({"prior": 3}, r"policy\.args\.prior: 3 holds no gp_sarsa"),
+        ({"prior": ["a"]}, r"policy\.args\.prior: \['a'\] holds no gp_sarsa"),
+    ],
+)
+def test_a_mistake_is_named(args, said):
+    with pytest.raises(UserError, match=said):
+        GPSarsa(SETTING, **args).posterior(np.zeros((1, SIZES[0]), np.float32))
+
+
+def test_it_learns_the_right_masked_policy_of_a_toy_without_a_domain():
+    policy, sampler = GPSarsa(Setting(3, 4), kernel="poly", sigma=2.0, prior_deviation=5.0), Sampler(Colours, 0, 4)
+    for _ in range(100):
+        for one in sampler.sample(policy, 12):
+            policy.observe(one)
+        policy.update()
+    episodes = play(policy, Colours, 99, range(100))
+    right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
+    assert right.mean() > 0.95
+
+
+def serving(dialogues, wrong=0.0, seed=0):
+    """Success (%) on 100 users of the cafes after that many dialogues, with this share of the final rewards wrong."""
+    policy, sampler, rng = GPSarsa(SETTING), Sampler(tea, seed, 2), Random(seed)
+    while policy.num_dialogues < dialogues:
+        for one in sampler.sample(policy, 16):
+            if one.ended and rng.random() < wrong:
+                one.rewards[-1] += -20 if one.success else 20
+            policy.observe(one)
+        policy.update()
+    return 100 * np.mean([one.success for one in play(policy, tea, 9, range(100))])
+
+
+@pytest.mark.slow
+def test_it_learns_to_serve_the_user_of_a_small_domain_and_with_a_fifth_of_the_rewards_wrong():
+    by_chance = 100 * np.mean([one.success for one in play(RandomPolicy(SETTING), tea, 9, range(100))])
+    assert by_chance < 60
+    assert serving(150) > 80
+    assert serving(300, wrong=0.2) > 70
+
+
+def test_a_turn_counts_as_much_as_its_weight(tmp_path):
+    """In the closed form: for one belief and action, the return 6 with the weights w has the precision w / sigma^2 each."""
+    one = random_dialogues(1)[0]
+    one.observations, one.rewards = one.observations[:1].repeat(3, axis=0), np.array([2.0, 0.0, 4.0], np.float32)
+    one.actions, one.masks = np.array([1, 1, 2]), one.masks[:1].repeat(3, axis=0)
+    one.extras = {"weights": np.array([0.5, 0.25, 0.0], np.float32)}
+    policy = GPSarsa(SETTING, sigma=2.0, prior_deviation=3.0)
+    policy.observe(one)
+    policy.save(tmp_path)
+    again = GPSarsa(SETTING, sigma=2.0, prior_deviation=3.0)
+    again.load(tmp_path)
+    for each in (policy, again):
+        each.update()
+        mean, variance = each.posterior(one.observations[:1])
+        precision = 1 / 9 + 0.75 / 4  # the weights 0.5 and 0.25 over sigma^2
+        assert variance[0, 1] == pytest.approx(1 / precision)
+        assert mean[0, 1] == pytest.approx((0.5 / 4 * 6 + 0.25 / 4 * 4) / precision)
+        assert (mean[0, 2], variance[0, 2]) == pytest.approx((0, 9))
+
+
+def test_an_agent_of_an_earlier_version_has_no_weights(tmp_path):
+    policy = GPSarsa(SETTING)
+    policy.observe(random_dialogues(1)[0])
+    policy.save(tmp_path)
+    path = tmp_path / "policy.safetensors"
+    save_file({name: x for name, x in load_file(path).items() if "weights" not in name}, path)
+    again = GPSarsa(SETTING)
+    again.load(tmp_path)
+    assert again.update() == policy.update()

@@ -1,0 +1,149 @@
+"""Kernels of beliefs and actions: symmetric, positive semi-definite, blind to the names of values when they are sorted."""
+
+import numpy as np
+import pytest
+from small_domain import small_domain
+from small_world import small_world
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import Domain
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.kernels import BELIEF_KERNELS, BeliefKernel, parts_of, relations_of
+from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
+from rlhf_dialog.task_oriented.world.observations import Layout
+from rlhf_dialog.task_oriented.world.summary_actions import action_names
+
+DOMAIN = small_domain()
+LAYOUT = Layout(DOMAIN)
+NAMES = action_names(DOMAIN)
+SETTING = Setting(LAYOUT.size, len(NAMES), domain=DOMAIN)
+
+
+def beliefs(count, seed=0):
+    """Observations (N, D) whose parts that are distributions sum to 1, with zeros among them."""
+    rng = np.random.default_rng(seed)
+    rows = rng.random((count, LAYOUT.size)) * (rng.random((count, LAYOUT.size)) < 0.6)
+    for part in (*LAYOUT.slots.values(), LAYOUT.method):
+        rows[:, part] = rng.dirichlet(np.full(part.stop - part.start, 0.3), size=count)
+    return rows.astype(np.float32)
+
+
+def kernel(name, **args):
+    return BeliefKernel(name, parts_of(SETTING), **args)
+
+
+def gram(found, rows, others=None):
+    return found(found.features(rows), found.features(rows if others is None else others))
+
+
+def permuted(rows, slot, order):
+    part, changed = LAYOUT.slots[slot], rows.copy()
+    changed[:, part.start : part.stop - 1] = rows[:, part.start : part.stop - 1][:, order]
+    return changed
+
+
+def test_the_parts_fill_the_observation_and_a_value_may_stand_for_each_other_one_but_none():
+    parts = parts_of(SETTING)
+    assert sum(size for size, _ in parts) == LAYOUT.size
+    sizes = [part.stop - part.start for part in LAYOUT.slots.values()]
+    assert parts[: len(sizes)] == [(size, size - 1) for size in sizes]
+    # method, discourse act, four requestable slots, two flags; how many entities fit and whether they differ, for each slot
+    assert parts[len(sizes) :] == [(6, 0), (6, 0), (4, 4), (1, 0), (1, 0), (4, 0), (1, 0), (4, 0), (1, 0)]
+    assert parts_of(Setting(7, 2)) == [(7, 0)]
+    layout = MultiLayout(small_world())
+    assert parts_of(Setting(7, 2, domain=small_world())) == [(7, 0)]
+    several = parts_of(Setting(layout.size, len(layout.names), domain=small_world()))
+    assert several == [*[(1, 0)] * (layout.size - 1 - len(layout.names)), (len(layout.names), 0), (1, 0)]
+    assert parts_of(Setting(7, 2), [4, 3]) == [(4, 4), (3, 3)]
+
+
+@pytest.mark.parametrize("name", BELIEF_KERNELS)
+@pytest.mark.parametrize("degree", [1, 2])
+def test_a_gram_matrix_is_symmetric_positive_semi_definite_and_one_on_its_diagonal(name, degree):
+    found = gram(kernel(name, degree=degree), np.concatenate([beliefs(40), np.zeros((1, LAYOUT.size), np.float32)]))
+    np.testing.assert_allclose(found, found.T, atol=1e-14)
+    np.testing.assert_allclose(found.diagonal(), 1.0, atol=1e-12)
+    assert np.linalg.eigvalsh(found).min() > -1e-12
+    assert found.min() >= 0.0
+    assert found.max() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("name", BELIEF_KERNELS)
+def test_only_sorted_kernels_are_blind_to_which_value_is_believed(name):
+    rows, others = beliefs(10), beliefs(10, seed=1)
+    for slot, part in LAYOUT.slots.items():
+        order = np.random.default_rng(2).permutation(part.stop - part.start - 1)
+        moved = permuted(rows, slot, order)
+        assert (moved != rows).any()
+        same = np.array_equal(gram(kernel(name), moved, others), gram(kernel(name), rows, others))
+        assert same == name.endswith("sort")
+
+
+def test_a_sorted_kernel_distinguishes_none_from_a_value():
+    rows = np.zeros((2, LAYOUT.size), np.float32)
+    for part in LAYOUT.slots.values():
+        rows[0, part.start] = rows[1, part.stop - 1] = 1.0
+    assert gram(kernel("polysort"), rows)[0, 1] < 1.0
+    assert gram(kernel("gausssort"), rows)[0, 1] < 1.0
+
+
+def slow(name, one, other, parts, degree, length_scale):
+    """The definition, part by part and in plain Python, of two observations (D,)."""
+    total, start = 0.0, 0
+    for size, same in parts:
+        x, y = (row[start : start + size].astype(np.float64).tolist() for row in (one, other))
+        if name.endswith("sort"):
+            x, y = (sorted(v[:same], reverse=True) + v[same:] for v in (x, y))
+        x, y = ([*v, max(0.0, 1 - sum(v))] for v in (x, y))
+        if name.startswith("gauss"):
+            total += np.exp(-sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) / (2 * length_scale**2))
+        else:
+            norms = sum(a * a for a in x) * sum(b * b for b in y)
+            total += sum(a * b for a, b in zip(x, y, strict=True)) / norms**0.5
+        start += size
+    return (total / len(parts)) ** degree
+
+
+@pytest.mark.parametrize("name", BELIEF_KERNELS)
+def test_the_kernel_is_its_definition(name):
+    rows, args = beliefs(6), {"degree": 2, "length_scale": 0.3}
+    expected = [[slow(name, one, other, parts_of(SETTING), **args) for other in rows] for one in rows]
+    np.testing.assert_allclose(gram(kernel(name, **args), rows), expected, atol=1e-12)
+
+
+def test_the_handcrafted_action_kernel_relates_the_same_act_about_other_slots_only():
+    found = relations_of("handcrafted", SETTING, 0.4)
+    at = {name: number for number, name in enumerate(NAMES)}
+    assert found[at["request_tea"], at["request_area"]] == found[at["select_area"], at["select_tea"]] == 0.4
+    assert found[at["request_tea"], at["confirm_tea"]] == found[at["inform"], at["inform_byname"]] == 0.0
+    np.testing.assert_array_equal(found.diagonal(), 1.0)
+    assert np.linalg.eigvalsh(found).min() > 0
+    np.testing.assert_array_equal(relations_of("delta", SETTING, 0.4), np.eye(len(NAMES)))
+
+
+def test_a_slot_with_the_name_of_an_act_is_a_slot():
+    slots = {"byname": ["a", "b"], "with_blanks_": ["c", "d"]}
+    entity = {"name": "e", "byname": "a", "with_blanks_": "c"}
+    domain = Domain("odd", "thing", slots, ["name"], [entity])
+    names = action_names(domain)
+    found = relations_of("handcrafted", Setting(9, len(names), domain=domain), 0.4)
+    pairs = {(names[a], names[b]) for a, b in np.argwhere(np.triu(found, 1) > 0)}
+    assert pairs == {(f"{kind}_byname", f"{kind}_with_blanks_") for kind in ("request", "confirm", "select")}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: kernel("polysorted"), "policy.args.kernel: found 'polysorted', wanted one of polysort, gausssort"),
+        (lambda: relations_of("same", SETTING, 0.5), "policy.args.action_kernel: found 'same', wanted one of delta"),
+        (lambda: relations_of("handcrafted", Setting(3, 4), 0.5), "handcrafted needs the actions of a domain"),
+        (lambda: parts_of(Setting(7, 2), [4, 4]), r"policy.args.blocks: found \[4, 4\], wanted .* 7 columns in all"),
+        (lambda: parts_of(Setting(7, 2), [8, -1]), "policy.args.blocks"),
+        (lambda: parts_of(Setting(7, 2), ["7"]), "policy.args.blocks"),
+        (lambda: parts_of(Setting(7, 2), 7), "policy.args.blocks: found 7, wanted sizes of parts"),
+        (lambda: parts_of(Setting(7, 2), {7: 1}), "policy.args.blocks"),
+    ],
+)
+def test_a_mistake_is_named(make, said):
+    with pytest.raises(UserError, match=said):
+        make()

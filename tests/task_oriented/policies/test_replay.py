@@ -1,0 +1,240 @@
+"""Replay: pieces become dialogues, nothing leaks over an end, and each learner goes on exactly from what it saved."""
+
+import hashlib
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from toy_environments import Colours, Counted
+
+from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.replay import Replay
+from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler
+
+LEARNERS = ("dqn", "bbqn", "acer", "a2c", "tracer", "enac")
+RANDOM = RandomPolicy(Setting(2, 3))
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def counted(capacity, *batches, num_envs=3):
+    """A replay that saw dialogues of `Counted`, whose observations are [dialogue, turn], in batches of turns."""
+    replay, sampler, num_ended = Replay(capacity), Sampler(Counted, 0, num_envs), 0
+    for num_turns in batches:
+        for one in sampler.sample(RANDOM, num_turns):
+            assert replay.add(one) == one.ended
+            num_ended += one.ended
+    return replay, num_ended
+
+
+def dialogues(replay):
+    """All whole dialogues as arrays, the oldest first."""
+    columns = replay.newest(len(replay.stack.lengths))
+    parts = {name: column.split(replay.stack.lengths.tolist()) for name, column in columns.items()}
+    return [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+
+
+def test_pieces_of_dialogues_become_whole_ones_in_the_order_of_their_ends():
+    replay, num_ended = counted(10**6, *[4] * 20)
+    assert len(dialogues(replay)) == num_ended > 10
+    for own in dialogues(replay):
+        number = int(own["observations"][0, 0])
+        turns = np.arange(number % 5 + 1)
+        np.testing.assert_array_equal(own["observations"], [[number, turn] for turn in turns])
+        np.testing.assert_array_equal(own["turn"], turns)
+        np.testing.assert_allclose(own["rewards"], number + turns / 10)
+    columns = replay.newest(num_ended)
+    last = columns["observations"][:, 1] == columns["observations"][:, 0] % 5
+    assert torch.equal(columns["ended"], last)
+
+
+def test_what_follows_a_turn_is_of_the_same_dialogue():
+    replay, _ = counted(10**6, 100)
+    turns = replay.turns(2000, seeded())
+    goes_on = ~turns["ended"]
+    following = turns["observations"][goes_on] + torch.tensor([0.0, 1.0])
+    assert torch.equal(turns["next_observations"][goes_on], following)
+    assert turns["next_masks"].shape == turns["masks"].shape == (2000, 3)
+    assert len(turns["observations"].unique(dim=0)) == len(replay)
+
+
+def test_whole_dialogues_are_drawn_and_the_newest_ones_are_found():
+    replay, _ = counted(10**6, 100)
+    drawn = replay.whole(40, seeded())
+    lengths = drawn["ended"].nonzero()[:, 0].diff(prepend=torch.tensor([-1]))
+    firsts = torch.cat([torch.tensor([0]), drawn["ended"].nonzero()[:-1, 0] + 1])
+    assert len(lengths) == 40
+    assert torch.equal(lengths.float(), drawn["observations"][firsts, 0] % 5 + 1)
+    newest = replay.newest(2)
+    numbers = [int(own["observations"][0, 0]) for own in dialogues(replay)[-2:]]
+    assert newest["observations"][:, 0].unique_consecutive().tolist() == numbers
+    assert newest["ended"].sum() == 2
+
+
+def test_the_oldest_dialogues_make_room():
+    everything, _ = counted(10**6, 200)
+    replay, _ = counted(20, 200)
+    kept = len(dialogues(replay))
+    assert 16 < len(replay) <= 20
+    assert torch.equal(replay.newest(kept)["observations"], everything.newest(kept)["observations"])
+    full, _ = counted(len(replay), 200)
+    assert len(dialogues(full)) == kept
+    tiny, _ = counted(1, 200)
+    assert len(dialogues(tiny)) == 1
+
+
+def test_a_dialogue_that_begins_again_forgets_its_earlier_piece():
+    replay = Replay(100)
+    for _ in range(2):
+        (first,) = Sampler(Counted, 0, 1).sample(RANDOM, 1)
+        replay.add(first)
+    for one in Sampler(Counted, 1, 2).sample(RANDOM, 1)[:1]:
+        assert one.ended
+    (*_, piece) = Sampler(Counted, 0, 3).sample(RANDOM, 8)
+    replay.add(piece)
+    replay.add(piece)
+    assert len(replay._held[piece.dialogue]["turn"]) == len(piece)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    replay, _ = counted(100, 50)
+    replay.save(tmp_path)
+    path = tmp_path / "replay.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"replay\.safetensors: is damaged"):
+        replay.load(tmp_path)
+
+
+def test_steps_are_due_when_dialogues_end_and_a_rest_waits():
+    policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 0.4}, Setting(3, 4))
+    made = []
+    for _ in range(5):
+        for one in Sampler(Colours, 0, 1).sample(policy, 3):
+            policy.observe(one)
+        policy.update()
+        made.append(policy.num_steps)
+    assert made == [0, 0, 1, 1, 2]
+    assert policy.update() == {}
+
+
+def test_a_piece_makes_no_step_due_before_its_dialogue_has_ended():
+    policy, sampler, made = build_policy("dqn", {"hidden_sizes": [4]}, Setting(3, 4)), Sampler(Colours, 0, 1), []
+    for _ in range(6):
+        for one in sampler.sample(policy, 1):
+            policy.observe(one)
+        policy.update()
+        made.append((policy.num_dialogues, policy.num_steps))
+    assert made == [(0, 0), (0, 0), (1, 2), (1, 2), (1, 2), (2, 4)]
+
+
+def test_each_step_of_each_seed_draws_turns_of_its_own(monkeypatch):
+    drawn = []
+    for seed in (0, 1, 2):
+        policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 3}, Setting(3, 4, seed=seed))
+        monkeypatch.setattr(policy, "_step", lambda generator: drawn.append(generator.initial_seed()) or {})
+        for one in Sampler(Colours, 0, 1).sample(policy, 6):
+            policy.observe(one)
+        policy.update()
+    assert len(set(drawn)) == len(drawn) == 18
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_number_that_is_not_finite_stops_the_run(name):
+    policy = build_policy(name, {"hidden_sizes": [4], "steps_per_dialogue": 1}, Setting(3, 4))
+    for one in Sampler(Colours, 0, 1).sample(policy, 6):
+        policy.observe(one)
+    policy.update()
+    one.rewards[:] = np.nan
+    policy.observe(one)
+    with pytest.raises(RunStopped, match=r"step 3: the (loss|natural gradient) is n"):
+        policy.update()
+
+
+def go_on(policy, sampler, num_updates):
+    for _ in range(num_updates):
+        for one in sampler.sample(policy, 20):
+            policy.observe(one)
+        policy.update()
+
+
+def hashes(policy, folder):
+    folder.mkdir()
+    policy.save(folder)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_saved_policy_goes_on_bit_for_bit(name, tmp_path):
+    args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8}
+    args |= {} if name == "enac" else {"capacity": 60}
+    whole, stopped, resumed = (build_policy(name, args, Setting(3, 4, seed=1)) for _ in range(3))
+    go_on(whole, Sampler(Colours, 0, 8), 8)
+    first, second = Sampler(Colours, 0, 8), Sampler(Colours, 0, 8)
+    go_on(stopped, first, 4)
+    files = hashes(stopped, tmp_path / "half")
+    assert set(files) == {"policy.safetensors", "optimizer.safetensors", "replay.safetensors", "policy.json"}
+    resumed.load(tmp_path / "half")
+    second.load_state_dict(first.state_dict())
+    go_on(resumed, second, 4)
+    assert whole.num_steps > 20
+    assert hashes(resumed, tmp_path / "resumed") == hashes(whole, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["dqn", "acer"])
+def test_a_policy_whose_replay_lies_on_disk_learns_and_goes_on_bit_for_bit(name, tmp_path):
+    args = {"hidden_sizes": [8], "steps_per_dialogue": 0.7, "batch_size": 8, "capacity": 60}
+    in_memory = build_policy(name, args, Setting(3, 4, seed=1))
+    on_disk, resumed = (build_policy(name, args | {"in_memory": 5}, Setting(3, 4, seed=1)) for _ in range(2))
+    go_on(in_memory, Sampler(Colours, 0, 8), 6)
+    sampler = Sampler(Colours, 0, 8)
+    go_on(on_disk, sampler, 3)
+    hashes(on_disk, tmp_path / "half")
+    resumed.load(tmp_path / "half")
+    go_on(resumed, sampler, 3)
+    assert len(list(resumed.replay.stack._folder.iterdir())) > 5
+    assert not in_memory.replay.stack._folder
+    assert hashes(resumed, tmp_path / "resumed") == hashes(in_memory, tmp_path / "memory")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("bbqn", "target_share"), ("acer", "average_share"), ("tracer", "average_share")]
+)
+def test_the_slow_network_follows_by_its_share_in_each_step(name, key):
+    policy = build_policy(name, {"hidden_sizes": [4], "batch_size": 4, key: 0.25}, Setting(3, 4))
+    for one in Sampler(Colours, 0, 1).sample(policy, 6):
+        policy.observe(one)
+    before = [weight.clone() for weight in policy.learner.slow.parameters()]
+    policy._step(seeded())
+    pairs = zip(before, policy.learner.policy.parameters(), strict=True)
+    for (own, leading), after in zip(pairs, policy.learner.slow.parameters(), strict=True):
+        torch.testing.assert_close(after, 0.75 * own + 0.25 * leading)
+    assert any((own != leading).any() for own, leading in zip(before, policy.learner.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_masked_actions_are_never_taken(name):
+    policy = build_policy(name, {"hidden_sizes": [8]}, Setting(3, 4))
+    masks = np.tile([False, True, False, True], (200, 1))
+    streams = [Random(n) for n in range(200)]
+    for deterministic in (False, True):
+        actions, _ = policy.act(np.random.default_rng(0).random((200, 3), np.float32), masks, deterministic, streams)
+        assert set(actions.tolist()) <= {1, 3}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(("key", "value"), [("gamma", 2), ("batch_size", 0), ("steps_per_dialogue", -1)])
+def test_an_argument_that_cannot_be_used_is_named(name, key, value):
+    with pytest.raises(UserError, match=rf"policy\.args\.{key}: found {value}"):
+        build_policy(name, {key: value}, Setting(3, 4))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "acer", "tracer"])
+def test_a_norm_of_0_which_would_learn_nothing_is_refused(name):
+    with pytest.raises(UserError, match=r"policy\.args\.max_grad_norm: found 0, wanted a number from 1e-09"):
+        build_policy(name, {"max_grad_norm": 0}, Setting(3, 4))

@@ -1,0 +1,132 @@
+"""Checkpoints and agents of policies: whole, of this run, and of this domain."""
+
+import json
+
+import pytest
+from small_domain import DATA, small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains.domain import domain_of
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.runs.checkpoint import (
+    check_domain,
+    load_policy_checkpoint,
+    read_policy_agent,
+    save_policy_agent,
+    save_policy_checkpoint,
+)
+
+DOMAIN = small_domain()
+IDENTITY = {"domain_hash": DOMAIN.hash, "seed": 0}
+SETTINGS = {"domain": "tea.json", "error_rate": 0.1, "user": "friendly", "max_turns": 9, "policy": {"id": "ppo"}}
+
+
+def policy(seed=0):
+    return PPO(Setting(3, 2, seed), hidden_sizes=(4,))
+
+
+def saved(folder, iteration=1, keep=2):
+    state = {"iteration": iteration, "identity": IDENTITY, "domain": DOMAIN.name, "own": [1, 2]}
+    return save_policy_checkpoint(folder, policy(), state, keep)
+
+
+def edited():
+    """The domain with another telephone number."""
+    first, *others = DATA["entities"]
+    return domain_of(DATA | {"entities": [first | {"phone": "12"}, *others]}, "tea")
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    source, other = saved(tmp_path), policy(seed=1)
+    state = load_policy_checkpoint(source, other, IDENTITY, DOMAIN)
+    assert state["own"] == [1, 2]
+    assert str(other.learner.state_dict()) == str(policy().learner.state_dict())
+    assert (tmp_path / "latest").read_text(encoding="utf-8") == "iter_000001"
+
+
+def test_the_newest_are_kept(tmp_path):
+    for iteration in (1, 2, 3):
+        saved(tmp_path, iteration)
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_000002", "iter_000003"]
+    assert not list(tmp_path.rglob("unannounced"))
+
+
+def test_another_domain_is_refused_by_name(tmp_path):
+    source, other = saved(tmp_path), edited()
+    with pytest.raises(UserError, match=r"trained on an earlier state of it \(hash .*the domain here is tea \(hash"):
+        load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
+    cups = domain_of(DATA | {"name": "cups"}, "cups")
+    other = domain_of(DATA | {"name": "cups", "type": "bar"}, "cups")
+    assert cups.hash == DOMAIN.hash
+    with pytest.raises(UserError, match=r"trained on the domain tea \(hash .*the domain here is cups"):
+        load_policy_checkpoint(source, policy(), {"domain_hash": other.hash, "seed": 0}, other)
+
+
+def test_another_run_is_refused_with_the_settings_that_differ(tmp_path):
+    with pytest.raises(UserError, match=r"is of another run; its settings differ:\n  seed: 0 -> 4"):
+        load_policy_checkpoint(saved(tmp_path), policy(), IDENTITY | {"seed": 4}, DOMAIN)
+
+
+def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path):
+    source = saved(tmp_path)
+    weights = source / "policy.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    with pytest.raises(UserError, match=r"policy\.safetensors has changed since it was written"):
+        load_policy_checkpoint(source, policy(), IDENTITY, DOMAIN)
+
+
+def test_an_agent_says_what_it_is_for(tmp_path):
+    save_policy_agent(tmp_path / "agent", policy(), SETTINGS, DOMAIN)
+    agent = read_policy_agent(tmp_path / "agent")
+    assert agent == SETTINGS | {"domain_name": "tea", "domain_hash": DOMAIN.hash, "environment": None}
+    check_domain(tmp_path, agent, DOMAIN)
+    with pytest.raises(UserError, match="use the ontology and the entities that it was trained on"):
+        check_domain(tmp_path, agent, edited())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is not the agent of a dialogue policy"),
+        ("{", "is damaged"),
+        ({}, "is damaged: KeyError"),
+        ({"format_version": 9}, "has format version 9; this program reads 1"),
+    ],
+)
+def test_a_folder_that_holds_no_agent_is_refused(tmp_path, content, said):
+    if content is not None:
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / "policy_agent.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        read_policy_agent(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"policy": 3},
+        {"policy": {}},
+        {"policy": {"id": "random", "args": [1]}},
+        {"error_rate": "often"},
+        {"max_turns": "ten"},
+        {"max_turns": 2.5},
+        {"user": [3]},
+        {"domain": ["restaurant"]},
+        {"environment": "Guess"},
+        {"environment": {"args": {}}},
+        {"data_path": 3.5, "domain": "multiwoz", "end_reward": "much"},
+    ],
+)
+def test_an_agent_whose_settings_are_of_another_kind_is_damaged(tmp_path, change):
+    save_policy_agent(tmp_path, policy(), SETTINGS, DOMAIN)
+    path = tmp_path / "policy_agent.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(UserError, match=r"policy_agent\.json: is damaged"):
+        read_policy_agent(tmp_path)
+
+
+def test_an_environment_without_arguments_has_none(tmp_path):
+    own = {"environment": {"id": "Guess"}, "domain": "restaurant", "error_rate": 0}
+    save_policy_agent(tmp_path, policy(), SETTINGS | own, DOMAIN)
+    assert read_policy_agent(tmp_path)["environment"] == {"id": "Guess", "args": {}}

@@ -1,0 +1,168 @@
+"""Learning from a person: what a day leaves, how the next one goes on, and what a mistake costs."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+from persons import ASKED, BAD, GOOD, SHOP, hashes, person_run, talked
+from policy_runs import domain_file
+from processes import ROOT, environment, run_command
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+
+TWO, MORE = [*GOOD, *BAD], [*BAD, *GOOD, *GOOD]
+
+
+def rows(folder):
+    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("policy", "args", "lines"),
+    [
+        ("gp_sarsa", {}, (TWO, MORE)),
+        ("gp_sarsa", {}, (ASKED, ASKED[5:] + ASKED[:5] * 2)),
+        ("dqn", {"hidden_sizes": [8], "steps_per_dialogue": 5}, (ASKED, ASKED[5:] + ASKED[:5] * 2)),
+    ],
+)
+def test_two_days_are_one_longer_day(tmp_path, policy, args, lines):
+    settings = {"policy": {"id": policy, "args": args}} | ({} if lines[0] == TWO else SHOP)
+    (tmp_path / "days").mkdir()
+    (tmp_path / "day").mkdir()
+    talked(tmp_path / "days", lines[0], today="2026-11-22", **settings)
+    shown = talked(tmp_path / "days", lines[1], today="2026-11-24", **settings)
+    assert shown[0].startswith("day 2: 2 dialogues so far, 2 of them rewarded; ")
+    talked(tmp_path / "day", lines[0] + lines[1], **settings)
+    names = {"gp_sarsa": "policy.safetensors", "dqn": "replay.safetensors"}
+    assert names[policy] in hashes(tmp_path / "day" / "run" / "agent")
+    own = ("policy_agent.json",)  # names the file of the domain
+    one, other = (hashes(tmp_path / name / "run" / "agent") for name in ("days", "day"))
+    assert {k: v for k, v in one.items() if k not in own} == {k: v for k, v in other.items() if k not in own}
+    assert [row["reward"] for row in rows(tmp_path / "days")] == [row["reward"] for row in rows(tmp_path / "day")]
+    assert [row["day"] for row in rows(tmp_path / "days")] == [1, 1, 2, 2, 2]
+
+
+PRAISED = ["hi", "/reward 7", "black tea", "/reward -3", "bye"]
+
+
+@pytest.mark.parametrize(
+    ("right", "undone", "settings"),
+    [
+        ([*TWO, *BAD], [*GOOD, *BAD[:-1], "15", "/undo", *BAD[-1:], *BAD], {}),
+        ([*PRAISED, "-5", *BAD], [*PRAISED, "15", "/undo", "-5", *BAD], {}),
+        ([*ASKED[:5], *ASKED], [*ASKED[:3], "1", "/end", "/undo", "-1", *ASKED], SHOP),
+    ],
+)
+def test_a_mistyped_reward_that_is_taken_back_was_never_learned(tmp_path, right, undone, settings):
+    for name, lines in (("right", right), ("undone", undone)):
+        (tmp_path / name).mkdir()
+        talked(tmp_path / name, lines, **settings)
+    right, undone = (tmp_path / name / "run" for name in ("right", "undone"))
+    for file in ("policy.json", "policy.safetensors"):
+        assert hashes(right / "agent")[file] == hashes(undone / "agent")[file]
+    assert rows(tmp_path / "right") == rows(tmp_path / "undone")
+    count = len(rows(tmp_path / "undone"))
+    next_day = talked(tmp_path / "undone", [], **settings)[0]
+    assert f": {count} dialogues so far, {count} of them rewarded; " in next_day
+
+
+def test_the_reward_of_the_last_answer_is_taken_back_before_the_next_dialogue(tmp_path):
+    shown = talked(tmp_path, [*ASKED[:5], "/undo", "0.5"], **SHOP)
+    assert shown[0].startswith("day 1: no dialogue yet; gp_sarsa learns in ")
+    assert [(row["reward"], row["success"]) for row in rows(tmp_path)] == [(1.5, 1.0)]
+
+
+def test_each_dialogue_has_the_streams_of_its_number_and_is_explored(tmp_path, monkeypatch):
+    led = []
+
+    def noted(policy, make, seed, dialogues, **args):
+        led.append((seed, list(dialogues), args))
+        return play(policy, make, seed, dialogues, **args)
+
+    monkeypatch.setattr("rlhf_dialog.task_oriented.runs.person_run.play", noted)
+    talked(tmp_path, TWO, seed=4)
+    talked(tmp_path, BAD, seed=4)  # the third dialogue was left before its first words
+    assert led == [(4, [number], {"deterministic": False}) for number in (0, 1, 2, 2, 3)]
+
+
+def test_undo_without_a_dialogue_of_today(tmp_path):
+    talked(tmp_path, GOOD)
+    shown = talked(tmp_path, ["/undo"])
+    assert "(there is no dialogue of today to correct)" in shown
+
+
+def test_what_is_not_rewarded_is_kept_and_not_learned_from(tmp_path):
+    shown = talked(tmp_path, [*GOOD[:-1], "", *GOOD])
+    assert "(saved; without a reward, nothing was learned)" in shown
+    assert [row["rewarded"] for row in rows(tmp_path)] == [0, 1]
+    assert rows(tmp_path)[1]["gp/dialogues"] == 1
+    assert talked(tmp_path, [])[0].startswith("day 1: 2 dialogues so far, 1 of them rewarded")
+
+
+def test_a_dialogue_that_has_not_ended_counts_if_something_in_it_was_rewarded(tmp_path):
+    talked(tmp_path, [*GOOD, "hi", "green tea", "/quit"])
+    assert len(rows(tmp_path)) == 1
+    talked(tmp_path, ["hi", "/reward 5", "green tea", "/quit"])
+    assert [row["reward"] for row in rows(tmp_path)][1:] == [5.0 - 2]
+
+
+def test_a_day_without_a_dialogue_leaves_a_run_that_can_begin(tmp_path):
+    assert "no dialogue yet" in talked(tmp_path, ["hi", "/quit"])[0]
+    assert not (tmp_path / "run" / "agent").exists()
+    assert "no dialogue yet" in talked(tmp_path, GOOD)[0]
+    assert "no dialogue yet" in talked(tmp_path, GOOD, overwrite=True)[0]
+    assert len(rows(tmp_path)) == 1
+
+
+def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
+    talked(tmp_path, GOOD)
+    talked(tmp_path, [], reward_after="turn", rewards=[0, 1], show_goal=False)
+    with pytest.raises(UserError, match="seed: 0 -> 1"):
+        talked(tmp_path, GOOD, seed=1)
+
+
+def test_a_signal_while_the_policy_learns_loses_nothing(tmp_path, monkeypatch):
+    update = GPSarsa.update
+
+    def signalled(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return update(self)
+
+    monkeypatch.setattr(GPSarsa, "update", signalled)
+    run, _ = person_run(tmp_path, TWO)
+    with pytest.raises(SystemExit) as end:
+        run.talk()
+    assert end.value.code == 143
+    assert len(rows(tmp_path)) == 1
+    assert (tmp_path / "run" / "agent").is_dir()
+
+
+PROGRAM = """
+import sys
+from rlhf_dialog.task_oriented.commands.train_policy import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_days_in_processes_of_their_own(tmp_path):
+    domain = domain_file(tmp_path)
+    config = tmp_path / "tea.yaml"
+    config.write_text(f"domain: {domain}\nuser: person\npolicy: {{id: gp_sarsa}}\n", encoding="utf-8")
+
+    def day(folder, lines):
+        words = ("--config", config, "--run_dir", folder)
+        script = f"printf '%s\\n' \"$@\" | {sys.executable} -c '{PROGRAM}' {' '.join(map(str, words))}"
+        done = run_command("bash", "-c", script, "day", *lines, cwd=ROOT, env=environment())
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    day(tmp_path / "days", TWO)
+    assert "2 dialogues so far, 2 of them rewarded" in day(tmp_path / "days", MORE)
+    day(tmp_path / "day", TWO + MORE)
+    assert hashes(tmp_path / "days" / "tea" / "agent") == hashes(tmp_path / "day" / "tea" / "agent")

@@ -1,0 +1,92 @@
+"""Where a policy is trained: a domain, or a class of the user's own."""
+
+from random import Random
+
+import own_environments
+import pytest
+from policy_runs import domain_file
+from small_domain import small_domain
+
+from rlhf_dialog import EnvironmentFactory
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.random import RandomPolicy
+from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.runs.scene import environment_of, scene_of, taught_scene
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.users.scripted_teacher import ScriptedTeacher
+
+OWN = {"id": "Guess", "args": {}}
+
+
+def settings(**changes):
+    return {
+        "domain": "restaurant",
+        "error_rate": 0.3,
+        "user": "unfriendly",
+        "max_turns": 7,
+        "environment": None,
+    } | changes
+
+
+def test_a_domain_and_its_user(tmp_path):
+    scene = scene_of(settings(domain=str(domain_file(tmp_path))))
+    environment = scene.make()
+    assert (scene.name, scene.hash, scene.domain.hash) == ("tea", small_domain().hash, small_domain().hash)
+    assert (len(scene.names), scene.num_features) == (environment.action_space.n, environment.layout.size)
+    assert (environment.max_turns, environment.channel.error_rate) == (7, 0.3)
+    assert isinstance(environment_of(settings(), small_domain())(), ActLevel)
+
+
+def test_a_class_of_the_users_own():
+    scene = scene_of(settings(environment=OWN))
+    assert (scene.name, scene.domain, scene.num_features) == ("Guess", None, 2)
+    assert list(scene.names) == ["action 0", "action 1"]
+    assert scene.hash != scene_of(settings(environment={"id": "Endless", "args": {}})).hash
+    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [4])
+    lines = scene.transcript(episode).splitlines()
+    assert lines[0] == "dialogue 4"
+    assert lines[1].startswith(f"    1  action {episode.actions[0]}   [reward ")
+    assert lines[-1].startswith(f"  {'success' if episode.success else 'no success'} after {len(episode)} turns")
+
+
+def test_a_subclass_of_the_act_level_has_its_domain_and_its_rules():
+    scene = scene_of(settings(environment={"id": "Hurried", "args": {"error_rate": 0.15}}))
+    assert (scene.name, scene.domain.name) == ("restaurant", "restaurant")
+    assert "inform_byname" in scene.names
+    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [0])
+    assert "goal: " in scene.transcript(episode)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["left\x1b[2J", "right"], ["left\x1b[2J", "right"]),
+        (["ada", "ben", "cleo"], ["action 0", "action 1"]),  # who takes part, and not what can be done
+        ({"ada": 1, "ben": 2}, ["action 0", "action 1"]),
+        ([1, 2], ["action 0", "action 1"]),
+    ],
+)
+def test_the_names_of_actions_are_those_of_the_class_where_there_is_one_for_each(monkeypatch, names, found):
+    guess = type("Guess", (own_environments.Guess,), {"names": names})
+    monkeypatch.setattr(EnvironmentFactory, "classes", EnvironmentFactory.classes | {"Guess": guess})
+    scene = scene_of(settings(environment=OWN))
+    assert list(scene.names) == found
+    (episode,) = play(RandomPolicy(Setting(2, 2)), scene.make, 0, [4])
+    assert "\x1b" not in scene.transcript(episode)
+
+
+def test_what_cannot_be_trained_in():
+    assert own_environments.Words
+    with pytest.raises(UserError, match="Words: a policy that chooses acts needs an observation_space"):
+        scene_of(settings(environment={"id": "Words", "args": {}}))
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        scene_of(settings(domain="nowhere"))
+
+
+def test_a_list_of_actions_that_is_not_there():
+    domain = {"actions": "nowhere.json", "state": {"id": "last_turns", "args": {}}}
+    with pytest.raises(
+        UserError, match=r"domain\.actions: there is no file 'nowhere\.json', neither here nor in configs/"
+    ):
+        taught_scene(settings(domain=domain), ScriptedTeacher({}, Random(0)))

@@ -1,0 +1,160 @@
+"""The cells of the table of policies: what they contain, and when they are refused."""
+
+import json
+
+import pytest
+from policy_runs import domain_file
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.policies.imitation import imitate
+from rlhf_dialog.task_oriented.policies.ppo import PPO
+from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, means
+from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.runs import table as policy_table
+from rlhf_dialog.task_oriented.runs.table import Cell, Plan, num_parameters, ordered, read_cell, train_cell, write_cell
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    domain = domain_file(tmp_path_factory.mktemp("domain"))
+    return Plan(str(domain), marks=(3, 8), test_dialogues=6, args={"dqn": {"hidden_sizes": [4]}})
+
+
+def without_seconds(points):
+    kept = [{k: v for k, v in point["training"].items() if "seconds" not in k} for point in points]
+    return [point | {"training": own} for point, own in zip(points, kept, strict=True)]
+
+
+def test_a_cell_is_measured_at_each_mark(plan):
+    points = train_cell(Cell("dqn", 0.15, 3), plan)
+    assert [point["mark"] for point in points] == [3, 8]
+    for point in points:
+        training, test = point["training"], point["test"]
+        assert training["dialogues"] >= point["mark"]
+        assert training["turns"] == 64 * training["updates"]
+        assert [len(own) for own in test.values()] == [6, 6, 6]
+        assert test["reward"] == [20 * s - t for s, t in zip(test["success"], test["turns"], strict=True)]
+    assert points[0]["training"]["dialogues"] < points[1]["training"]["dialogues"]
+    assert points[0]["training"]["cpu_seconds"] < points[1]["training"]["cpu_seconds"]
+    assert "learn/loss" in points[1]["training"]["metrics"]
+    assert without_seconds(train_cell(Cell("dqn", 0.15, 3), plan)) == without_seconds(points)
+    assert without_seconds(train_cell(Cell("dqn", 0.15, 4), plan)) != without_seconds(points)
+
+
+def test_imitation_is_the_network_of_ppo_fitted_to_dialogues_of_the_rules(plan):
+    known = plan.known_of(Cell("imitation", 0.15, 3), "")
+    assert (known["marks"], known["args"]["hidden_sizes"], "batchsz" in known) == ([3, 8], [128, 64], False)
+    points, scene = train_cell(Cell("imitation", 0.15, 3), plan), plan.scene(0.15)
+    for point, mark in zip(points, (3, 8), strict=True):
+        policy = PPO(setting := Setting(scene.num_features, len(scene.names), 3, scene.domain))
+        episodes = play(Handcrafted(setting.domain), scene.make, 3, range(mark))
+        assert point["training"]["metrics"] == imitate(policy, episodes, 3)
+        assert point["training"]["turns"] == sum(map(len, episodes))
+        assert (point["mark"], point["training"]["dialogues"]) == (mark, mark)
+        expected = means(play(policy, scene.make, TEST_SEED, range(6)))
+        assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
+
+
+def test_a_baseline_is_measured_without_training(plan):
+    (point,) = train_cell(Cell("handcrafted", 0.15, 0), plan)
+    assert (point["mark"], point["training"]["dialogues"], point["training"]["parameters"]) == (0, 0, 0)
+    scene = plan.scene(0.15)
+    setting = Setting(scene.num_features, len(scene.names), 0, scene.domain)
+    expected = means(play(plan.policy("handcrafted", setting), scene.make, TEST_SEED, range(6)))
+    assert sum(point["test"]["turns"]) / 6 == pytest.approx(expected["turns"])
+    assert sum(point["test"]["reward"]) / 6 == pytest.approx(expected["reward"])
+
+
+def test_parameters_are_counted(plan):
+    scene = plan.scene(0.0)
+    setting = Setting(scene.num_features, len(scene.names), 0, scene.domain)
+    inputs, actions = setting.num_features, setting.num_actions
+    assert num_parameters(plan.policy("dqn", setting)) == inputs * 4 + 4 + 4 * actions + actions
+    gp = plan.policy("gp_sarsa", setting)
+    assert num_parameters(gp) == 0
+    (episode,) = play(plan.policy("handcrafted", setting), scene.make, 0, [0])
+    gp.observe(episode)
+    gp.update()
+    sizes = [len(block.points) for block in gp.blocks]
+    assert sum(sizes) > 0
+    assert num_parameters(gp) == sum(n * gp.belief.num_features + n * n + n for n in sizes)
+    assert num_parameters(object.__new__(type("Own", (), {}))) == 0
+
+
+@pytest.mark.thorough
+def test_ppo_knows_the_number_of_its_updates(plan, monkeypatch):
+    """Estimated from the length of the handcrafted policy's dialogues: 5 turns here make 1000 dialogues 5000 turns."""
+    settings = []
+    monkeypatch.setattr(policy_table, "play", lambda *_: [[None] * 4, [None] * 6])
+    assert policy_table.expected_updates(plan.scene(0.0), 1000, 64) == 78
+    assert policy_table.expected_updates(plan.scene(0.0), 1, 1024) == 1
+    monkeypatch.undo()
+    original = Plan.policy
+    monkeypatch.setattr(
+        Plan, "policy", lambda own, name, setting: settings.append(setting) or original(own, name, setting)
+    )
+    train_cell(Cell("ppo", 0.0, 1), Plan(plan.domain, marks=(200,), test_dialogues=2))
+    train_cell(Cell("dqn", 0.0, 2), Plan(plan.domain, marks=(1, 60), test_dialogues=2, args=plan.args))
+    expected = [policy_table.expected_updates(plan.scene(0.0), *pace) for pace in ((200, 1024), (60, 64))]
+    assert [(setting.seed, setting.num_updates) for setting in settings] == list(zip((1, 2), expected, strict=True))
+    assert expected[1] > 1
+
+
+def test_the_first_seed_of_everything_comes_first_and_baselines_come_once():
+    found = ordered(["random", "dqn"], [0.0, 0.15], range(2))
+    assert [(cell.policy, cell.error_rate, cell.seed) for cell in found] == [
+        *(("random", 0.0, 0), ("dqn", 0.0, 0), ("random", 0.15, 0), ("dqn", 0.15, 0)),
+        *(("dqn", 0.0, 1), ("dqn", 0.15, 1)),
+    ]
+
+
+def test_a_cell_is_read_with_the_settings_that_made_it_alone(plan, tmp_path):
+    cell = Cell("dqn", 0.15, 3)
+    known = plan.known_of(cell, "hash")
+    assert read_cell(tmp_path, cell, known) is None
+    write_cell(tmp_path, cell, known, {"commit": "abc"}, [{"mark": 3}])
+    assert read_cell(tmp_path, cell, known)["points"] == [{"mark": 3}]
+    others = Plan(plan.domain, marks=(3, 9), test_dialogues=6, args={"dqn": {"lr": 0.1}})
+    with pytest.raises(UserError) as error:
+        read_cell(tmp_path, cell, others.known_of(cell, "other"))
+    for name in ("args: ", "marks: [3, 8] -> [3, 9]", "domain_hash: 'hash' -> 'other'", "remove the file"):
+        assert name in str(error.value)
+    assert "test_dialogues" not in str(error.value)
+
+
+def test_who_learns_how_often(plan):
+    """PPO from a whole rollout; GP-SARSA explores by what it knows, so it learns after every dialogue or so."""
+    paces = [plan.known_of(Cell(name, 0.0, 0), "hash") for name in ("dqn", "ppo", "gp_sarsa")]
+    assert [(known["batchsz"], known["num_envs"]) for known in paces] == [(64, 8), (1024, 8), (8, 2)]
+    assert "marks" not in plan.known_of(Cell("random", 0.0, 0), "hash")
+
+
+def test_the_default_arguments_decide_too(plan, tmp_path, monkeypatch):
+    cell = Cell("dqn", 0.15, 3)
+    known = plan.known_of(cell, "hash")
+    assert known["args"]["hidden_sizes"] == [4]
+    assert known["args"]["epsilon"] == 0.3
+    write_cell(tmp_path, cell, known, {}, [])
+    monkeypatch.setattr(policy_table, "defaults_of", lambda _: {"epsilon": 0.9})
+    with pytest.raises(UserError, match="args"):
+        read_cell(tmp_path, cell, plan.known_of(cell, "hash"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"known": {}}', json.dumps({"format_version": 9, "known": {}}), "{"])
+def test_a_damaged_cell_is_named(plan, tmp_path, text):
+    cell = Cell("dqn", 0.15, 3)
+    (tmp_path / cell.file).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"dqn_15_3\.json: is damaged, remove it"):
+        read_cell(tmp_path, cell, plan.known_of(cell, "hash"))
+
+
+def test_a_name_cannot_leave_the_folder():
+    assert Cell("../x/y", 0.005, 0).file == "..%2Fx%2Fy_0.5_0.json"
+
+
+def test_several_domains_are_refused(plan, monkeypatch):
+    monkeypatch.setattr(policy_table, "MultiDomain", object)
+    with pytest.raises(UserError, match="several domains"):
+        plan.scene(0.0)

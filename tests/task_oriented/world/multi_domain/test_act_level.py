@@ -1,0 +1,338 @@
+import importlib
+import sys
+import time
+import warnings
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from small_world import REAL, needs_multiwoz, small_world
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import open_domain
+from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.multi_domain.act_level import MultiActLevel
+
+WORLD = small_world()
+VARIANTS = [{}, {"user": {"acts_per_turn": 1}}, {"user": {"failing_bookings": 1.0}}, {"max_turns": 3}]
+
+
+def handcrafted(environment):
+    policy = HandcraftedMulti(environment.domain)
+    return lambda observation, mask: int(policy.act(observation[None], mask[None])[0][0])
+
+
+def at_random(environment):
+    rng = Random(7)
+    return lambda observation, mask: int(rng.choice(np.flatnonzero(mask)))
+
+
+def play(environment, choose, **reset):
+    """One dialogue; returns the sum of its rewards, its observations and the last info."""
+    observation, info = environment.reset(**reset)
+    total, seen, ended = 0.0, [observation], False
+    while not ended:
+        observation, reward, terminated, truncated, info = environment.step(choose(observation, info["action_mask"]))
+        seen.append(observation)
+        total, ended = total + reward, terminated or truncated
+    return total, np.array(seen), info | {"terminated": terminated, "truncated": truncated}
+
+
+def many(environment, choose, number, seed=0):
+    return [play(environment, choose, seed=seed, options={"dialogue": n}) for n in range(number)]
+
+
+@pytest.mark.parametrize("arguments", VARIANTS)
+def test_gymnasium_checks_it(arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(MultiActLevel(WORLD, **arguments), skip_render_check=True)
+
+
+def test_the_first_turn():
+    environment = MultiActLevel(WORLD)
+    observation, info = environment.reset(seed=3)
+    assert observation.shape == environment.observation_space.shape == (environment.layout.size,)
+    assert environment.action_space.n == len(environment.names) == len(info["action_mask"])
+    assert (info["dialogue"], info["action_mask"].dtype) == (0, bool)
+    assert (environment.action_masks() == info["action_mask"]).all()
+    assert environment.reset()[1]["dialogue"] == 1
+    assert environment.reset(options={"dialogue": 9})[1]["dialogue"] == 9
+
+
+@pytest.mark.parametrize("rewards", [{}, {"end_reward": (20, 0)}])
+def test_each_turn_costs_1_and_the_end_is_paid(rewards):
+    success, failure = rewards.get("end_reward", (80, -40))
+    environment = MultiActLevel(WORLD, **rewards)
+    verdicts = set()
+    for choose in (handcrafted(environment), at_random(environment)):
+        for total, seen, info in many(environment, choose, 40):
+            assert info["turns"] == len(info["system_acts"]) == len(seen) - 1 == len(info["user_acts"]) - 1
+            assert total == (success if info["success"] else failure) - info["turns"]
+            verdicts.add(info["success"])
+    assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize("arguments", VARIANTS)
+def test_a_dialogue_depends_on_seed_number_and_actions_only(arguments):
+    """Dialogues in a row, alone, and side by side in two environments."""
+    one, other = MultiActLevel(WORLD, **arguments), MultiActLevel(WORLD, **arguments)
+    in_a_row = many(one, handcrafted(one), 6, seed=5)
+    for number in (4, 0, 3):
+        _, seen, info = play(other, handcrafted(other), seed=5, options={"dialogue": number})
+        expected = in_a_row[number]
+        assert np.array_equal(seen, expected[1])
+        for key in ("user_acts", "system_acts", "bookings", "goal"):
+            assert info[key] == expected[2][key]
+    environments = [MultiActLevel(WORLD, **arguments) for _ in range(2)]
+    states = [e.reset(seed=5, options={"dialogue": n}) for e, n in zip(environments, (1, 2), strict=True)]
+    choose, running, turns = handcrafted(one), [True, True], [None, None]
+    while any(running):
+        for n in (n for n in (0, 1) if running[n]):
+            observation, info = states[n]
+            observation, _, terminated, truncated, info = environments[n].step(choose(observation, info["action_mask"]))
+            states[n], running[n] = (observation, info), not (terminated or truncated)
+            turns[n] = info.get("user_acts")
+    assert turns == [in_a_row[n][2]["user_acts"] for n in (1, 2)]
+
+
+def judge(domain, info) -> bool:
+    """A second evaluator: searches the tables itself, and knows nothing of the first one."""
+    if not info["terminated"]:
+        return False
+    return all(_reached(domain.services[name], wish, info) for name, wish in info["goal"].items())
+
+
+def _reached(service, wish, info) -> bool:
+    wanted, requests = wish.get("fail_info", wish.get("info", {})), wish.get("requests", [])
+    bookings = [one for one in info["bookings"] if one["domain"] == service.name]
+    told = [
+        [(act.slot.split("-", 1)[1], act.value) for act in turn if act.slot.split("-")[0] == service.name]
+        for turn in info["system_acts"]
+        if all(act.intent in ("inform", "recommend", "offerbooked") for act in turn)
+    ]
+    if not service.entities:
+        if not bookings:
+            return False
+        heard = dict(pair for turn in told for pair in turn)
+        same_journey = all(
+            value == "dontcare" or bookings[-1]["slots"].get(slot) == value for slot, value in wanted.items()
+        )
+        return same_journey and all(heard.get(slot) == bookings[-1]["made"][slot] for slot in requests)
+    names = [dict(turn).get(service.key) for turn in told]
+    name = next((one for one in reversed(names) if one), None)
+    rows = [row for row in service.entities if row[service.key] == name]
+    if bookings:
+        rows = [service.entities[bookings[-1]["entity"]]]
+    about, current = [], None
+    for turn, own in zip(told, names, strict=True):
+        current = own or current
+        about += turn if rows and current == rows[0][service.key] else []
+    heard = dict(about)
+    if "book" in wish:
+        slots = wish.get("fail_book", wish["book"])
+        if not bookings or bookings[-1]["slots"] != slots:
+            return False
+    return any(_row_fits(row, wanted) and all(heard.get(slot) == row[slot] for slot in requests) for row in rows)
+
+
+def _row_fits(row, wanted) -> bool:
+    for slot, value in wanted.items():
+        if value == "dontcare":
+            continue
+        if (
+            (row[slot] > value)
+            if slot == "arriveBy"
+            else (row[slot] < value)
+            if slot == "leaveAt"
+            else row[slot] != value
+        ):
+            return False
+    return True
+
+
+def lying(environment):
+    """Every tenth value that is said is that of another entity, or another number."""
+    rng, acts = Random(3), environment.actions.acts
+
+    def liar(name, state, desk):
+        return [_lie(environment.domain, act, rng) for act in acts(name, state, desk)]
+
+    environment.actions.acts = liar
+    return handcrafted(environment)
+
+
+def _lie(domain, act, rng):
+    name, _, slot = act.slot.partition("-")
+    if act.intent not in ("inform", "recommend", "offerbooked") or rng.random() < 0.9 or not slot or slot == "ref":
+        return act
+    rows = [row for row in domain.services[name].entities if slot in row]
+    return replace(act, value=rng.choice(rows)[slot] if rows else "5")
+
+
+@pytest.mark.parametrize("policy", [handcrafted, at_random, lying])
+@pytest.mark.parametrize("arguments", VARIANTS)
+def test_success_is_what_the_transcript_says(policy, arguments):
+    environment = MultiActLevel(WORLD, **arguments)
+    infos = [info for _, _, info in many(environment, policy(environment), 80, 2)]
+    assert [info["success"] for info in infos] == [judge(WORLD, info) for info in infos]
+    if policy is not handcrafted:
+        assert {info["success"] for info in infos} == {True, False}
+
+
+@needs_multiwoz
+@pytest.mark.parametrize("policy", [handcrafted, at_random, lying])
+def test_success_on_the_real_data_is_what_the_transcript_says(policy):
+    domain = open_domain("multiwoz", REAL)
+    environment = MultiActLevel(domain)
+    infos = [info for _, _, info in many(environment, policy(environment), 200, 2)]
+    assert [info["success"] for info in infos] == [judge(domain, info) for info in infos]
+
+
+def test_a_system_that_lies_fails():
+    environment = MultiActLevel(WORLD)
+    rate = np.mean([info["success"] for _, _, info in many(environment, lying(environment), 100)])
+    assert rate < 0.9
+
+
+def only(*intents):
+    """A policy that goes through these actions of all domains again and again, allowed or not."""
+
+    def policy(environment):
+        names = [name for name in environment.names if name in intents or name.partition("_")[2] in intents]
+        said = iter(range(10**9))
+        return lambda observation, mask: environment.names.index(names[next(said) % len(names)])
+
+    return policy
+
+
+def everything_allowed(environment):
+    """Informs, offers and books all that can be, of all domains in turn."""
+    said = iter(range(10**9))
+    return lambda observation, mask: int(np.flatnonzero(mask)[next(said) % mask.sum()])
+
+
+FARMERS = {
+    **{"goodbye at once": only("bye"), "waits": only("reqmore"), "asks in circles": only("request", "request_booking")},
+    **{
+        "offers all": only("recommend"),
+        "informs everything": only("recommend", "inform"),
+        "books everything": only("book"),
+    },
+    **{"refuses everything": only("nooffer"), "all in turn": everything_allowed, "at random": at_random},
+}
+
+
+@cache
+def reward_of_the_task():
+    environment = MultiActLevel(WORLD)
+    return np.mean([total for total, _, _ in many(environment, handcrafted(environment), 100)])
+
+
+@pytest.mark.parametrize("name", FARMERS)
+def test_nothing_is_earned_but_by_doing_the_task(name):
+    environment = MultiActLevel(WORLD, masked=name in ("all in turn", "at random"))
+    found = [total for total, _, _ in many(environment, FARMERS[name](environment), 100)]
+    assert np.mean(found) < reward_of_the_task() - 5
+
+
+@pytest.mark.parametrize("again", ["reqmore", "bye", "last"])
+def test_waiting_and_saying_the_same_again_cost_what_they_take(again):
+    """Before each turn of the handcrafted policy, which succeeds all the same."""
+    environment = MultiActLevel(WORLD)
+    choose, turn = handcrafted(environment), iter(range(10**9))
+    last = [0]
+
+    def slow(observation, mask):
+        if next(turn) % 2:
+            last[0] = choose(observation, mask)
+            return last[0]
+        return last[0] if again == "last" else environment.names.index(again)
+
+    fast = many(environment, handcrafted(environment), 60)
+    slowed = many(environment, slow, 60)
+    assert all(info["success"] for _, _, info in slowed)
+    assert np.mean([one[0] for one in slowed]) < np.mean([one[0] for one in fast]) - 1
+
+
+class Talker:
+    """A user of one's own who never leaves."""
+
+    def begin(self, goal, rng):
+        self.goal = goal
+        return [Act("hello")]
+
+    def answer(self, system_acts):
+        return [Act("inform", "hotel-weather", "sunny"), Act("praise", "moon", "full"), Act("request", "hotel-height")]
+
+
+def test_the_turn_limit_ends_a_dialogue_that_has_failed():
+    environment = MultiActLevel(WORLD, user=Talker(), max_turns=7)
+    total, _, info = play(environment, at_random(environment), seed=0)
+    assert (total, info["turns"], info["terminated"], info["truncated"], info["success"]) == (
+        -47,
+        7,
+        False,
+        True,
+        False,
+    )
+
+
+def test_a_user_may_say_nothing():
+    talker = Talker()
+    talker.answer = lambda system_acts: []
+    _, _, info = play(MultiActLevel(WORLD, user=talker, max_turns=2), at_random(None), seed=0)
+    assert info["user_acts"] == [[Act("hello")], [Act("null")], [Act("null")]]
+
+
+@pytest.mark.parametrize("turn", [None, "bye", [("bye", "", "")], Act("bye")])
+def test_a_user_that_returns_something_else_is_named(turn):
+    talker = Talker()
+    talker.answer = lambda system_acts: turn
+    environment = MultiActLevel(WORLD, user=talker)
+    environment.reset(seed=0)
+    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act"):
+        environment.step(0)
+
+
+def test_a_goal_of_ones_own():
+    environment = MultiActLevel(WORLD)
+    goal = {"hotel": {"info": {"area": "north"}, "requests": ["phone"]}}
+    _, _, info = play(environment, handcrafted(environment), seed=0, options={"goal": goal})
+    assert (info["first_goal"], info["success"]) == (goal, True)
+    with pytest.raises(UserError, match="there is no domain 'moon'"):
+        environment.reset(options={"goal": {"moon": {}}})
+
+
+def test_actions_of_a_mask_can_be_said():
+    environment = MultiActLevel(WORLD)
+    for _, _, info in many(environment, at_random(environment), 60):
+        assert all(acts != [Act("null")] for acts in info["system_acts"])
+    assert MultiActLevel(WORLD, masked=False).reset(seed=0)[1]["action_mask"].all()
+
+
+def test_a_turn_limit_that_cannot_be_used():
+    with pytest.raises(UserError, match="max_turns is 0; give 1 or more"):
+        MultiActLevel(WORLD, max_turns=0)
+
+
+def test_without_gymnasium_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "rlhf_dialog.task_oriented.world.multi_domain.act_level")
+    with pytest.raises(UserError, match="pip install gymnasium"):
+        importlib.import_module("rlhf_dialog.task_oriented.world.multi_domain.act_level")
+
+
+@needs_multiwoz
+@pytest.mark.slow
+def test_100_dialogues_a_second_on_the_real_data():
+    environment = MultiActLevel(open_domain("multiwoz", REAL))
+    choose = handcrafted(environment)
+    many(environment, choose, 50)
+    begun = time.process_time()
+    many(environment, choose, 500)
+    assert 500 / (time.process_time() - begun) > 100

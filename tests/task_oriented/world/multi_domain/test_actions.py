@@ -1,0 +1,121 @@
+from random import Random
+
+import pytest
+from small_world import small_world
+
+from rlhf_dialog.task_oriented.world.acts import acts_of, text_of
+from rlhf_dialog.task_oriented.world.multi_domain.actions import MultiActions, action_names
+from rlhf_dialog.task_oriented.world.multi_domain.bookings import BookingDesk
+from rlhf_dialog.task_oriented.world.multi_domain.state import DialogueState
+
+WORLD = small_world()
+ACTIONS = MultiActions(WORLD)
+BOOKING = "inform(hotel-book stay=1) inform(hotel-book day=friday) inform(hotel-book people=2)"
+TAXI = "inform(taxi-departure=a) inform(taxi-destination=b) inform(taxi-leaveAt=09:00)"
+
+
+def after(*turns):
+    state = DialogueState(WORLD)
+    for system, user in turns:
+        state.update(acts_of(system), acts_of(user))
+    return state
+
+
+def allowed(state):
+    mask = ACTIONS.mask(state)
+    return {name for name, is_allowed in zip(ACTIONS.names, mask, strict=True) if is_allowed} - {"reqmore", "bye"}
+
+
+def said(name, state, refused=None):
+    return text_of(ACTIONS.acts(name, state, BookingDesk(Random(0), refused or {})))
+
+
+def test_a_domain_has_the_intents_that_it_can_use():
+    names = action_names(WORLD)
+    assert [name for name in names if name.startswith("hotel")] == [
+        *("hotel_request", "hotel_recommend", "hotel_nooffer", "hotel_inform", "hotel_request_booking", "hotel_book")
+    ]
+    assert [name for name in names if name.startswith(("police", "taxi"))] == [
+        "police_inform",
+        "taxi_request",
+        "taxi_book",
+    ]
+    assert names[-2:] == ("reqmore", "bye")
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        ("hello()", set()),
+        ("inform(hotel-area=north)", {"hotel_request", "hotel_recommend", "hotel_request_booking"}),
+        ("request(police-phone)", {"police_inform"}),
+        ("inform(hotel-stars=9)", {"hotel_request", "hotel_nooffer", "hotel_request_booking"}),
+        (f"inform(hotel-name=ivory house) {BOOKING}", {"hotel_request", "hotel_recommend", "hotel_book"}),
+        ("inform(train-day=friday)", {"train_request", "train_request_booking"}),
+        ("inform(taxi-departure=a)", {"taxi_request"}),
+        (TAXI, {"taxi_book"}),
+    ],
+)
+def test_what_makes_sense(user, expected):
+    state = after(("", user))
+    assert allowed(state) == expected
+    for name in ACTIONS.names:
+        assert (said(name, state) == "null()") is (name not in expected | {"reqmore", "bye"})
+
+
+def test_an_offer_says_what_the_user_wants():
+    state = after(("", "inform(hotel-area=north) inform(hotel-stars=dontcare)"))
+    assert said("hotel_recommend", state) == (
+        "recommend(hotel-name=granite house) recommend(hotel-area=north) recommend(hotel-stars=2)"
+    )
+
+
+def test_a_train_is_told_apart_by_all_that_is_said_of_it():
+    state = after(("", "inform(train-day=friday) inform(train-departure=oakhaven) inform(train-destination=milbury)"))
+    acts = acts_of(said("train_recommend", state))
+    values = {act.slot.removeprefix("train-"): act.value for act in acts}
+    assert WORLD.services["train"].named(values) == (state.domains["train"].choice,)
+
+
+def test_an_answer_names_the_venue_and_offers_what_was_not_offered():
+    user = "inform(hotel-area=south) request(hotel-phone)"
+    first = said("hotel_inform", after(("", user)))
+    assert first == ("recommend(hotel-name=heather house) recommend(hotel-area=south) inform(hotel-phone=06661)")
+    offered = after(("", user), ("recommend(hotel-name=juniper house)", "request(hotel-phone)"))
+    assert said("hotel_inform", offered) == "inform(hotel-name=juniper house) inform(hotel-phone=06663)"
+
+
+def test_questions():
+    state = after(("", "inform(hotel-area=north) inform(hotel-book day=friday)"))
+    assert said("hotel_request", state) == "request(hotel-stars) request(hotel-parking)"
+    assert said("hotel_request_booking", state) == "request(hotel-book stay) request(hotel-book people)"
+    assert said("train_request", after(("", "inform(train-day=friday)"))) == (
+        "request(train-destination) request(train-departure)"
+    )
+
+
+def test_a_booking_says_its_reference_and_is_made_once():
+    begun = ("", f"inform(hotel-area=south) {BOOKING}")
+    booked = said("hotel_book", after(begun))
+    assert booked.startswith(
+        "offerbooked(hotel-name=heather house) offerbooked(hotel-area=south) offerbooked(hotel-ref="
+    )
+    assert booked.endswith("(hotel-book stay=1) offerbooked(hotel-book day=friday) offerbooked(hotel-book people=2)")
+    assert "hotel_book" not in allowed(after(begun, (booked, "request(hotel-phone)")))
+    assert "hotel_book" in allowed(after(begun, (booked, "inform(hotel-book day=monday)")))
+
+
+def test_a_booking_that_is_refused():
+    begun = ("", f"inform(hotel-area=south) {BOOKING}")
+    refused = said("hotel_book", after(begun), {"hotel": {"stay": "1", "day": "friday", "people": "2"}})
+    assert refused == "nobook(hotel-book stay=1) nobook(hotel-book day=friday) nobook(hotel-book people=2)"
+    assert "hotel_book" not in allowed(after(begun, (refused, "reqmore()")))
+    assert "hotel_book" in allowed(after(begun, (refused, "inform(hotel-book day=monday)")))
+
+
+def test_a_taxi_comes_with_its_number_and_again_when_it_is_asked_for():
+    booked = said("taxi_book", after(("", TAXI)))
+    assert booked.startswith("offerbooked(taxi-car type=")
+    assert booked.endswith("(taxi-departure=a) offerbooked(taxi-destination=b) offerbooked(taxi-leaveAt=09:00)")
+    assert allowed(after(("", TAXI), (booked, "reqmore()"))) == set()
+    assert allowed(after(("", TAXI), (booked, "request(taxi-phone)"))) == {"taxi_book"}

@@ -1,0 +1,353 @@
+import importlib
+import os
+import subprocess
+import sys
+import time
+import warnings
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import SyncVectorEnv
+from small_domain import small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import load_domain
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.acts import Act
+
+DOMAIN = load_domain("restaurant")
+
+
+def handcrafted(environment):
+    policy = Handcrafted(environment.domain)
+    return lambda observation, mask: int(policy.act(observation[None], mask[None])[0][0])
+
+
+def at_random(environment):
+    rng = Random(7)
+    return lambda observation, mask: int(rng.choice(np.flatnonzero(mask)))
+
+
+def play(environment, choose, **reset):
+    """One dialogue; returns the sum of its rewards, its observations and the last info."""
+    observation, info = environment.reset(**reset)
+    total, seen, ended = 0.0, [observation], False
+    while not ended:
+        observation, reward, terminated, truncated, info = environment.step(choose(observation, info["action_mask"]))
+        seen.append(observation)
+        total, ended = total + reward, terminated or truncated
+    return total, np.array(seen), info | {"terminated": terminated, "truncated": truncated}
+
+
+def many(environment, choose, number, seed=0):
+    return [play(environment, choose, **({"seed": seed} if n == 0 else {})) for n in range(number)]
+
+
+def mean_reward(environment, choose, number=100) -> float:
+    return sum(total for total, _, _ in many(environment, choose, number)) / number
+
+
+@cache
+def reward_of_the_task(rate: float) -> float:
+    environment = ActLevel(DOMAIN, rate)
+    return mean_reward(environment, handcrafted(environment))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"error_rate": 0.3}, {"user": "unfriendly"}, {"domain": small_domain()}])
+def test_gymnasium_checks_it(arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(ActLevel(**arguments), skip_render_check=True)
+
+
+def test_the_first_turn():
+    environment = ActLevel(DOMAIN)
+    observation, info = environment.reset(seed=3)
+    assert observation.shape == environment.observation_space.shape == (environment.layout.size,)
+    assert environment.action_space.n == len(environment.names) == len(info["action_mask"])
+    assert (info["dialogue"], info["action_mask"].dtype) == (0, bool)
+    assert (environment.action_masks() == info["action_mask"]).all()
+    assert environment.reset()[1]["dialogue"] == 1
+    assert environment.reset(options={"dialogue": 9})[1]["dialogue"] == 9
+
+
+def test_what_is_known_at_the_end():
+    environment = ActLevel(DOMAIN, error_rate=0.15)
+    total, seen, info = play(environment, handcrafted(environment), seed=1)
+    assert info["turns"] == len(info["system_acts"]) == len(seen) - 1
+    assert len(info["user_acts"]) == info["turns"] + 1
+    assert info["user_acts"][-1] == [Act("bye")]
+    assert {"goal", "first_goal", "success", "inform", "action_mask"} <= set(info)
+    assert total == 20 * info["success"] - info["turns"]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_dialogue_depends_on_seed_number_and_actions_only(rate):
+    """Dialogues 0 to 5 in a row, alone, in another order, and side by side in two environments."""
+    one, other = ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)
+    in_a_row = many(one, handcrafted(one), 6, seed=5)
+    for number in (4, 0, 3):
+        total, seen, info = play(other, handcrafted(other), seed=5, options={"dialogue": number})
+        expected = in_a_row[number]
+        assert (total, info["user_acts"], info["system_acts"]) == (
+            expected[0],
+            expected[2]["user_acts"],
+            expected[2]["system_acts"],
+        )
+        assert np.array_equal(seen, expected[1])
+    apart = [play(one, handcrafted(one), seed=5, options={"dialogue": n})[2]["user_acts"] for n in (1, 2)]
+    environments = [ActLevel(DOMAIN, rate), ActLevel(DOMAIN, rate)]
+    states = [e.reset(seed=5, options={"dialogue": n}) for e, n in zip(environments, (1, 2), strict=True)]
+    choose, running, turns = handcrafted(one), [True, True], [None, None]
+    while any(running):
+        for n in (n for n in (0, 1) if running[n]):
+            observation, info = states[n]
+            observation, _, terminated, truncated, info = environments[n].step(choose(observation, info["action_mask"]))
+            states[n], running[n] = (observation, info), not (terminated or truncated)
+            turns[n] = info.get("user_acts")
+    assert turns == apart
+
+
+def test_a_dialogue_knows_nothing_of_the_last_one():
+    """Also not that the last user wanted an alternative, which a mask remembers."""
+    environment, choose = ActLevel(DOMAIN), at_random(ActLevel(DOMAIN))
+    masks = []
+    for environment_of in (lambda number: environment, lambda number: ActLevel(DOMAIN)):
+        choose, found = at_random(environment), []
+        for number in range(40):
+            one = environment_of(number)
+            observation, info = one.reset(seed=6, options={"dialogue": number})
+            while "success" not in info:
+                found.append(info["action_mask"].tolist())
+                observation, _, _, _, info = one.step(choose(observation, info["action_mask"]))
+        masks.append(found)
+    assert masks[0] == masks[1]
+
+
+def test_other_seeds_and_numbers_are_other_dialogues():
+    environment = ActLevel(DOMAIN)
+    goals = [str(play(environment, at_random(environment), seed=seed)[2]["first_goal"]) for seed in range(8)]
+    goals += [str(play(environment, at_random(environment))[2]["first_goal"]) for _ in range(8)]
+    assert len(set(goals)) > 12
+
+
+def test_without_a_seed_every_environment_is_another_one():
+    observations = [[ActLevel(DOMAIN, 0.3).reset()[0].tolist() for _ in range(4)] for _ in range(2)]
+    assert observations[0] != observations[1]
+
+
+def judge(domain, info) -> bool:
+    """A second evaluator: reads the transcript backwards, and knows nothing of the first one."""
+    goal, turns = info["goal"], info["system_acts"]
+    if not info["terminated"]:
+        return False
+
+    def offers(turn):
+        return {act.value for act in turn if act.slot == "name"} - {"none"}
+
+    last = next((offers(turn) for turn in reversed(turns) if offers(turn)), set())
+    for venue in last:
+        row = next((entity for entity in domain.entities if entity["name"] == venue), {})
+        wrong = [s for s, v in goal["constraints"].items() if v not in ("dontcare", row.get(s))]
+        said: dict[str, str] = {}
+        current: set[str] = set()
+        for turn in turns:
+            current = offers(turn) or current
+            if current == {venue}:
+                said |= {act.slot: act.value for act in turn if act.intent == "inform"}
+        missing = [slot for slot in goal["requests"] if slot != "name" and said.get(slot) != row.get(slot)]
+        if row and not wrong and not missing and venue not in goal["other_than"]:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("policy", [handcrafted, at_random])
+def test_success_is_what_the_transcript_says(policy, rate):
+    environment = ActLevel(DOMAIN, rate)
+    verdicts = [(info["success"], judge(DOMAIN, info)) for _, _, info in many(environment, policy(environment), 100, 2)]
+    assert all(first == second for first, second in verdicts)
+    assert {first for first, _ in verdicts} == {True, False} or (policy, rate) == (handcrafted, 0.0)
+
+
+def only(*names):
+    """A policy that says these actions in turn, again and again, allowed or not."""
+
+    def policy(environment):
+        numbers = [environment.names.index(name) for name in names]
+        said = iter(range(10**9))
+        return lambda observation, mask: numbers[next(said) % len(numbers)]
+
+    return policy
+
+
+FARMERS = {
+    "goodbye at once": only("bye"),
+    "waits": only("reqmore"),
+    "repeats a question": only("request_food"),
+    "asks in circles": only("request_food", "request_area", "request_pricerange"),
+    "offers at once": only("inform"),
+    "informs everything": only("inform", "inform_byname", "inform_alternatives"),
+    "answers before it offers": only("inform_byname"),
+    "is not understood": only("restart"),
+    "at random": at_random,
+}
+
+
+@pytest.mark.parametrize("name", FARMERS)
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.thorough), 0.3])
+def test_nothing_is_earned_but_by_doing_the_task(name, rate):
+    environment = ActLevel(DOMAIN, rate, masked=name == "at random")
+    assert mean_reward(environment, FARMERS[name](environment)) < reward_of_the_task(rate) - 3
+
+
+def test_each_turn_costs_1_and_only_success_pays():
+    environment = ActLevel(DOMAIN, 0.3)
+    for choose in (handcrafted(environment), at_random(environment)):
+        for total, _, info in many(environment, choose, 40):
+            assert total == 20 * info["success"] - info["turns"]
+
+
+class Talker:
+    """A user of one's own who never leaves, and lies about what it wants."""
+
+    def begin(self, goal, rng):
+        self.goal = goal
+        return [Act("hello")]
+
+    def answer(self, system_acts):
+        return [Act("inform", "food", "nothing that exists"), Act("praise", "weather", "sunny")]
+
+
+def test_the_turn_limit_ends_a_dialogue_that_has_failed():
+    environment = ActLevel(DOMAIN, user=Talker(), max_turns=7)
+    goal = {"constraints": {}, "requests": []}
+    total, _, info = play(environment, only("inform")(environment), seed=0, options={"goal": goal})
+    assert (total, info["turns"], info["terminated"], info["truncated"], info["success"]) == (-7, 7, False, True, False)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_a_user_may_say_nothing(rate):
+    talker = Talker()
+    talker.answer = lambda system_acts: []
+    environment = ActLevel(DOMAIN, rate, user=talker, max_turns=5)
+    _, _, info = play(environment, at_random(environment), seed=0)
+    assert info["user_acts"] == [[Act("hello")], *[[Act("null")]] * 5]
+
+
+@pytest.mark.parametrize("turn", [None, "bye", [("bye", "", "")], Act("bye")])
+def test_a_user_that_returns_something_else_is_named(turn):
+    talker = Talker()
+    talker.answer = lambda system_acts: turn
+    environment = ActLevel(DOMAIN, user=talker)
+    environment.reset(seed=0)
+    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act"):
+        environment.step(0)
+
+
+def test_a_goodbye_in_the_last_turn_is_an_end():
+    environment = ActLevel(DOMAIN, max_turns=1)
+    _, _, info = play(environment, only("bye")(environment), seed=0)
+    assert (info["terminated"], info["truncated"]) == (True, False)
+
+
+def test_a_goal_of_ones_own():
+    environment = ActLevel(DOMAIN)
+    venue = DOMAIN.entities[0]
+    goal = {"constraints": {"food": venue["food"]}, "requests": ["phone"]}
+    _, _, info = play(environment, handcrafted(environment), seed=0, options={"goal": goal})
+    assert info["first_goal"] == {
+        "constraints": {"food": venue["food"]},
+        "requests": ["name", "phone"],
+        "other_than": [],
+    }
+    with pytest.raises(UserError, match="'fish tank' is not a constraint slot"):
+        environment.reset(options={"goal": {"constraints": {"fish tank": "large"}}})
+
+
+def test_without_masks_everything_is_allowed():
+    assert ActLevel(DOMAIN, masked=False).reset(seed=0)[1]["action_mask"].all()
+
+
+def test_the_actions_of_a_mask_can_be_said():
+    environment = ActLevel(DOMAIN, 0.3)
+    for _, _, info in many(environment, at_random(environment), 60):
+        assert all(acts != [Act("null")] for acts in info["system_acts"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_turns": 0}, "max_turns is 0"),
+        ({"error_rate": -0.1}, "error_rate is -0.1"),
+        ({"user": "kind"}, "user 'kind' is unknown"),
+        ({"domain": "resturant"}, "did you mean 'restaurant'"),
+    ],
+)
+def test_arguments_that_cannot_be_used(arguments, message):
+    with pytest.raises(UserError, match=message):
+        ActLevel(**arguments)
+
+
+def test_side_by_side_in_gymnasiums_vector():
+    vector = SyncVectorEnv([lambda: ActLevel(DOMAIN)] * 3)
+    observations, infos = vector.reset(seed=4)
+    expected = [ActLevel(DOMAIN).reset(seed=4 + n)[0] for n in range(3)]
+    assert np.array_equal(observations, expected)
+    assert infos["action_mask"].shape == (3, len(ActLevel(DOMAIN).names))
+
+
+def test_without_gymnasium_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "rlhf_dialog.task_oriented.world.act_level")
+    with pytest.raises(UserError, match="pip install gymnasium"):
+        importlib.import_module("rlhf_dialog.task_oriented.world.act_level")
+
+
+PROGRAM = """
+import hashlib
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+environment = ActLevel("restaurant", 0.3)
+text = ""
+for dialogue in range(20):
+    observation, info = environment.reset(seed=1, options={"dialogue": dialogue})
+    for turn in range(25):
+        allowed = info["action_mask"].nonzero()[0]
+        observation, _, terminated, truncated, info = environment.step(allowed[turn % len(allowed)])
+        text += str(observation.tolist())
+        if terminated or truncated:
+            break
+    text += str(info)
+print(hashlib.sha256(text.encode()).hexdigest())
+"""
+
+
+@pytest.mark.thorough
+def test_another_process_has_the_same_dialogues():
+    """Also with another order of sets."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert len(runs[0]) == 65
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.slow
+def test_400_dialogues_a_second():
+    environment = ActLevel(DOMAIN)
+    choose = handcrafted(environment)
+    many(environment, choose, 100)
+    begun = time.process_time()
+    many(environment, choose, 1000)
+    assert 1000 / (time.process_time() - begun) > 400

@@ -1,0 +1,131 @@
+from collections import Counter
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from small_domain import DATA, small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import Domain
+from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act
+from rlhf_dialog.task_oriented.world.error_channel import SET_1, SET_3, ErrorChannel, levenshtein, neighbours
+
+DOMAIN = small_domain()
+TURN = [Act("inform", "tea", "green"), Act("inform", "area", "north")]
+NULL = [Act("null")]
+
+
+@cache
+def lists(error_rate: float, turn=tuple(TURN), number: int = 2500):
+    channel = ErrorChannel(DOMAIN, error_rate, Random(3))
+    return [channel(list(turn)) for _ in range(number)]
+
+
+def test_without_errors_the_turn_arrives_as_it_is():
+    channel = ErrorChannel(DOMAIN, 0.0, Random(3))
+    before = channel.rng.getstate()
+    assert channel(TURN) == [(TURN, 1.0)]
+    assert channel.rng.getstate() == before
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3])
+def test_confidences_sum_to_1_and_no_hypothesis_comes_twice(rate):
+    for hypotheses in lists(rate):
+        assert sum(score for _, score in hypotheses) == pytest.approx(1)
+        assert 2 <= len(hypotheses) <= 6
+        turns = [turn for turn, _ in hypotheses if turn != NULL]
+        assert all(turn not in turns[:number] for number, turn in enumerate(turns))
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3])
+def test_the_first_hypothesis_is_wrong_as_often_as_the_error_rate_says(rate):
+    wrong = [hypotheses for hypotheses in lists(rate) if hypotheses[0][0] != TURN]
+    assert len(wrong) / 2500 == pytest.approx(rate, abs=0.025)
+
+
+def test_lists_are_as_long_as_in_dstc2():
+    """Set 1, right: 0.264 of 0.796 have one hypothesis (and null); set 3: 0.147 of 0.984."""
+    for rate, share in ((0.15, 0.264 / 0.796), (0.3, 0.147 / 0.984)):
+        right = [hypotheses for hypotheses in lists(rate) if hypotheses[0][0] == TURN]
+        assert sum(len(h) == 2 for h in right) / len(right) == pytest.approx(share, abs=0.03)
+
+
+def test_the_true_turn_in_a_wrong_list_has_the_place_of_dstc2():
+    """It is at position 2 in 0.179 of 0.286 of the lists (set 1) that are long enough for any position."""
+    wrong = [[turn for turn, _ in h] for h in lists(1.0) if len(h) == 6]  # set 3, five hypotheses
+    places = Counter(turns.index(TURN) for turns in wrong if TURN in turns)
+    assert set(places) <= {1, 2, 3, 4}
+    assert places[1] / sum(places.values()) == pytest.approx(0.116 / 0.152, abs=0.1)
+
+
+def test_confidences_are_those_of_the_two_sets():
+    """Before they are divided by their sum the first ones have mean .871 and .757 (set 1), .905 and .871 (set 3)."""
+    for known, right, wrong in ((SET_1, 0.871, 0.757), (SET_3, 0.905, 0.871)):
+        assert (known.right[0][0], known.wrong[0][0]) == (right, wrong)
+    assert SET_1.right[0][1] == pytest.approx(0.17, abs=0.005)
+    assert SET_1.wrong[0][1] == pytest.approx(0.23, abs=0.005)
+    assert (SET_3.right[0][1], SET_3.wrong[0][1]) == (pytest.approx(0.126, abs=0.005), pytest.approx(0.17, abs=0.005))
+    assert ErrorChannel(DOMAIN, 0.15, Random(0)).statistics is SET_1
+    assert ErrorChannel(DOMAIN, 0.3, Random(0)).statistics is SET_3
+
+
+MEANS = {  # of the six confidences and their variances, as published with the benchmark: right, wrong
+    0.15: (
+        ((0.871, 0.103, 0.045, 0.032, 0.027, 0.049), (0.029, 0.01, 0.002, 0.001, 0, 0.001)),
+        ((0.757, 0.179, 0.077, 0.048, 0.037, 0.065), (0.052, 0.014, 0.003, 0.001, 0, 0.002)),
+    ),
+    0.3: (
+        ((0.905, 0.101, 0.017, 0.008, 0.005, 0.01), (0.016, 0.013, 0.002, 0.001, 0, 0.001)),
+        ((0.871, 0.164, 0.065, 0.043, 0.03, 0.054), (0.029, 0.02, 0.005, 0.002, 0.001, 0.003)),
+    ),
+}
+
+
+@pytest.mark.parametrize("rate", MEANS)
+def test_a_wrong_list_is_less_sure_than_a_right_one(rate):
+    """The first of six normal numbers, clipped to .01 and .99, as a share of their sum."""
+    for correct, (means, variances) in zip((True, False), MEANS[rate], strict=True):
+        drawn = np.random.default_rng(0).normal(means, np.sqrt(variances), (20_000, 6)).clip(0.01, 0.99)
+        scores = [h[0][1] for h in lists(rate) if (h[0][0] == TURN) is correct]
+        assert np.mean(scores) == pytest.approx((drawn[:, 0] / drawn.sum(axis=1)).mean(), abs=0.02)
+
+
+def test_values_slots_and_types_are_confused():
+    """.5 values, .3 slots, .2 types, in a domain in which every slot has values."""
+    domain = Domain("tea", "cafe", DATA["constraints"], ["name", "tea", "area"], DATA["entities"])
+    channel, kinds = ErrorChannel(domain, 1.0, Random(1)), Counter()
+    for _ in range(3000):
+        (act,) = channel._confused([Act("inform", "tea", "green")])[:1]
+        kinds["type" if act.intent != "inform" else "value" if act.slot == "tea" else "slot"] += 1
+        assert act != Act("inform", "tea", "green")
+    assert [kinds[kind] / 3000 for kind in ("value", "slot", "type")] == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
+
+
+def test_a_confused_goodbye_is_suppressed():
+    for turn in (TURN, [Act("ack")], [Act("deny", "tea", "green"), Act("inform", "tea", "black")]):
+        heard = {act.intent for h in lists(1.0, tuple(turn), 400) for hypothesis, _ in h for act in hypothesis}
+        assert "bye" not in heard
+    assert [Act("bye")] in [turn for turn, _ in ErrorChannel(DOMAIN, 0.001, Random(0))([Act("bye")])]
+
+
+def test_what_has_no_slot_is_confused_by_its_type():
+    channel = ErrorChannel(DOMAIN, 1.0, Random(2))
+    turns = [channel._another([Act("hello")], []) for _ in range(200)]
+    assert all(turn[0].intent != "hello" for turn in turns)
+    assert {act.slot for turn in turns for act in turn} <= {"", *DOMAIN.requestable}
+
+
+def test_neighbours_by_hand():
+    """Of ack: deny has distance 4, bye 3, affirm 5; weights 1/d as a share, plus .15."""
+    assert [levenshtein(a, b) for a, b in (("", "abc"), ("kitten", "sitting"), ("ack", "deny"))] == [3, 3, 4]
+    near, weights = neighbours("ab", ("ab", "abc", "xyzab", "abcd"))
+    assert near == ["abc", "abcd", "xyzab"]
+    total = 1 + 1 / 2 + 1 / 3
+    assert weights == pytest.approx([1 / total + 0.15, 1.5 / total + 0.3, 1 + 0.45])
+    assert len(neighbours("ack", USER_INTENTS)[0]) == 6
+
+
+def test_a_rate_that_is_not_a_probability():
+    with pytest.raises(UserError, match=r"error_rate is 15; give a probability from 0 to 1, such as 0\.15"):
+        ErrorChannel(DOMAIN, 15, Random(0))

@@ -1,0 +1,304 @@
+"""The goal-oriented environment in words: its parts, its line of the data base, its verdict."""
+
+import re
+import warnings
+from functools import partial
+from random import Random
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+from small_domain import small_domain
+
+from rlhf_dialog.environments.base import Limits, answer, opened
+from rlhf_dialog.environments.text_level import TextLevel
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.domains import load_domain
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
+from rlhf_dialog.task_oriented.world.success import Evaluator
+from rlhf_dialog.task_oriented.world.summary import summarise
+from rlhf_dialog.task_oriented.world.summary_actions import SummaryActions
+from rlhf_dialog.task_oriented.world.tracker import FocusTracker
+from rlhf_dialog.task_oriented.world.users import AgendaUser
+from rlhf_dialog.task_oriented.world.words import system_words, user_words
+
+DOMAIN, TEA = load_domain("restaurant"), small_domain()
+SAYS, READS = user_words(DOMAIN), system_words(DOMAIN)
+WORDS = {"nlu": READS.read, "nlg": SAYS.say}
+
+
+def environment_of(domain=DOMAIN, /, **parts):
+    parts = {"user": AgendaUser(domain), "tracker": FocusTracker(domain), "evaluator": Evaluator(domain)} | parts
+    return GoalOriented(**parts)
+
+
+class Speaker:
+    """The handcrafted policy in words: it reads the user's sentences, and does not look behind them."""
+
+    def __init__(self, say=lambda acts: READS.say(acts, Random(1)), read=SAYS.read):
+        self.say, self.read = say, read
+        self.tracker, self.actions, self.policy = FocusTracker(DOMAIN), SummaryActions(DOMAIN), Handcrafted(DOMAIN)
+        self.said = [Act("hello")]
+
+    def reply(self, text):
+        belief = self.tracker.update(self.said, [(self.read(text.split("\n")[0]), 1.0)])
+        summary = summarise(DOMAIN, belief)
+        mask, row = self.actions.mask(belief, summary), self.policy.layout.encode(belief, summary)
+        number = int(self.policy.act(row[None], mask[None])[0][0])
+        self.said = self.actions.acts(self.actions.names[number], belief, summary)
+        return self.say(self.said)
+
+
+def played(environment, reply, **reset):
+    """All texts of one dialogue, the sum of its rewards, and the last info."""
+    text, info = environment.reset(**reset)
+    texts, total, ended = [text], 0.0, False
+    while not ended:
+        texts.append(reply(text))
+        text, reward, terminated, truncated, info = environment.step(texts[-1])
+        texts.append(text)
+        total, ended = total + reward, terminated or truncated
+    return texts, total, info | {"terminated": terminated}
+
+
+@pytest.mark.parametrize("words", [WORDS, {}])
+def test_the_same_dialogues_as_at_act_level(words):
+    """Words add nothing and lose nothing: user, policy and verdict are those of `ActLevel`."""
+    acts, in_words = ActLevel(DOMAIN), environment_of(**words)
+    policy = Handcrafted(DOMAIN)
+    for dialogue in range(25):
+        reset = {"seed": 3, "options": {"dialogue": dialogue}}
+        speaker = Speaker() if words else Speaker(text_of, acts_of)
+        _, total, info = played(in_words, speaker.reply, **reset)
+        observation, expected = acts.reset(**reset)
+        while "success" not in expected:
+            chosen, _ = policy.act(observation[None], expected["action_mask"][None])
+            observation, _, _, _, expected = acts.step(chosen[0])
+        for key in ("user_acts", "system_acts", "success", "goal", "first_goal", "turns"):
+            assert info[key] == expected[key], key
+        assert total == 20 * info["success"] - info["turns"]
+        assert info["outcome"].f1 == expected["inform"]["f1"]
+
+
+def test_without_words_a_turn_is_acts():
+    text, info = environment_of(TEA).reset(seed=1)
+    assert acts_of(text.split("\n")[0])[-1].intent == "inform"
+    assert info == {"dialogue": 0}
+
+
+def test_the_line_of_the_data_base():
+    """By hand: two green teas in the north, Ada first; an alternative is Ben; then only Ada again fits `no offer left`."""
+    environment = environment_of(TEA, user=Scripted(), max_turns=9)
+    said = [
+        ("inform(tea=green) inform(area=north)", "2 match: name=ada, phone=11, hours=9 to 5, area=north, tea=green"),
+        ("request(phone)", "2 match: name=ada, phone=11, hours=9 to 5, area=north, tea=green"),
+        ("reqalts()", "2 match: name=ben, phone=22, hours=all day, area=north, tea=green"),
+        ("inform(tea=white)", "0 match"),
+        ("inform(tea=black) inform(area=south)", "2 match: name=dot, phone=44, area=south, tea=black"),
+    ]
+    environment.user.turns = [acts_of(text) for text, _ in said]
+    texts = [environment.reset(seed=0)[0], environment.step("inform(name=ada)")[0]]
+    texts += [environment.step(reply)[0] for reply in ("inform(name=ada)", "inform(name=ben)", "inform(name=none)")]
+    assert texts == [f"{text}\n[db] {line}" for text, line in said]
+
+
+class Scripted:
+    """Says what it is made to say."""
+
+    def __init__(self, *turns, goal=None):
+        self.turns, self.ends_with = list(turns), goal
+
+    def begin(self, goal, rng):
+        self.goal, self.left = goal, list(self.turns)
+        return self.left.pop(0)
+
+    def answer(self, system_acts):
+        self.goal = self.ends_with or self.goal
+        return self.left.pop(0)
+
+
+def test_seeds_and_interleaving():
+    """Dialogues apart, again, and side by side have the same words."""
+    one, other = environment_of(**WORDS), environment_of(**WORDS)
+    apart = [played(one, Speaker().reply, seed=5, options={"dialogue": n})[0] for n in range(4)]
+    assert [played(other, Speaker().reply, **({"seed": 5} if n == 0 else {}))[0] for n in range(4)] == apart
+    assert len({str(texts) for texts in apart}) == 4
+    speakers, states = (Speaker(), Speaker()), []
+    for environment, number in ((one, 2), (other, 3)):
+        states.append([environment.reset(seed=5, options={"dialogue": number})[0]])
+    running = [0, 1]
+    while running:
+        for n in list(running):
+            states[n].append(speakers[n].reply(states[n][-1]))
+            text, _, terminated, truncated, _ = (one, other)[n].step(states[n][-1])
+            states[n].append(text)
+            if terminated or truncated:
+                running.remove(n)
+    assert states == apart[2:]
+
+
+def test_another_seed_is_another_dialogue():
+    environment = environment_of(**WORDS)
+    assert len({environment.reset(seed=seed)[0] for seed in range(12)}) > 8
+    assert len({environment_of(**WORDS).reset()[0] for _ in range(12)}) > 4
+
+
+@pytest.mark.parametrize("words", [WORDS, {}])
+def test_gymnasium_checks_it(words):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(TextLevel(environment_of(**words)), skip_render_check=True)
+
+
+WANTED = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}
+LIE = {"requests": {"name": "cid", "phone": "33"}, "name": "cid"}
+
+
+@pytest.mark.parametrize("lie", ["forgets", "claims"])
+def test_a_user_that_lies_is_not_believed(lie):
+    """It praises a venue that does not fit, thanks, leaves, and at the end wants nothing else, or claims to have heard all."""
+    environment = environment_of(TEA)
+
+    class Liar(Scripted):
+        def answer(self, system_acts):
+            if lie == "forgets":
+                self.goal.constraints.clear()
+                self.goal.requests.clear()
+            else:
+                self.goal.requests.update(LIE["requests"])
+                self.goal.name = LIE["name"]
+            self.success = True
+            return acts_of("thankyou() bye()")
+
+    environment.user = Liar(acts_of("inform(tea=green)"))
+    environment.reset(seed=0, options={"goal": WANTED})
+    _, reward, terminated, _, info = environment.step("inform(name=cid) inform(phone=33)")
+    assert (reward, terminated, info["success"]) == (-1.0, True, False)
+    environment.reset(seed=0, options={"goal": WANTED})
+    _, reward, _, _, info = environment.step("inform(name=ada) inform(phone=11)")
+    assert (reward, info["success"]) == (19.0, True)
+
+
+def test_listing_everything_is_not_an_offer():
+    environment = environment_of(TEA, user=Scripted(acts_of("hello()"), [Act("bye")]))
+    for venues, success in (("ada ben", True), ("ada ben cid", False), ("cid", False), ("ada zoe", False)):
+        environment.reset(seed=0, options={"goal": {"constraints": WANTED["constraints"]}})
+        reply = "inform(name=none) " + " ".join(f"except(name={venue})" for venue in venues.split())
+        assert environment.step(reply)[4]["success"] is success
+
+
+@pytest.mark.parametrize("reply", ["", "Goodbye .", "Pardon ?", "Can I help you with anything else ?", "blah " * 99])
+def test_nothing_is_earned_by_talking(reply):
+    environment = environment_of(**WORDS)
+    for dialogue in range(20):
+        _, total, info = played(environment, lambda text: reply, seed=2, options={"dialogue": dialogue})
+        assert (info["success"], total) == (False, -info["turns"])
+
+
+def test_the_turn_limit():
+    environment = environment_of(TEA, user=Scripted(*[acts_of("inform(tea=green)")] * 9), max_turns=3)
+    _, total, info = played(environment, lambda text: "inform(name=ada) inform(phone=11)", options={"goal": WANTED})
+    assert (total, info["turns"], info["terminated"], info["success"]) == (-3.0, 3, False, False)
+
+
+class Own:
+    """A tracker of one's own: the constraints that were heard, as a dict."""
+
+    domain = TEA
+
+    def reset(self):
+        self.heard = {}
+
+    def update(self, system_acts, n_best):
+        self.heard |= {act.slot: act.value for act in n_best[0][0] if act.slot in TEA.constraints}
+        return self.heard
+
+
+def test_each_part_can_be_ones_own():
+    environment = GoalOriented(
+        Scripted(acts_of("inform(tea=black)"), acts_of("bye()"), goal="to have a nice day"),
+        Own(),
+        lambda goal, turns: goal == "to have a nice day" and turns == [[Act("hello")]],
+        nlu=lambda text: [Act(text)],
+        nlg=lambda acts, rng: f"<{text_of(acts)}>",
+    )
+    prompt = opened(environment, 3, Limits(step_timeout_s=60))
+    assert prompt.prompt_turns == ["<inform(tea=black)>\n[db] 2 match: name=dot, phone=44, area=south, tea=black"]
+    text, reward, terminated, truncated, info = answer(environment, "hello")
+    assert (text, reward, terminated, truncated, info["success"]) == ("<bye()>", 19.0, True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"user": Scripted([Act("hello")], "bye")}, r"user Scripted: answer returned 'bye'; return a list of Act"),
+        ({"user": Scripted(None)}, "user Scripted: begin returned None"),
+        ({"nlu": lambda text: text}, r"nlu .*<lambda>: nlu returned 'Hi .'; return a list of Act"),
+        ({"nlg": lambda acts, rng: acts}, r"nlg .*<lambda>: returned \[Act\(.*; return a text"),
+        (
+            {"evaluator": lambda goal, turns: 1.5},
+            r"evaluator .*<lambda>: returned 1.5; return an Outcome, True or False",
+        ),
+        ({"nlu": lambda text: 1 / 0}, r"step raised ZeroDivisionError: .* at .*test_goal_oriented\.py:\d+"),
+        (
+            {"tracker": type("Bad", (Own,), {"update": lambda self, *_: {"colour": "red"}})()},
+            "tracker Bad: update returned",
+        ),
+        ({"tracker": type("Bad", (Own,), {"update": lambda self, *_: 0.5})()}, r"constraint slots \(tea, area\)"),
+        ({"tracker": type("Bad", (Own,), {"domain": None})()}, "tracker Bad: it has no domain; give domain="),
+        ({"domain": "resturant"}, "did you mean 'restaurant'"),
+        ({"max_turns": 0}, "max_turns is 0"),
+    ],
+)
+def test_a_part_that_is_wrong_is_named(parts, words):
+    def dialogue():
+        environment = environment_of(TEA, **({"user": Scripted([Act("hello")], [Act("bye")])} | parts))
+        opened(environment, 3)
+        answer(environment, "Hi .")
+
+    with pytest.raises(UserError, match=words):
+        dialogue()
+
+
+def test_the_line_is_all_that_a_policy_needs():
+    """A policy that knows no data base reads names and numbers from the line; it succeeds with a patient user."""
+    user = AgendaUser(DOMAIN, "fixed")
+    environment = environment_of(user=user, **WORDS)
+
+    def reply(text):
+        said, _, line = text.partition("\n")
+        shown = dict(re.findall(r"(\w+)=([^,]+)", line))
+        acts = SAYS.read(said)
+        asked = [act.slot for act in acts if act.intent == "request"]
+        if "thankyou" in said.lower() or any(act.intent in ("bye", "negate") for act in acts):
+            return "Goodbye ."
+        if not shown:
+            return "I am sorry , I found nothing ."
+        about = [Act("inform", slot, shown[slot]) for slot in asked if slot in shown]
+        return READS.say([Act("inform", "name", shown["name"]), *about], Random(0))
+
+    verdicts = [played(environment, reply, seed=1, options={"dialogue": n})[2]["success"] for n in range(40)]
+    assert sum(verdicts) > 20
+
+
+def test_an_evaluator_of_functions():
+    environment = environment_of(TEA, evaluator=partial(lambda goal, turns: True))
+    assert environment.reset(seed=1)[1] == {"dialogue": 0}
+
+
+@pytest.mark.parametrize("user", ["friendly", "unfriendly", "fixed"])
+def test_a_system_may_say_anything(user):
+    """Whatever a model writes is answered, and the answer can be read."""
+    kinds = {"value": ["made up", "thai", "cheap", "the amber lemon"], "": [""]}
+    slots = {"*": READS.slots}
+    acts = [
+        Act("inform" if intent == "missed" else intent, of_slot, value)
+        for intent, slot, kind in READS.templates
+        for of_slot in slots.get(slot, [slot])
+        for value in kinds.get(kind, [kind])
+    ]
+    environment, rng = environment_of(user=AgendaUser(DOMAIN, user), **WORDS), Random(1)
+    for seed in range(60):
+        played(environment, lambda text: READS.say(rng.choices(acts, k=rng.randint(1, 4)), rng), seed=seed)

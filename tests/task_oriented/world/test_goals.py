@@ -1,0 +1,75 @@
+from collections import Counter
+from random import Random
+
+import pytest
+from small_domain import small_domain
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
+
+DOMAIN = small_domain()
+
+
+def test_two_or_three_entities_fulfil_a_drawn_goal():
+    for seed in range(50):
+        goal = draw_goal(DOMAIN, Random(seed))
+        assert 2 <= sum(goal.fits(entity) for entity in DOMAIN.entities) <= 3
+        assert set(goal.constraints) == {"tea", "area"}
+
+
+def test_requests_are_the_name_and_up_to_two_more():
+    """A third of the goals ask for nothing more; of the three slots one is the name, so that others ask for fewer than drawn."""
+    goals = [draw_goal(DOMAIN, Random(seed)) for seed in range(3000)]
+    assert {slot for goal in goals for slot in goal.requests} == {"name", "phone", "hours"}
+    sizes = Counter(len(goal.requests) for goal in goals)
+    # 1: drawn none (1/3), or one that is the name (1/3 * 1/3); 2: one other (1/3 * 2/3) or two with the name (1/3 * 2/3)
+    assert sizes[1] / 3000 == pytest.approx(4 / 9, abs=0.03)
+    assert sizes[2] / 3000 == pytest.approx(4 / 9, abs=0.03)
+    assert sizes[3] / 3000 == pytest.approx(1 / 9, abs=0.03)
+
+
+def test_what_a_goal_wants_of_an_entity():
+    ada = DOMAIN.entity("ada")
+    assert Goal({"tea": "green", "area": "dontcare"}).fits(ada)
+    assert not Goal({"tea": "black"}).fits(ada)
+    assert not Goal({"tea": "green"}, other_than=["ada"]).fits(ada)
+    assert not Goal({}, wanted_name="ben").fits(ada)
+    assert Goal({}, name="ben").fits(ada)  # settled on, not wanted from the start
+
+
+def test_a_copy_is_a_goal_of_its_own():
+    goal = Goal({"tea": "green"}, {"name": None}, "ada", "ada", ["ben"])
+    other = goal.copy()
+    assert other == goal
+    other.constraints["tea"] = other.requests["name"] = "x"
+    other.other_than.append("cid")
+    assert (goal.constraints, goal.requests, goal.other_than) == ({"tea": "green"}, {"name": None}, ["ben"])
+
+
+def test_a_goal_of_the_user():
+    goal = goal_of(DOMAIN, {"constraints": {"tea": "white", "name": "ada"}, "requests": ["phone"]})
+    assert (goal.constraints, list(goal.requests), goal.wanted_name) == ({"tea": "white"}, ["name", "phone"], "ada")
+    assert goal.as_dict()["constraints"] == {"tea": "white", "name": "ada"}
+    assert goal_of(DOMAIN, {}).constraints == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (["tea"], "is not a goal; give"),
+        ({"constraints": ["tea"]}, "is not a goal; give"),
+        ({"requests": "phone"}, "is not a goal; give"),
+        ({"constraints": {"te": "green"}}, "'te' is not a constraint slot; did you mean 'tea'"),
+        ({"constraints": {"tea": "grean"}}, "the slot 'tea' has no value 'grean'; did you mean 'green'"),
+        ({"requests": ["tea"]}, "'tea' cannot be requested"),
+        (
+            {"constraints": {"name": "bea", "tea": "green"}},
+            "no entity has the name 'bea', also when every other .* 'ben'",
+        ),
+        ({"constraints": {"name": "dot"}, "requests": ["hours"]}, "no entity says anything of .* 'hours'"),
+    ],
+)
+def test_a_goal_that_cannot_be_fulfilled_names_its_slot(data, message):
+    with pytest.raises(UserError, match=message) as raised:
+        goal_of(DOMAIN, data)
+    assert "of the domain tea" in str(raised.value)

@@ -1,0 +1,134 @@
+"""Acts in words and back."""
+
+import doctest
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_domain import small_domain
+
+from rlhf_dialog.task_oriented.domains import Domain, load_domain
+from rlhf_dialog.task_oriented.world import words
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.words import plain, system_words, user_words
+
+DOMAIN = load_domain("restaurant")
+ODD = Domain(
+    "odd",
+    "tea house",
+    {"food": ["fish & chips", "fish", "st. john's bread", "no"], "parking_space": ["yes", "9 to 5"]},
+    ["phone", "food"],
+    [
+        {"name": "who? what!", "food": "fish", "parking_space": "yes", "phone": "(0) 1.2"},
+        {"name": "the food", "food": "no", "parking_space": "9 to 5", "phone": "1 , 2"},
+    ],
+)
+DOMAINS = [DOMAIN, small_domain(), ODD]
+SPEAKERS = [(domain, speaker(domain)) for domain in DOMAINS for speaker in (user_words, system_words)]
+
+
+def known_acts(domain, one):
+    """Every act that the templates have, with values of the domain."""
+    for intent, slot, kind in one.templates:
+        for of_slot in (s for s in one.slots if s != "type") if slot == "*" else [slot]:
+            values = one.values.get(of_slot, {}).values() if kind == "value" else [kind]
+            yield from (Act("inform" if intent == "missed" else intent, of_slot, value) for value in values)
+
+
+ACTS = [sorted(set(known_acts(*speaker)), key=str) for speaker in SPEAKERS]
+
+
+@pytest.mark.parametrize("number", range(len(SPEAKERS)))
+def test_every_act_is_read_as_it_was_said(number):
+    _, one = SPEAKERS[number]
+    for act in ACTS[number]:
+        for seed in range(3):
+            text = one.say([act], Random(seed))
+            assert one.read(text) == [act], text
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(0, len(SPEAKERS) - 1), st.integers(0, 99))
+def test_a_turn_is_read_as_it_was_said(data, number, seed):
+    one, turn = SPEAKERS[number][1], data.draw(st.lists(st.sampled_from(ACTS[number]), min_size=1, max_size=6))
+    text = one.say(turn, Random(seed))
+    assert one.read(text) == turn
+    assert one.read(text.upper().replace(" .", ".").replace(" ?", "?")) == turn
+
+
+@pytest.mark.parametrize(
+    ("text", "acts"),
+    [
+        ("How about the amber lemon? It's cheap, and in the university area.", "offer cheap university"),
+        ("The amber lemon is lovely; its phone number is 01632 960700!", "offer 01632 960700"),
+        ("the amber lemon", "offer"),
+    ],
+)
+def test_a_system_in_words_of_its_own(text, acts):
+    names = {
+        "offer": ("name", "the amber lemon"),
+        "cheap": ("pricerange", "cheap"),
+        "university": ("area", "university"),
+    }
+    expected = [Act("inform", *names.get(word, ("", ""))) for word in acts.split() if word in names]
+    expected += [Act("inform", "phone", "01632 960700")] * ("960700" in acts)
+    assert system_words(DOMAIN).read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "acts"),
+    [
+        ("Its phone number is 0123 .", [Act("inform", "phone", "0123")]),
+        ("How about Chez Ada?", [Act("inform", "name", "chez ada")]),
+        ("What area do you have in mind?", [Act("request", "area")]),
+        ("So you want thai food ?", [Act("confirm", "food", "thai")]),
+        ("Sorry, no luck.", [Act("inform", "name", "none")]),
+        ("Anything more?", [Act("reqmore")]),
+        ("Bye bye", [Act("bye")]),
+        ("blah", [Act("null")]),
+        ("", [Act("null")]),
+        (". . ?", [Act("null")]),
+    ],
+)
+def test_what_a_system_may_say(text, acts):
+    assert system_words(DOMAIN).read(text) == acts
+
+
+@pytest.mark.parametrize(
+    ("text", "acts"),
+    [
+        ("hi, a cheap thai place please", [Act("inform", "pricerange", "cheap"), Act("inform", "food", "thai")]),
+        ("whats the phone number?", [Act("request", "phone")]),
+        ("is it cheap?", [Act("confirm", "pricerange", "cheap")]),
+        ("nope", [Act("negate")]),
+        ("thanks, bye", [Act("bye")]),
+        ("I don't care", [Act("inform", "", "dontcare")]),
+        ("anything else?", [Act("reqalts")]),
+    ],
+)
+def test_what_a_person_may_type(text, acts):
+    assert user_words(DOMAIN).read(text) == acts
+
+
+def test_the_sentences_vary_with_the_stream():
+    speaker = user_words(DOMAIN)
+    said = {speaker.say([Act("inform", "food", "thai")], Random(seed)) for seed in range(20)}
+    assert said == {"I would like thai food .", "It should serve thai food ."}
+    assert speaker.say([Act("hello")], Random(4)) == speaker.say([Act("hello")], Random(4))
+
+
+def test_a_turn_that_found_nothing():
+    turn = [Act("inform", "name", "none"), Act("inform", "food", "thai"), Act("inform", "area", "dontcare")]
+    text = system_words(DOMAIN).say(turn, Random(0))
+    assert text == "I am sorry , I found nothing . I looked for thai food . I looked for any area ."
+
+
+def test_an_act_without_a_sentence():
+    with pytest.raises(KeyError, match="praise"):
+        user_words(DOMAIN).say([Act("praise")], Random(0))
+
+
+def test_the_examples_are_true():
+    assert doctest.testmod(words).failed == 0
+    assert plain("9.30, St. John's .") == "9.30 , st . john's ."

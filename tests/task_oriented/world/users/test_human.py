@@ -1,0 +1,96 @@
+"""A person as the user."""
+
+import pytest
+from small_domain import small_domain
+
+from rlhf_dialog.task_oriented.world.acts import Act, text_of
+from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
+from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.success import Evaluator
+from rlhf_dialog.task_oriented.world.tracker import FocusTracker
+from rlhf_dialog.task_oriented.world.users.human import HumanUser, in_words, why_failed
+from rlhf_dialog.task_oriented.world.words import system_words
+
+TEA = small_domain()
+GOAL = {"constraints": {"tea": "green", "area": "north"}, "requests": ["phone"]}
+
+
+def person(*lines):
+    """A person who types these lines, then closes the terminal; and what is shown to the person."""
+    typed, shown = iter(lines), []
+
+    def ask():
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    return HumanUser(TEA, ask, shown.append), shown
+
+
+def test_a_dialogue_with_a_person():
+    user, shown = person("hi, green tea in the north please", "whats the phone number?", "Thanks, goodbye!")
+    environment = GoalOriented(user, FocusTracker(TEA), Evaluator(TEA), system_words(TEA).read)
+    text, _ = environment.reset(seed=0, options={"goal": GOAL})
+    assert shown == [
+        "You are looking for a cafe: tea green, area north. Find out: name, phone number. Say goodbye when you have it."
+    ]
+    line = "[db] 2 match: name=ada, phone=11, hours=9 to 5, area=north, tea=green"
+    assert text == f"hi, green tea in the north please\n{line}"
+    assert environment.step("How about Ada ?")[0] == f"whats the phone number?\n{line}"
+    text, reward, terminated, _, info = environment.step("How about Ada ? Its phone number is 11 .")
+    assert (text, reward, terminated, info["success"]) == ("Thanks, goodbye!", 19.0, True, True)
+
+
+@pytest.mark.parametrize("last", [[], [None]])
+def test_a_closed_terminal_is_a_goodbye(last):
+    user, _ = person("green", *last)
+    assert user.begin(Goal({"tea": "green"}), None) == [Act("inform", "tea", "green")]
+    assert user.answer([Act("hello")]) == [Act("bye")]
+    assert user.words == "Goodbye ."
+
+
+def test_a_goal_in_words():
+    goal = Goal({"tea": "dontcare"}, {"name": None}, wanted_name="ada")
+    assert in_words(TEA, goal).startswith("You are looking for a cafe: tea of any kind, the name ada. Find out: name.")
+    assert "cafe: any one. Find" in in_words(TEA, Goal({}))
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        (["Pardon ?", "I am sorry , I found nothing ."], "no cafe was offered"),
+        (["How about zoe ?"], "zoe is not in the data base"),
+        (["How about ada ?", "How about cid ?"], "cid does not fit: area south, not north"),
+        (["How about ada ? Its phone number is 22 ."], "what was not said, or not rightly: the phone number of ada"),
+        (
+            ["How about ada ? Its phone number is 22 . Its phone number is 11 ."],
+            "what was not said, or not rightly: the phone number of ada",
+        ),
+        (["How about ada ? Its phone number is 11 ."], "the dialogue did not end with a goodbye"),
+    ],
+)
+def test_a_person_is_shown_what_was_missing(replies, reason):
+    user, _ = person(*["green tea in the north"] * (len(replies) + 1))
+    words = system_words(TEA).read
+    environment = GoalOriented(user, FocusTracker(TEA), Evaluator(TEA), words, max_turns=len(replies))
+    environment.reset(seed=0, options={"goal": GOAL})
+    info = [environment.step(reply) for reply in replies][-1][4]
+    assert info["success"] is False
+    assert why_failed(TEA, info).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("typed", "acts"),
+    [
+        ("I need their phone number and the area please", "request(phone)"),
+        ("yes, what is the phone number?", "request(phone)"),
+        ("the phone number of ada", "inform(name=ada) request(phone)"),
+        ("which area is it in?", "request(area)"),
+        ("green tea. I do not care about the area", "inform(tea=green) inform(area=dontcare)"),
+        ("I have no preference", "inform(=dontcare)"),
+        ("something northly, with black tea", "inform(area=north) inform(tea=black)"),
+    ],
+)
+def test_what_people_type_is_read(typed, acts):
+    assert text_of(HumanUser(TEA, input, print).read(typed)) == acts

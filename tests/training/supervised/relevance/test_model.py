@@ -1,0 +1,81 @@
+"""The losses of relevance models by hand, and the order of the pairs."""
+
+import math
+
+import pytest
+import torch
+from relevance_models import letter_model
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.training.supervised.relevance.model import RelevanceConfig, cross_loss, dual_loss, row_batches
+from rlhf_dialog.training.supervised.relevance.pairs import batch_of, numbered
+
+
+def learned(architecture):
+    model = letter_model(architecture, dropout=0.0, word_dropout=0.0)
+    turns = [["a b", "c d", "e"], ["f g", "h", "i j"], ["k", "l m", "n"]]
+    pairs = [
+        Dialogue(some[:i], response=some[i], meta={"dialogue": number})
+        for number, some in enumerate(turns)
+        for i in (1, 2)
+    ]
+    answers = [Dialogue(["x"], response=text, meta={"dialogue": 9}) for text in ("o", "p q")]
+    return model, numbered(pairs, model.table(), answers, seed=0)
+
+
+def pair_score(model, pairs, context, reply):
+    """The first member's score of one pair of numbers."""
+    names = list(pairs.table.numbers)
+    turns = [names[n] for n in context.tolist() if n][::-1]
+    return model.scores([turns], [names[reply]], torch.zeros(1, 1, dtype=torch.long))[0, 0, 0].item()
+
+
+def cross_entropy(scores, weights):
+    """-log of the share of the first one, in plain Python."""
+    terms = [weight * math.exp(score) for score, weight in zip(scores, weights, strict=True)]
+    return -math.log(terms[0] / sum(terms))
+
+
+def test_the_loss_of_a_dual_encoder_by_hand():
+    model, pairs = learned("bag")
+    batch = batch_of(pairs, torch.tensor([1, 2, 5]), 2, 30.0)
+    found = dual_loss(model.members[0], pairs, batch).item()
+    expected = []
+    for i in range(3):
+        order = [i, *(j for j in range(len(batch.replies)) if j != i)]
+        scores = [pair_score(model, pairs, batch.contexts[i], int(batch.replies[j])) for j in order]
+        expected.append(cross_entropy(scores, batch.reply_weights[i, order].exp().tolist()))
+        order = [i, *(j for j in range(len(batch.contexts)) if j != i)]
+        scores = [pair_score(model, pairs, batch.contexts[j], int(batch.replies[i])) for j in order]
+        expected.append(cross_entropy(scores, batch.context_weights[i, order].exp().tolist()))
+    assert found == pytest.approx(sum(expected) / 6, abs=1e-3)
+
+
+def test_the_loss_of_a_cross_encoder_by_hand():
+    """One other reply and context each, those of the next pair; near ones; copies; no replies of a model."""
+    model, pairs = learned("cross_encoder")
+    batch = batch_of(pairs, torch.tensor([1, 2, 5]), 0, 30.0)
+    found = cross_loss(model.members[0], pairs, batch, num_negatives=1).item()
+    expected = []
+    for i in range(3):
+        columns = [(i + 1) % 3, 3 + i, 6 + i, 9 + i, 12 + i]
+        scores = [pair_score(model, pairs, batch.contexts[i], int(batch.replies[j])) for j in (i, *columns)]
+        scores += [pair_score(model, pairs, batch.contexts[j], int(batch.replies[i])) for j in columns]
+        weights = (
+            batch.reply_weights[i, [i, *columns]].exp().tolist() + batch.context_weights[i, columns].exp().tolist()
+        )
+        expected.append(cross_entropy(scores, weights))
+    assert found == pytest.approx(sum(expected) / 3, abs=1e-3)
+
+
+def test_every_pair_is_read_once_an_epoch():
+    batches = [rows.tolist() for rows in row_batches(10, 3, 6)]
+    assert [len(rows) for rows in batches] == [3] * 6
+    for epoch in (batches[:3], batches[3:]):
+        assert len({row for rows in epoch for row in rows}) == 9
+    assert [len(rows) for rows in row_batches(2, 5, 2)] == [2, 2]
+
+
+def test_the_default_is_a_dual_encoder_of_three_members():
+    config = RelevanceConfig(data_path="d", output="o")
+    assert (config.architecture, config.members, config.bank_size, config.copy_weight) == ("bag", 3, 512, 30.0)
