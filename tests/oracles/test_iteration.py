@@ -1,13 +1,14 @@
 """One iteration of PPO, written again with plain loops over tokens and compared with the trainer's, in float64 at 1e-9.
 
-From the papers: the clipped surrogate (PPO, arXiv 1707.06347, equation 7), GAE (1506.02438, equation 16), GRPO (2402.03300, section
-4.1.2), RLOO (2402.14740, equation 8), REINFORCE++ (2501.03262), the adaptive KL coefficient (1909.08593, section 2.2), AdamW
-(1711.05101). What the project decides for itself: the KL is in the token rewards of every estimator, each token of a group carrying
-its own penalties to go; a minibatch is divided by the rollout's mean number of tokens a minibatch; whitening once, by the population's
-variance. Taken from the run are only tokens, masks and the permutations of the responses.
+From the papers: the clipped surrogate (PPO, arXiv 1707.06347, equation 7), GAE (1506.02438, equation 16), GRPO (2402.03300),
+RLOO (2402.14740), REINFORCE++ (2501.03262), the adaptive KL coefficient (1909.08593, section 2.2), AdamW (1711.05101).
+What the project decides for itself: the KL is in the token rewards of every estimator, each token of a group carrying its own
+penalties to go; a minibatch is divided by the rollout's mean number of tokens a minibatch; whitening once, by the variance of
+the population. Taken from the run are only tokens, masks and the permutations of the responses.
 
-Seen to fail with: `min` for `max` in the surrogate or in the clipped value loss, `+` for `-` before the entropy, `n / n` in RLOO,
-the population's deviation in GRPO, whitening without its mean, gamma left out of the deltas, each loss divided by its own minibatch.
+Seen to fail with: `min` for `max` in the surrogate, in the clipped value loss and in the dual clip's bound, `+` for `-` before
+the entropy, `n / n` in RLOO, the population's deviation in GRPO, whitening without its mean, gamma left out of the deltas, each
+loss divided by its own minibatch, `-` for `+` in k3.
 """
 
 import copy
