@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks import compare as benchmark_compare
 from benchmarks import machine as benchmark_machine
 from benchmarks import profile as benchmark_profile
-from benchmarks import workload as workload
+from benchmarks import workload
 from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging

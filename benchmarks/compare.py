@@ -6,7 +6,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 from argparse import Namespace
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.machine import RATES
+from benchmarks.machine import RATES, program
 from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
-OURS = ("-m", "benchmarks.benchmark")  # the command for our run of a pair
 NOT_OURS = ("vs", "pairs", "compare", "json", "set")  # options that are not passed on unchanged to our run of a pair
 TAIL = 2000
 
@@ -55,7 +53,7 @@ def own_run(options: Namespace) -> dict[str, Any]:
         }
         words = [f"--{name}{'' if value is True else f'={value}'}" for name, value in given.items()]
         words += [f"--set={key}={json.dumps(value)}" for key, value in options.set]
-        output, code = output_of([sys.executable, *OURS, *words, f"--json={path}"])
+        output, code = output_of([*program("benchmark"), *words, f"--json={path}"])
         if code:
             raise UserError(f"our own run ended with exit code {code}; the end of its output:\n{output[-TAIL:]}")
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import machine as benchmark_machine
+from benchmarks import machine
 from benchmarks import report as benchmark_report
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
@@ -155,13 +155,13 @@ def work(options: argparse.Namespace, batch: int) -> list[str]:
 def ours(options: argparse.Namespace, batch: int, *more: str) -> list[str]:
     """The command of scripts/benchmark.py. A GPU takes large microbatches, and samples all responses side by side."""
     sizes = ["--set=per_device_microbatch_size=128", f"--set=per_device_rollout_size={batch}"]
-    return [sys.executable, "-m", "benchmarks.benchmark", *work(options, batch), *sizes, *more]
+    return [*machine.program("benchmark"), *work(options, batch), *sizes, *more]
 
 
 def beside_trl(options: argparse.Namespace, batch: int, folder: Path) -> Piece:
     """Two pairs of ours with a separate critic, as TRL has one, and TRL."""
     trl = options.trl or folder / "trl"
-    peer = [sys.executable, "-m", "benchmarks.trl", *work(options, batch), f"--trl={trl}"]
+    peer = [*machine.program("trl"), *work(options, batch), f"--trl={trl}"]
     pairs = ["--critic=separate", f"--pairs={1 if options.tiny else 2}", f"--vs={' '.join(peer)}"]
     words = ours(options, batch, "--json={json}", *pairs)
     return Piece("trl", 150, words, lambda: None if options.trl else install_trl(trl))
@@ -183,7 +183,7 @@ def install_trl(folder: Path) -> str | None:
 
 def tests(options: argparse.Namespace) -> list[str]:
     """The tests marked `gpu`; without a GPU the same tests on the CPU."""
-    folder = benchmark_machine.ROOT / "tests"
+    folder = machine.ROOT / "tests"
     where = [str(folder)] if options.device == "cuda" else [str(folder / "whole_runs" / "test_devices.py")]
     marked = "gpu" if options.device == "cuda" else "not gpu"
     return [
@@ -201,7 +201,7 @@ def tests(options: argparse.Namespace) -> list[str]:
 
 
 def missing_for_tests() -> str | None:
-    if not (benchmark_machine.ROOT / "tests").is_dir():
+    if not (machine.ROOT / "tests").is_dir():
         return "the tests are not here; run this from a checkout"
     return None if find_spec("pytest") else "pytest is not installed; `pip install pytest`"
 

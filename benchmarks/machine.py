@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from rlhf_dialog.models.precision import emulates_bf16
 ROOT = Path(rlhf_dialog.__file__).resolve().parents[1]
 GIB = 2**30
 RATES = {"fp32": "fp32_gflops", "bf16": "bf16_gflops"}
+
+
+def program(name: str) -> list[str]:
+    """The command that runs a module of this folder; processes of this one find the checkout from then on."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(ROOT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, paths)])
+    return [sys.executable, "-m", f"benchmarks.{name}"]
 
 
 def calibrate(device: torch.device, seconds: float = 0.5) -> dict[str, float]:

@@ -1,6 +1,9 @@
 """Measure the speed of training:  python scripts/benchmark.py --workload W --size small [--json speed.json]"""
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 
 from benchmarks.benchmark import main
 

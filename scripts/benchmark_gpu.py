@@ -1,6 +1,9 @@
 """Measure what only a GPU can show, in ten minutes:  python scripts/benchmark_gpu.py [--out FOLDER]"""
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout
 
 from benchmarks.gpu import main
 

@@ -13,6 +13,4 @@
 - **`export` reads the checkpoint's config.yaml as data**, because the user did not name that file (`--trust_config`).
 - **The quickstart skips a stage** whose command, code, inputs and library versions have the same hash as when it last
   ran.
-- **`benchmark` reports ratios** to a peer that runs in turn, or to a matrix product in the same call, because seconds
-  from two machines, or from two days, do not compare. It runs the real trainer with its checks and its logging.
 """

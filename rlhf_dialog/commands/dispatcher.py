@@ -25,7 +25,7 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "rlhf_dialog.commands.supervised.preference_model",
         "train a reward model on pairs of replies, and report what it is worth",
     ),
-    "benchmark": ("benchmarks.benchmark", "measure the speed and memory of training"),
+    "benchmark": ("rlhf_dialog.commands.benchmark", "measure the speed and memory of training"),
     "quickstart": (
         "rlhf_dialog.commands.quickstart",
         "run the whole pipeline offline on a small model and synthetic dialogues",

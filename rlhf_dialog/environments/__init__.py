@@ -2,21 +2,13 @@
 
 - **Any class with `reset` and `step` is an environment**; there is no base class (`Environment` is a Protocol). Both
   return Gymnasium's tuples: `(text, info)` and `(text, reward, terminated, truncated, info)`. Gymnasium itself is
-  imported by `act_level`, `text_level` and `spaces` alone, so that only those who use it need it.
+  imported by `text_level` and `spaces` alone (and by the worlds of acts), so that only those who use it need it.
 - **What others have becomes an environment** (`adapters`), and any text environment a `gymnasium.Env` (`text_level`).
 - **A YAML names environments as it names rewards** (`built_in`, `EnvironmentFactory`); users register their own ones.
 - **A single-turn prompt is an environment too** (`SingleTurn`), so that the trainer has one way to collect a rollout.
 - **Everything that an environment gets wrong is an error that names its class** (`opened`, `answer`): a wrong tuple, a
   reward that is not finite, an exception (with the line of the user's code), a call or a dialogue without an end.
 - **Tokens are not here.** `training/episodes.py` plays many environments at once and turns their turns into tokens.
-- **The act level is a chain of small parts** (`act_level`): user, error channel, tracker, summary, actions, verdict; each
-  one is used without the others. Its definition is PyDial's, and docs/ENVIRONMENTS.md says where it differs.
-- **A dialogue is its seed, its number and the policy's actions**: user and channel have a stream each, so that a change in
-  one of them does not change what the other draws.
-- **The verdict reads the transcript** (`success`), not the user's memory, so that a second evaluator can check it.
-- **Several domains in one dialogue** are a folder of their own (`multi_domain`), which shares acts and conventions, and leaves
-  the single domain as it is.
-- **Beliefs are sparse**: dicts of what was heard, which the tracker changes in place; a dense vector is made once a turn.
 - **The reward of a step is paid on the last token of its reply**; the run's reward class scores the finished
   dialogue.
 """

@@ -6,8 +6,6 @@
 - **Dialogues are resampled, not prompts.** The prompts of one dialogue share its topic, its turns and often its acts;
   intervals that resample prompts are too narrow. A drawn dialogue brings all its prompts, so a mean is a ratio of two
   sums. The seed of the training is not resampled, and a note below every table says so.
-- **In the table of policies the seed is resampled too** (`seed_intervals`), because each row has several trainings on the same
-  test dialogues.
 - **A difference is taken on the prompts for which both systems have a number**; `left_out` counts the others.
 - **`score` is what training maximises**: the reward less the truncation penalty (`rewards.scoring.Scorer`).
 - **The judge** (`judging`, `--judge`) is an act classifier that the reward never saw. The reward's own one is what the

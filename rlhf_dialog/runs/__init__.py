@@ -49,10 +49,6 @@
   seconds.
 - **`--smoke` is the run itself** with one iteration of two prompts, in a temporary folder on the same disk. It reads
   and checks the whole data set, and refuses what the run would refuse, a folder that holds a run included.
-- **A table of policies is its cells** (`policy_table`, `jobs`): policy x error rate x seed, each a file that is written when
-  its training is over, with the settings that decide its numbers. The commit is recorded, not compared: a row that is added
-  later must not cost the others. Each cell is a process, because a policy may die, and because no cell must see what another
-  one left in memory.
 - **A signal lets the iteration finish if it fits** (`interrupts`; SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGQUIT): the
   duration of the last one says whether, and a timer enforces it. The handler raises KeyboardInterrupt or SystemExit,
   which no `except Exception` around a reward swallows. A repeat within half a second is the same signal, because

@@ -18,9 +18,9 @@ import pytest
 
 from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_of
-from rlhf_dialog.evaluation.seed_intervals import difference_over_seeds, interval_over_seeds
-from rlhf_dialog.feedback.examples import Answer, HeldOut
-from rlhf_dialog.feedback.gate import compare, smallest_gain
+from rlhf_dialog.feedback.night.gate import compare, smallest_gain
+from rlhf_dialog.feedback.store.examples import Answer, HeldOut
+from rlhf_dialog.task_oriented.evaluation.seed_intervals import difference_over_seeds, interval_over_seeds
 
 pytestmark = pytest.mark.slow
 

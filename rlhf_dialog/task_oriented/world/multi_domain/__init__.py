@@ -1,6 +1,6 @@
 """Several domains in one dialogue (MultiWOZ), at act level: the same chain of parts as for a single domain, without errors.
 
-- **The data decide all sizes** (`task_oriented.domains.MultiDomain`): domains, slots, actions, observation. No code names a hotel; what a
+- **The data decide all sizes** (`domains.MultiDomain`): domains, slots, actions, observation. No code names a hotel; what a
   taxi needs follows from a table that says what a thing is made of.
 - **Acts are the acts of a single domain**; a slot has its domain before it (`hotel-area`), and `book ` where it belongs to a
   booking (`hotel-book day`).
