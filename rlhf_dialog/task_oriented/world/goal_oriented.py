@@ -2,23 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Any, Protocol
 
-from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import NAME, UNKNOWN, Domain, load_domain
 from rlhf_dialog.task_oriented.domains.domain import Entity
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, checked_acts
 from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
 from rlhf_dialog.task_oriented.world.error_channel import NULL, NBest
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
 from rlhf_dialog.task_oriented.world.summary import summarise
 from rlhf_dialog.task_oriented.world.tracker import Belief
 from rlhf_dialog.task_oriented.world.users import User
-
-MAX_TURNS = 25
-TURN_REWARD, SUCCESS_REWARD = -1.0, 20.0
-GREETING = [Act("hello")]
 
 
 class Tracker(Protocol):
@@ -34,7 +30,7 @@ class Tracker(Protocol):
 Evaluator = Callable[[Any, Sequence[Sequence[Act]]], Any]  # (goal, system turns) -> Outcome, or whether it succeeded
 
 
-class GoalOriented:
+class GoalOriented(ActWorld[str]):
     """Everything but the system's policy. One dialogue is one episode, one step is one reply and the user's answer.
 
     user: speaks acts (`User`); one that has `words` after its turn has chosen its words itself (`HumanUser`)
@@ -61,58 +57,27 @@ class GoalOriented:
         domain: Domain | str | Path | None = None,
         max_turns: int = MAX_TURNS,
     ):
-        if max_turns < 1:
-            raise UserError(f"max_turns is {max_turns}; give 1 or more")
+        super().__init__(max_turns)
         domain = getattr(tracker, "domain", None) if domain is None else domain
         if domain is None:
             raise UserError(f"tracker {type(tracker).__name__}: it has no domain; give domain= to GoalOriented")
         self.domain = domain if isinstance(domain, Domain) else load_domain(domain)
         self.slots = {*self.domain.constraints, *self.domain.requestable}
-        self.user, self.tracker, self.evaluator, self.max_turns = user, tracker, evaluator, max_turns
+        self.user, self.tracker, self.evaluator = user, tracker, evaluator
         self.nlu = acts_of if nlu is None else nlu
         self.nlg = _as_acts if nlg is None else nlg
-        self._seed: int | None = None
-        self.dialogue = -1
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin a dialogue: the user's first turn, which answers a greeting, and the line of the data base.
+    def _draw_goal(self, options: dict[str, Any], rng: Random) -> Goal:
+        return goal_of(self.domain, options["goal"]) if "goal" in options else draw_goal(self.domain, rng)
 
-        `seed` begins with dialogue 0, without it the next one follows; `options` are `ActLevel.reset`'s: dialogue, goal.
-        """
-        options = options or {}
-        if seed is not None or self._seed is None:
-            self._seed, self.dialogue = SystemRandom().randrange(2**31) if seed is None else seed, -1
-        self.dialogue = int(options.get("dialogue", self.dialogue + 1))
-        rng, self._words = (Random(f"{self._seed}/{self.dialogue}/{part}") for part in ("user", "words"))
-        goal = goal_of(self.domain, options["goal"]) if "goal" in options else draw_goal(self.domain, rng)
-        self.first_goal = goal.copy()
+    def _begin(self, goal: Goal) -> None:
+        self._words = self._stream("words")
         self.tracker.reset()
         self.offers: list[str] = []
-        self.system_acts: list[list[Act]] = []
-        self.user_acts = [self._acts(self.user, "begin", self.user.begin(goal, rng))]
-        return self._heard(GREETING), {"dialogue": self.dialogue}
 
-    def step(self, reply: str) -> Step:
-        """Say the reply, and hear the user. At the end `info` has goal, acts of both sides, success and turns."""
-        acts = [act for act in self._acts(self.nlu, "nlu", self.nlu(reply)) if self._makes_sense(act)] or [NULL]
-        self.system_acts.append(acts)
-        answer = self._acts(self.user, "answer", self.user.answer(acts))
-        self.user_acts.append(answer)
-        terminated = any(act.intent == "bye" for act in answer)
-        truncated = not terminated and len(self.system_acts) >= self.max_turns
-        if not (terminated or truncated):
-            return self._heard(acts), TURN_REWARD, False, False, {"dialogue": self.dialogue}
-        info = self._ended(terminated)
-        return self._spoken(), TURN_REWARD + SUCCESS_REWARD * info["success"], terminated, truncated, info
-
-    def _acts(self, part: Any, method: str, acts: Any) -> list[Act]:
-        """What a part said; one without acts is `null`."""
-        if not isinstance(acts, list) or not all(isinstance(act, Act) for act in acts):
-            name = getattr(part, "__qualname__", type(part).__name__)
-            raise UserError(
-                f"{'nlu' if method == 'nlu' else 'user'} {name}: {method} returned {acts!r}; return a list of Act"
-            )
-        return acts or [NULL]
+    def _system_turn(self, action: str) -> list[Act]:
+        acts = checked_acts("nlu", self.nlu, "nlu", self.nlu(action))
+        return [act for act in acts if self._makes_sense(act)] or [NULL]
 
     def _makes_sense(self, act: Act) -> bool:
         """Not about a slot that the domain lacks, no confirmation of what cannot be constrained, no value left out."""
@@ -129,8 +94,10 @@ class GoalOriented:
             raise UserError(f"nlg {getattr(self.nlg, '__qualname__', self.nlg)}: returned {words!r}; return a text")
         return words
 
-    def _heard(self, system_acts: list[Act]) -> str:
-        """The user's last turn, and what the data base has for the belief after it."""
+    def _observe(self, system_acts: list[Act], action: str | None, is_over: bool) -> str:
+        """The user's last turn, and but for the end what the data base has for the belief after it."""
+        if is_over:
+            return self._spoken()
         self.belief = self.tracker.update(system_acts, [(self.user_acts[-1], 1.0)])
         self.offers += [act.value for act in system_acts if (act.intent, act.slot) == ("inform", NAME)]
         return f"{self._spoken()}\n{self._db_line()}"
@@ -159,29 +126,26 @@ class GoalOriented:
         again = [] if wants_another else [entity for entity in entities if entity[NAME] == (self.offers or [""])[-1]]
         return next(iter([*again, *new, *entities]), None)
 
-    def _ended(self, terminated: bool) -> dict[str, Any]:
-        """What is known at the end. A user cannot take back what it wanted: requests and constraint slots stay."""
+    def _final_goal(self) -> Any:
+        """A user cannot take back what it wanted: requests and constraint slots stay."""
         goal = self.user.goal
         if isinstance(goal, Goal):
             goal = goal.copy()
             goal.constraints = self.first_goal.constraints | goal.constraints
             goal.requests = self.first_goal.requests | goal.requests
             goal.wanted_name = self.first_goal.wanted_name
+        return goal
+
+    def _goal_as_dict(self, goal: Any) -> Any:
+        return goal.as_dict() if isinstance(goal, Goal) else goal
+
+    def _verdict(self, goal: Any) -> dict[str, Any]:
         outcome = self.evaluator(goal, self.system_acts)
         success = getattr(outcome, "success", outcome)
         if not isinstance(success, bool):
             name = getattr(self.evaluator, "__qualname__", type(self.evaluator).__name__)
             raise UserError(f"evaluator {name}: returned {outcome!r}; return an Outcome, True or False")
-        return {
-            "dialogue": self.dialogue,
-            "goal": goal.as_dict() if isinstance(goal, Goal) else goal,
-            "first_goal": self.first_goal.as_dict(),
-            "user_acts": self.user_acts,
-            "system_acts": self.system_acts,
-            "outcome": outcome,
-            "success": terminated and success,
-            "turns": len(self.system_acts),
-        }
+        return {"outcome": outcome, "success": success}
 
 
 def _as_acts(acts: list[Act], rng: Random) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
-from rlhf_dialog.task_oriented.world.goal_oriented import MAX_TURNS, GoalOriented
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS
+from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser

@@ -4,16 +4,18 @@ from random import Random
 from typing import Any
 
 from rlhf_dialog.task_oriented.domains import NAME, TYPE, Domain
-from rlhf_dialog.task_oriented.world.act_level import MAX_TURNS, TURN_REWARD, ActLevel, Observation
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, TURN_REWARD
 from rlhf_dialog.task_oriented.world.acts import USER_INTENTS, Act, acts_of, text_of
 from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.gymnasium_world import Observation
 from rlhf_dialog.task_oriented.world.users.human import in_words, why_failed
 from rlhf_dialog.task_oriented.world.users.teacher import Said, Teacher, given
 from rlhf_dialog.task_oriented.world.words import system_words, user_words
 
 
-class Taught:
-    """`ActLevel` without errors, whose user is a `Teacher`.
+class Taught(ActLevel):
+    """An `ActLevel` without errors, whose user is a `Teacher`.
 
     A step is worth -1, and the reward that the teacher gave the answer, or at the end the dialogue. Where the teacher leaves, the
     dialogue is cut off. At the end `info` has `left`, whether it was cut off, and `rewards`, those of the answers (None: none was
@@ -24,40 +26,34 @@ class Taught:
     """
 
     def __init__(self, domain: Domain, teacher: Teacher, max_turns: int = MAX_TURNS, show_goal: bool = True):
-        self.domain, self.teacher, self.show_goal = domain, teacher, show_goal
-        self.user = _Typing(domain, teacher, show_goal)
-        self.level = ActLevel(domain, 0.0, max_turns, self.user)
-        self.names, self.layout = self.level.names, self.level.layout
-        self.observation_space, self.action_space = self.level.observation_space, self.level.action_space
-
-    def reset(self, *, seed: int, options: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
-        """Begin the dialogue of this number with the teacher's first words."""
-        return self.level.reset(seed=seed, options=options)
+        self.teacher, self.show_goal = teacher, show_goal
+        self.typing = _Typing(domain, teacher, show_goal)
+        super().__init__(domain, 0.0, max_turns, self.typing)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Say the action's acts in words, and hear the teacher."""
         if self.teacher.left:
-            return self.level.layout.encode(self.level.belief, self.level.summary), 0.0, False, True, self._info({})
-        observation, _, terminated, truncated, info = self.level.step(action)
+            return self.layout.encode(self.belief, self.summary), 0.0, False, True, self._rated({})
+        observation, _, terminated, truncated, info = super().step(action)
         if terminated or truncated or self.teacher.left:
-            info = self._info({} if self.teacher.left else info)
+            info = self._rated({} if self.teacher.left else info)
             truncated = truncated or not terminated
-        reward = TURN_REWARD + given(self.user.rewards[len(self.level.system_acts) - 1 :])
+        reward = TURN_REWARD + given(self.typing.rewards[len(self.system_acts) - 1 :])
         return observation, reward, terminated, truncated, info
 
-    def _info(self, ended: dict[str, Any]) -> dict[str, Any]:
+    def _rated(self, ended: dict[str, Any]) -> dict[str, Any]:
         """What is known at the end; `ended` is empty where the teacher has left before it."""
-        rewards = self.user.rewards
+        rewards = self.typing.rewards
         if ended and not self.teacher.each_answer:
-            rewards.append(self.teacher.judge(self._verdict(ended)))
+            rewards.append(self.teacher.judge(self._said_verdict(ended)))
         success = ended.get("success", False) if self.show_goal else given(rewards) > 0
         return (
-            {"action_mask": self.level.mask}
+            {"action_mask": self.mask}
             | ended
             | {"rewards": rewards, "cost": TURN_REWARD, "left": not ended, "success": success}
         )
 
-    def _verdict(self, info: dict[str, Any]) -> str:
+    def _said_verdict(self, info: dict[str, Any]) -> str:
         if not self.show_goal:
             return ""
         return "the goal was reached" if info["success"] else f"not reached: {why_failed(self.domain, info)}"

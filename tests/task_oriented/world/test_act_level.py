@@ -303,7 +303,8 @@ def test_side_by_side_in_gymnasiums_vector():
 
 def test_without_gymnasium_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.delitem(sys.modules, "rlhf_dialog.task_oriented.world.act_level")
+    for module in ("act_level", "gymnasium_world"):
+        monkeypatch.delitem(sys.modules, f"rlhf_dialog.task_oriented.world.{module}")
     with pytest.raises(UserError, match="pip install gymnasium"):
         importlib.import_module("rlhf_dialog.task_oriented.world.act_level")
 

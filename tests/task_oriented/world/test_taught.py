@@ -28,12 +28,12 @@ def test_a_dialogue_in_words_is_worth_what_the_person_gives():
     assert shown[0] == "Say goodbye when you are done."
     assert "> System: How about ada ? Its tea is green . Its area is north ." in shown
     assert any("phone number is 11" in line for line in shown)
-    assert environment.level.user_acts[0] == [Act("inform", "tea", "green"), Act("inform", "area", "north")]
+    assert environment.user_acts[0] == [Act("inform", "tea", "green"), Act("inform", "area", "north")]
 
 
 def test_acts_may_be_typed_too_and_what_only_looks_like_them_is_words():
     _, _, environment = led(["inform(tea=green) request(phone)", "inform(colour=red)"], ["inform"])
-    assert environment.level.user_acts == [[Act("inform", "tea", "green"), Act("request", "phone")], [Act("null")]]
+    assert environment.user_acts == [[Act("inform", "tea", "green"), Act("request", "phone")], [Act("null")]]
 
 
 def test_with_a_goal_success_is_whether_it_was_reached():

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from rlhf_dialog.task_oriented.policies.base import Episode
-from rlhf_dialog.task_oriented.world.act_level import SUCCESS_REWARD
+from rlhf_dialog.task_oriented.world.act_world import SUCCESS_REWARD
 
 
 def misjudged(episode: Episode, share: float, seed: int) -> Episode:

@@ -322,7 +322,8 @@ def test_a_turn_limit_that_cannot_be_used():
 
 def test_without_gymnasium_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.delitem(sys.modules, "rlhf_dialog.task_oriented.world.multi_domain.act_level")
+    for module in ("multi_domain.act_level", "gymnasium_world"):
+        monkeypatch.delitem(sys.modules, f"rlhf_dialog.task_oriented.world.{module}")
     with pytest.raises(UserError, match="pip install gymnasium"):
         importlib.import_module("rlhf_dialog.task_oriented.world.multi_domain.act_level")
 

@@ -1,0 +1,128 @@
+"""The episode of every world of acts: the user begins, then system and user take turns until a goodbye or the limit."""
+
+from random import Random, SystemRandom
+from typing import Any, Generic, TypeVar
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.error_channel import NULL
+
+MAX_TURNS = 25
+TURN_REWARD, SUCCESS_REWARD = -1.0, 20.0
+GREETING = [Act("hello")]
+Observation = TypeVar("Observation")
+
+
+class ActWorld(Generic[Observation]):
+    """One dialogue is one episode, one step is one turn of the system and the user's answer.
+
+    A step is worth -1, and the last one `success_reward` or `failure_reward` more. A dialogue depends on (seed, dialogue)
+    and the actions only: whatever is drawn comes from a `_stream` of its own.
+
+    A world sets `user` and says what is its own: `_draw_goal` and `_begin` before the user speaks, `_system_turn` (an
+    action's acts), `_observe` (tracker, observation), `_info`, and `_verdict` at the end. `_draw_seed`, `_final_goal`
+    and `_goal_as_dict` may be its own as well.
+    """
+
+    greeting = GREETING  # what the system has said before the user's first turn
+    user: Any
+
+    def __init__(self, max_turns: int, success_reward: float = SUCCESS_REWARD, failure_reward: float = 0.0):
+        if max_turns < 1:
+            raise UserError(f"max_turns is {max_turns}; give 1 or more")
+        self.max_turns, self.success_reward, self.failure_reward = max_turns, success_reward, failure_reward
+        self._seed: int | None = None
+        self.dialogue = -1
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin a dialogue; the user has spoken.
+
+        `seed` begins with dialogue 0, without it the next one follows; `options["dialogue"]` is the number of another
+        one, and `options["goal"]` a goal of your own (`goals.goal_of`). Raises UserError for a goal that cannot be used.
+        """
+        options = options or {}
+        if seed is not None or self._seed is None:
+            self._seed, self.dialogue = self._draw_seed() if seed is None else seed, -1
+        self.dialogue = int(options.get("dialogue", self.dialogue + 1))
+        rng = self._stream("user")
+        goal = self._draw_goal(options, rng)
+        self.first_goal = goal.copy()
+        self._begin(goal)
+        self.system_acts: list[list[Act]] = []
+        self.user_acts = [checked_acts("user", self.user, "begin", self.user.begin(goal, rng))]
+        return self._observe(self.greeting, None, False), self._info()
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Say the action's acts, and hear the user. At the end `info` has goal, acts of both sides, success and turns."""
+        acts = self._system_turn(action)
+        self.system_acts.append(acts)
+        answer = checked_acts("user", self.user, "answer", self.user.answer(acts))
+        self.user_acts.append(answer)
+        terminated = any(act.intent == "bye" for act in answer)
+        truncated = not terminated and len(self.system_acts) >= self.max_turns
+        is_over = terminated or truncated
+        observation = self._observe(acts, action, is_over)
+        info, reward = self._info(), TURN_REWARD
+        if is_over:
+            info |= self._ended(terminated)
+            reward += self.success_reward if info["success"] else self.failure_reward
+        return observation, reward, terminated, truncated, info
+
+    def _stream(self, part: str) -> Random:
+        return Random(f"{self._seed}/{self.dialogue}/{part}")
+
+    def _ended(self, terminated: bool) -> dict[str, Any]:
+        """What is known at the end: goal as it was and as it is, turns of both sides, and the verdict."""
+        goal = self._final_goal()
+        verdict = self._verdict(goal)
+        known = {
+            "goal": self._goal_as_dict(goal),
+            "first_goal": self.first_goal.as_dict(),
+            "user_acts": self.user_acts,
+            "system_acts": self.system_acts,
+        }
+        success = terminated and verdict["success"]
+        return known | verdict | {"success": success, "turns": len(self.system_acts)}
+
+    def _draw_seed(self) -> int:
+        """The seed where none was given."""
+        return SystemRandom().randrange(2**31)
+
+    def _draw_goal(self, options: dict[str, Any], rng: Random) -> Any:
+        """`options["goal"]`, or a goal drawn."""
+        raise NotImplementedError
+
+    def _begin(self, goal: Any) -> None:
+        """Make tracker and actions ready for another dialogue."""
+
+    def _system_turn(self, action: Any) -> list[Act]:
+        """The acts of an action."""
+        raise NotImplementedError
+
+    def _observe(self, system_acts: list[Act], action: Any, is_over: bool) -> Observation:
+        """What the policy sees after a turn of both; before the first one `action` is None."""
+        raise NotImplementedError
+
+    def _info(self) -> dict[str, Any]:
+        return {"dialogue": self.dialogue}
+
+    def _final_goal(self) -> Any:
+        """The goal that the dialogue is judged by."""
+        return self.user.goal
+
+    def _goal_as_dict(self, goal: Any) -> Any:
+        return goal.as_dict()
+
+    def _verdict(self, goal: Any) -> dict[str, Any]:
+        """`success`, which counts where the user said goodbye, and whatever else is measured."""
+        raise NotImplementedError
+
+
+def checked_acts(role: str, part: Any, method: str, acts: Any) -> list[Act]:
+    """What a part said; one without acts is `null`. Raises UserError when it is something else than a list of acts."""
+    if not isinstance(acts, list) or not all(isinstance(act, Act) for act in acts):
+        name = getattr(part, "__qualname__", type(part).__name__)
+        raise UserError(f"{role} {name}: {method} returned {acts!r}; return a list of Act")
+    return acts or [NULL]
