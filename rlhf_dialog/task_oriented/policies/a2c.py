@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args
-from rlhf_dialog.task_oriented.policies.network import Learner, check_sizes, masked_logprobs, mlp
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, check_sizes, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayLearner
 
 
@@ -51,7 +51,7 @@ class A2C(ReplayLearner):
         self.importance_weights, self.truncation, self.batch_size = importance_weights, truncation, batch_size
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *check_sizes(hidden_sizes)]
-        self.learner = Learner(
+        self.learner = NetworkPair(
             mlp([*sizes, setting.num_actions], generator, 0.01),
             mlp([*sizes, 1], generator, 0.1),
             lr,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args
-from rlhf_dialog.task_oriented.policies.network import Learner, check_sizes, masked_logprobs, mlp
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, check_sizes, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayLearner
 
 
@@ -50,7 +50,7 @@ class ACER(ReplayLearner):
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *check_sizes(hidden_sizes), setting.num_actions]
         policy, critic = (mlp(sizes, generator, gain, nn.ReLU) for gain in (0.01, 0.1))
-        self.learner = Learner(policy, critic, lr, slow=True)
+        self.learner = NetworkPair(policy, critic, lr, slow=True)
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         turns = self.replay.whole(self.batch_size, generator)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, Setting, check_args
-from rlhf_dialog.task_oriented.policies.network import Learner, check_sizes, mlp
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, check_sizes, mlp
 from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayLearner
 
 
@@ -46,7 +46,7 @@ class DQN(ReplayLearner):
         self.first_epsilon, self.epsilon_dialogues = epsilon, epsilon_dialogues
         sizes = [setting.num_features, *check_sizes(hidden_sizes), setting.num_actions]
         network = self._network(sizes, torch.Generator().manual_seed(setting.seed))
-        self.learner = Learner(network, nn.Identity(), lr, slow=True)
+        self.learner = NetworkPair(network, nn.Identity(), lr, slow=True)
 
     @property
     def epsilon(self) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args
-from rlhf_dialog.task_oriented.policies.network import Learner, check_sizes, masked_logprobs, mlp
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, check_sizes, masked_logprobs, mlp
 from rlhf_dialog.task_oriented.policies.replay import ReplayLearner
 
 LONGEST = 100  # turns of a dialogue; of longer ones fewer are kept
@@ -43,7 +43,7 @@ class ENAC(ReplayLearner):
         self.gamma, self.max_kl, self.ridge, self.batch_size = gamma, max_kl, ridge, batch_size
         sizes = [setting.num_features, *check_sizes(hidden_sizes), setting.num_actions]
         network = mlp(sizes, torch.Generator().manual_seed(setting.seed), 0.01)
-        self.learner = Learner(network, nn.Identity(), lr=1.0)
+        self.learner = NetworkPair(network, nn.Identity(), lr=1.0)
 
     def _step(self, generator: torch.Generator) -> dict[str, float]:
         """One natural step: of this length, and without an optimizer."""

@@ -59,7 +59,7 @@ def categorical(logprobs: Tensor, draws: Sequence[float]) -> Tensor:
     return torch.from_numpy(np.where(above.any(axis=1), above.argmax(axis=1), last))
 
 
-class Learner(nn.Module):
+class NetworkPair(nn.Module):
     """Policy and critic with one optimizer (Adam, eps 1e-5); `slow`: whether a slow copy of the policy follows it."""
 
     slow: nn.Module
@@ -96,23 +96,23 @@ class Learner(nn.Module):
         return norms[0].item()
 
 
-def save_learner(learner: Learner, folder: Path, state: dict[str, Any]) -> None:
+def save_networks(networks: NetworkPair, folder: Path, state: dict[str, Any]) -> None:
     """Write networks, optimizer and the rest of a policy's state."""
-    save_file(learner.state_dict(), folder / WEIGHTS)
-    moments = learner.optimizer.state_dict()["state"]
+    save_file(networks.state_dict(), folder / WEIGHTS)
+    moments = networks.optimizer.state_dict()["state"]
     save_file({f"{n}.{k}": x for n, own in moments.items() for k, x in own.items()}, folder / OPTIMIZER)
     write_json(folder / STATE, state)
 
 
-def load_learner(learner: Learner, folder: Path) -> dict[str, Any]:
-    """Restore what `save_learner` wrote; returns the state. Raises UserError when the files do not fit."""
+def load_networks(networks: NetworkPair, folder: Path) -> dict[str, Any]:
+    """Restore what `save_networks` wrote; returns the state. Raises UserError when the files do not fit."""
     try:
-        learner.load_state_dict(load_file(folder / WEIGHTS))
+        networks.load_state_dict(load_file(folder / WEIGHTS))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, x in load_file(folder / OPTIMIZER).items():
             number, key = name.split(".")
             moments.setdefault(int(number), {})[key] = x
-        learner.optimizer.load_state_dict(learner.optimizer.state_dict() | {"state": moments})
+        networks.optimizer.load_state_dict(networks.optimizer.state_dict() | {"state": moments})
         return dict(json.loads((folder / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error

@@ -25,13 +25,13 @@ from rlhf_dialog.task_oriented.policies.base import (
     check_args,
 )
 from rlhf_dialog.task_oriented.policies.network import (
-    Learner,
+    NetworkPair,
     categorical,
     check_sizes,
-    load_learner,
+    load_networks,
     masked_logprobs,
     mlp,
-    save_learner,
+    save_networks,
 )
 from rlhf_dialog.training import ppo
 
@@ -75,7 +75,7 @@ class PPO:
         self.ppo_epoch, self.minibatch_size = ppo_epoch, minibatch_size
         generator = torch.Generator().manual_seed(setting.seed)
         sizes = [setting.num_features, *hidden_sizes]
-        self.learner = Learner(
+        self.learner = NetworkPair(
             mlp([*sizes, setting.num_actions], generator, last_gain=0.01),
             mlp([*sizes, 1], generator, last_gain=1.0),
             lr,
@@ -122,11 +122,11 @@ class PPO:
 
     def save(self, folder: str | Path) -> None:
         """Write the networks and the optimizer as safetensors, and counters and the critic's scale as JSON."""
-        save_learner(self.learner, Path(folder), self._state())
+        save_networks(self.learner, Path(folder), self._state())
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        state = load_learner(self.learner, Path(folder))
+        state = load_networks(self.learner, Path(folder))
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
 

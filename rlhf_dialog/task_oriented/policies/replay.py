@@ -13,7 +13,13 @@ from torch import Tensor
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting, check_args
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
-from rlhf_dialog.task_oriented.policies.network import Learner, categorical, load_learner, masked_logprobs, save_learner
+from rlhf_dialog.task_oriented.policies.network import (
+    NetworkPair,
+    categorical,
+    load_networks,
+    masked_logprobs,
+    save_networks,
+)
 
 REPLAY = "replay.safetensors"
 IN_MEMORY = 200_000  # turns; older ones lie on disk
@@ -109,7 +115,7 @@ class ReplayLearner:
     slow_share: how far the slow copy follows in each step
     """
 
-    learner: Learner
+    learner: NetworkPair
 
     def __init__(
         self,
@@ -156,12 +162,12 @@ class ReplayLearner:
     def save(self, folder: str | Path) -> None:
         """Write networks, optimizer and replay as safetensors, and counters as JSON."""
         counters = {name: getattr(self, name) for name in ("num_dialogues", "num_steps", "due")}
-        save_learner(self.learner, Path(folder), counters)
+        save_networks(self.learner, Path(folder), counters)
         self.replay.save(Path(folder))
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        vars(self).update(load_learner(self.learner, Path(folder)))
+        vars(self).update(load_networks(self.learner, Path(folder)))
         self.replay.load(Path(folder))
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.network import Learner, categorical, load_learner, mlp, save_learner
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, categorical, load_networks, mlp, save_networks
 
 
 def learner(seed=0, width=4):
     generator = torch.Generator().manual_seed(seed)
-    return Learner(mlp([3, width, 2], generator, 0.01), mlp([3, width, 1], generator, 1.0), lr=0.1)
+    return NetworkPair(mlp([3, width, 2], generator, 0.01), mlp([3, width, 1], generator, 1.0), lr=0.1)
 
 
 def test_the_weights_follow_from_the_seed_and_nothing_else():
@@ -50,20 +50,20 @@ def test_what_is_saved_goes_on_exactly(tmp_path):
     one, other = learner(), learner(seed=9)
     for _ in range(3):
         one.step(one.policy(torch.ones(1, 3)).sum() + one.critic(torch.ones(1, 3)).sum(), 0.5)
-    save_learner(one, tmp_path, {"count": 3})
-    assert load_learner(other, tmp_path) == {"count": 3}
+    save_networks(one, tmp_path, {"count": 3})
+    assert load_networks(other, tmp_path) == {"count": 3}
     for each in (one, other):
         each.step(each.policy(torch.ones(1, 3)).sum(), 0.5)
     assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
 
 
 def test_files_of_another_size_are_refused(tmp_path):
-    save_learner(learner(), tmp_path, {})
+    save_networks(learner(), tmp_path, {})
     with pytest.raises(UserError, match="does not fit"):
-        load_learner(learner(width=5), tmp_path)
+        load_networks(learner(width=5), tmp_path)
     (tmp_path / "policy.safetensors").write_bytes(b"no weights")
     with pytest.raises(UserError, match="is damaged"):
-        load_learner(learner(), tmp_path)
+        load_networks(learner(), tmp_path)
 
 
 def test_a_fresh_optimizer_forgets_its_moments():
