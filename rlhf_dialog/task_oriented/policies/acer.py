@@ -4,56 +4,53 @@ Retrace carries what came later back to a turn; truncated importance weights wit
 a trust region keeps it near the slow average of itself. The gradient is that of the policy's scores (logits), turn by turn.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args
-from rlhf_dialog.task_oriented.policies.network import NetworkPair, check_sizes, masked_logprobs, mlp
-from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayLearner
+from rlhf_dialog.task_oriented.policies.arguments import real, takes
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
+from rlhf_dialog.task_oriented.policies.replay import ReplayArguments, ReplayLearner
+
+
+@dataclass(frozen=True)
+class ACERArguments(ReplayArguments):
+    """truncation: the highest importance weight; trust: how far a gradient may lead away from the average network
+
+    average_share: how far the average network follows in each step; batch_size: dialogues for each step
+    """
+
+    lr: float = real(1e-3, 1e-9, 1.0)
+    truncation: float = real(5.0, 0.0, 1e6)
+    trust: float = real(1.0, 0.0, 1e6)
+    average_share: float = real(0.05, 1e-9, 1.0)
+    entropy_coef: float = real(0.01, 0.0, 1e6)
 
 
 @PolicyFactory.register("acer")
 class ACER(ReplayLearner):
     """A policy and the values of all its actions; V is their mean under the policy.
 
-    truncation: the highest importance weight; trust: how far a gradient may lead away from the average network
-    average_share: how far the average network follows in each step; batch_size: dialogues for each step
     Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        hidden_sizes: Sequence[int] = (200, 75),
-        lr: float = 1e-3,
-        gamma: float = 0.99,
-        truncation: float = 5.0,
-        trust: float = 1.0,
-        average_share: float = 0.05,
-        entropy_coef: float = 0.01,
-        capacity: int = 6000,
-        in_memory: int = IN_MEMORY,
-        batch_size: int = 16,
-        steps_per_dialogue: float = 1.0,
-        max_grad_norm: float = 10.0,
-    ):
-        super().__init__(setting, capacity, steps_per_dialogue, max_grad_norm, average_share, in_memory)
-        check_args(float, 1e-9, 1.0, lr=lr, average_share=average_share)
-        check_args(float, 0.0, 1.0, gamma=gamma)
-        check_args(float, 0.0, 1e6, truncation=truncation, trust=trust, entropy_coef=entropy_coef)
-        check_args(int, 1, 10**6, batch_size=batch_size)
-        self.gamma, self.truncation, self.trust = gamma, truncation, trust
-        self.entropy_coef, self.batch_size = entropy_coef, batch_size
+    args: ACERArguments
+
+    @takes(ACERArguments)
+    def __init__(self, setting: Setting, **args: Any):
+        super().__init__(setting, ACERArguments(**args))
+        self.slow_share = self.args.average_share
         generator = torch.Generator().manual_seed(setting.seed)
-        sizes = [setting.num_features, *check_sizes(hidden_sizes), setting.num_actions]
+        sizes = [setting.num_features, *self.args.hidden_sizes, setting.num_actions]
         policy, critic = (mlp(sizes, generator, gain, nn.ReLU) for gain in (0.01, 0.1))
-        self.learner = NetworkPair(policy, critic, lr, slow=True)
+        self.learner = NetworkPair(policy, critic, self.args.lr, slow=True)
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        turns = self.replay.whole(self.batch_size, generator)
+        turns = self.replay.whole(self.args.batch_size, generator)
         observations, masks, taken = turns["observations"], turns["masks"], turns["actions"][:, None]
         scores, values = self.learner.policy(observations), self.learner.critic(observations)
         with torch.no_grad():
@@ -67,13 +64,15 @@ class ACER(ReplayLearner):
                 mean,
                 ratios.gather(1, taken)[:, 0],
                 turns["ended"],
-                self.gamma,
+                self.args.gamma,
             )
-            weights = corrected(ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.truncation)
+            weights = corrected(
+                ratios, logprobs.exp(), taken, targets - mean, values - mean[:, None], self.args.truncation
+            )
             entropy = -(logprobs.exp() * logprobs).sum(dim=1, keepdim=True)
             gradient = score_gradient(weights, logprobs.exp())
-            gradient -= self.entropy_coef * logprobs.exp() * (logprobs + entropy)
-            gradient = trusted(gradient, logprobs.exp() - average, self.trust)
+            gradient -= self.args.entropy_coef * logprobs.exp() * (logprobs + entropy)
+            gradient = trusted(gradient, logprobs.exp() - average, self.args.trust)
         value_loss = functional.smooth_l1_loss(values.gather(1, taken)[:, 0], targets)
         loss = value_loss - (gradient * scores).sum(dim=1).mean()
         return loss, {"acer/value_loss": value_loss.item(), "acer/entropy": entropy.mean().item()}

@@ -1,24 +1,22 @@
 """What a policy is, what it learns from, and names -> policies. N dialogues, D features, A actions, T turns."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.config.registry import Registry
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import AnyDomain
 
 Features = NDArray[np.float32]
 Masks = NDArray[np.bool_]
 Actions = NDArray[np.int64]
 Extras = dict[str, NDArray[Any]]
-Class = TypeVar("Class", bound=type[Any])
 PolicyFactory = Registry("policy", "in a file of --register")
 
 
@@ -104,28 +102,6 @@ class Policy(Protocol):
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files do not fit."""
-
-
-def check_args(kind: type[int] | type[float], low: float, high: float, **args: Any) -> None:
-    """Raises UserError, with its name, for an argument of a policy that is not a number of this kind from low to high."""
-    for name, value in args.items():
-        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high:
-            wanted = "a whole number" if kind is int else "a number"
-            raise UserError(f"policy.args.{name}: found {value!r}, wanted {wanted} from {low:g} to {high:g}")
-
-
-def takes_also(parent: type, *without: str) -> Callable[[Class], Class]:
-    """Class decorator: `**args` of the constructor are the other arguments of the parent's, so that a wrong one is named."""
-
-    def with_signature(cls: Class) -> Class:
-        own, others = (inspect.signature(each).parameters for each in (cls, parent))
-        listed = [one for one in own.values() if one.kind is not one.VAR_KEYWORD]
-        listed += [one for name, one in others.items() if name not in (*own, *without)]
-        cls.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
-        return cls
-
-    return with_signature
 
 
 def choose(

@@ -6,6 +6,7 @@ normal for each row and unit draws what drawn weights would give that row (1506.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlhf_dialog.task_oriented.policies.arguments import real, takes
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,
     Extras,
@@ -20,10 +22,8 @@ from rlhf_dialog.task_oriented.policies.base import (
     Masks,
     PolicyFactory,
     Setting,
-    check_args,
-    takes_also,
 )
-from rlhf_dialog.task_oriented.policies.dqn import DQN, best
+from rlhf_dialog.task_oriented.policies.dqn import DoubleQ, DoubleQArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
 
 
@@ -59,29 +59,28 @@ class BayesianLayers(nn.Module):
         return torch.stack([gaussian_kl(mean, functional.softplus(rho), prior_sigma) for mean, rho in pairs]).sum()
 
 
-@PolicyFactory.register("bbqn")
-@takes_also(DQN, "epsilon", "epsilon_dialogues")
-class BBQN(DQN):
-    """DQN that explores by weights drawn for each turn (Thompson sampling), not by epsilon; otherwise the slow means act.
+@dataclass(frozen=True)
+class BBQNArguments(DoubleQArguments):
+    """prior_sigma: of each weight before anything is known; initial_sigma: at the start; noise_sigma: of the targets
 
-    prior_sigma: of each weight before anything is known; initial_sigma: at the start; noise_sigma: of the targets
     kl_coef: weight of the divergence from the prior, which counts once for all turns of the replay
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        prior_sigma: float = 0.2,
-        initial_sigma: float = 0.02,
-        noise_sigma: float = 1.0,
-        kl_coef: float = 0.01,
-        **args: Any,
-    ):
-        check_args(float, 1e-9, 1e6, prior_sigma=prior_sigma, initial_sigma=initial_sigma, noise_sigma=noise_sigma)
-        check_args(float, 0.0, 1e6, kl_coef=kl_coef)
-        self.prior_sigma, self.initial_sigma = prior_sigma, initial_sigma
-        self.noise_sigma, self.kl_coef = noise_sigma, kl_coef
-        super().__init__(setting, **args)
+    prior_sigma: float = real(0.2, 1e-9, 1e6)
+    initial_sigma: float = real(0.02, 1e-9, 1e6)
+    noise_sigma: float = real(1.0, 1e-9, 1e6)
+    kl_coef: float = real(0.01, 0.0, 1e6)
+
+
+@PolicyFactory.register("bbqn")
+class BBQN(DoubleQ):
+    """DQN that explores by weights drawn for each turn (Thompson sampling), not by epsilon; otherwise the slow means act."""
+
+    args: BBQNArguments
+
+    @takes(BBQNArguments)
+    def __init__(self, setting: Setting, **args: Any):
+        super().__init__(setting, BBQNArguments(**args))
 
     @torch.inference_mode()
     def act(
@@ -94,17 +93,17 @@ class BBQN(DQN):
         return best(layers(torch.from_numpy(observations), noise), torch.from_numpy(masks)).numpy(), {}
 
     def _network(self, sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
-        self.layers = BayesianLayers(mlp(sizes, generator, 0.1, nn.ReLU), self.initial_sigma)
+        self.layers = BayesianLayers(mlp(sizes, generator, 0.1, nn.ReLU), self.args.initial_sigma)
         return self.layers
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Minus the log-likelihood of the targets, which the mean weights make, and the share of the divergence."""
-        turns = self.replay.turns(self.batch_size, generator)
-        noise = self.layers.noise(self.batch_size, generator)
+        turns = self.replay.turns(self.args.batch_size, generator)
+        noise = self.layers.noise(self.args.batch_size, generator)
         values = self.layers(turns["observations"], noise).gather(1, turns["actions"][:, None])[:, 0]
-        errors = (values - self.targets(turns)) / self.noise_sigma
-        divergence = self.layers.divergence(self.prior_sigma)
-        loss = errors.square().mean() / 2 + self.kl_coef * divergence / len(self.replay)
+        errors = (values - self.targets(turns)) / self.args.noise_sigma
+        divergence = self.layers.divergence(self.args.prior_sigma)
+        loss = errors.square().mean() / 2 + self.args.kl_coef * divergence / len(self.replay)
         return loss, {"bbqn/value": values.mean().item(), "bbqn/divergence": divergence.item()}
 
 

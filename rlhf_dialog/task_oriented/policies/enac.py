@@ -6,53 +6,65 @@ the natural gradient, which does not depend on how the weights make the policy.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args
-from rlhf_dialog.task_oriented.policies.network import NetworkPair, check_sizes, masked_logprobs, mlp
-from rlhf_dialog.task_oriented.policies.replay import ReplayLearner
+from rlhf_dialog.task_oriented.policies.arguments import fixed, layers, real, takes, whole
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.network import NetworkPair, masked_logprobs, mlp
+from rlhf_dialog.task_oriented.policies.replay import IN_MEMORY, ReplayArguments, ReplayLearner
 
 LONGEST = 100  # turns of a dialogue; of longer ones fewer are kept
 
 
-@PolicyFactory.register("enac")
-class ENAC(ReplayLearner):
-    """A policy without a critic; each step learns from the newest `batch_size` dialogues.
+@dataclass(frozen=True)
+class ENACArguments(ReplayArguments):
+    """max_kl: the length of a step, as the KL of the policies before and after it that the fit expects, for a dialogue
 
-    max_kl: the length of a step, as the KL of the policies before and after it that the fit expects, for a dialogue
     ridge: share of the mean squared gradient that is added to the least squares, because P is far above K
+    The capacity follows from `batch_size`, dialogues for each step; there is no optimizer.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        hidden_sizes: Sequence[int] = (130, 50),
-        gamma: float = 0.99,
-        max_kl: float = 0.05,
-        ridge: float = 0.1,
-        batch_size: int = 64,
-        steps_per_dialogue: float = 0.0625,
-    ):
-        check_args(int, 2, 10**6, batch_size=batch_size)
-        check_args(float, 0.0, 1.0, gamma=gamma)
-        check_args(float, 1e-12, 1e6, max_kl=max_kl, ridge=ridge)
-        super().__init__(setting, batch_size * LONGEST, steps_per_dialogue)
-        self.gamma, self.max_kl, self.ridge, self.batch_size = gamma, max_kl, ridge, batch_size
-        sizes = [setting.num_features, *check_sizes(hidden_sizes), setting.num_actions]
+    hidden_sizes: Sequence[int] = layers(130, 50)
+    lr: float = fixed(1.0)
+    capacity: int = fixed(0)
+    in_memory: int = fixed(IN_MEMORY)
+    batch_size: int = whole(64, 2, 10**6)
+    steps_per_dialogue: float = real(0.0625, 0.0, 1e6)
+    max_grad_norm: float = fixed(1e6)
+    max_kl: float = real(0.05, 1e-12, 1e6)
+    ridge: float = real(0.1, 1e-12, 1e6)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "capacity", self.batch_size * LONGEST)  # the way of a frozen dataclass
+
+
+@PolicyFactory.register("enac")
+class ENAC(ReplayLearner):
+    """A policy without a critic; each step learns from the newest `batch_size` dialogues."""
+
+    args: ENACArguments
+
+    @takes(ENACArguments)
+    def __init__(self, setting: Setting, **args: Any):
+        super().__init__(setting, ENACArguments(**args))
+        sizes = [setting.num_features, *self.args.hidden_sizes, setting.num_actions]
         network = mlp(sizes, torch.Generator().manual_seed(setting.seed), 0.01)
-        self.learner = NetworkPair(network, nn.Identity(), lr=1.0)
+        self.learner = NetworkPair(network, nn.Identity(), self.args.lr)
 
     def _step(self, generator: torch.Generator) -> dict[str, float]:
         """One natural step: of this length, and without an optimizer."""
-        gradients, returns = self.fitted(self.replay.newest(self.batch_size))
-        natural = least_squares(gradients, returns, self.ridge)
+        gradients, returns = self.fitted(self.replay.newest(self.args.batch_size))
+        natural = least_squares(gradients, returns, self.args.ridge)
         if not natural.isfinite().all():
             raise RunStopped(f"step {self.num_steps}: the natural gradient is not finite; the last checkpoint is kept")
         expected = ((gradients @ natural).square().mean() / 2).item()
-        scale = math.sqrt(self.max_kl / max(expected, 1e-12))
+        scale = math.sqrt(self.args.max_kl / max(expected, 1e-12))
         weights = list(self.learner.policy.parameters())
         with torch.no_grad():
             for own, part in zip(weights, natural.split([own.numel() for own in weights]), strict=True):
@@ -62,7 +74,7 @@ class ENAC(ReplayLearner):
     def fitted(self, turns: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The gradients (K, P) of the log-probabilities of dialogues, and their discounted returns (K,)."""
         number = turns["ended"].cumsum(0) - turns["ended"].long()
-        discounts = self.gamma ** turns["turn"].float()
+        discounts = self.args.gamma ** turns["turn"].float()
         logprobs = masked_logprobs(self.learner.policy(turns["observations"]), turns["masks"])
         chosen = discounts * logprobs.gather(1, turns["actions"][:, None])[:, 0]
         zeros = torch.zeros(int(turns["ended"].sum()))

@@ -5,6 +5,7 @@ N rows, D features of an observation, A actions, S slots, F features of a slot, 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch.nn import functional
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, takes_also
-from rlhf_dialog.task_oriented.policies.dqn import DQN, best
+from rlhf_dialog.task_oriented.policies.arguments import layers, takes
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
+from rlhf_dialog.task_oriented.policies.dqn import DQN, DQNArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
 from rlhf_dialog.task_oriented.world.observations import NUM_COUNTS, Layout
 from rlhf_dialog.task_oriented.world.summary import accepted_above
@@ -90,8 +92,14 @@ class FeudalNetwork(nn.Module):
         return torch.cat([request, self.give(dialogue), self.master(dialogue)], dim=1)
 
 
+@dataclass(frozen=True)
+class FeudalArguments(DQNArguments):
+    """hidden_sizes: of the master and of each worker"""
+
+    hidden_sizes: Sequence[int] = layers(130, 50)
+
+
 @PolicyFactory.register("feudal")
-@takes_also(DQN)
 class Feudal(DQN):
     """A master values `request` (an act about a slot) and `give` (the others); the worker that it prefers chooses the action.
 
@@ -99,7 +107,10 @@ class Feudal(DQN):
     Raises UserError without a single domain, or where observations and actions are not those of the domain.
     """
 
-    def __init__(self, setting: Setting, hidden_sizes: Sequence[int] = (130, 50), **args: Any):
+    arguments = FeudalArguments
+
+    @takes(FeudalArguments)
+    def __init__(self, setting: Setting, **args: Any):
         domain, wanted = setting.domain, "policy feudal: it needs the observations and actions of one domain, found"
         if not isinstance(domain, Domain):
             raise UserError(f"{wanted} {'none' if domain is None else 'several'}; choose another policy")
@@ -107,7 +118,7 @@ class Feudal(DQN):
         if (Layout(domain).size, len(names)) != (setting.num_features, setting.num_actions):
             raise UserError(f"{wanted} others; choose another policy")
         self.domain, self.gives = domain, torch.arange(len(names)) >= len(OF_SLOTS) * len(domain.constraints)
-        super().__init__(setting, hidden_sizes, **args)
+        super().__init__(setting, **args)
 
     @torch.no_grad()
     def targets(self, turns: dict[str, Tensor]) -> Tensor:
@@ -115,7 +126,7 @@ class Feudal(DQN):
         after = turns["next_observations"]
         worker = self._worker(self.learner.policy(after), turns["next_masks"])
         values = self.learner.slow(after)[:, -2:].gather(1, worker[:, None])[:, 0]
-        return turns["rewards"] + self.gamma * values.masked_fill(turns["ended"], 0.0)
+        return turns["rewards"] + self.args.gamma * values.masked_fill(turns["ended"], 0.0)
 
     def _network(self, sizes: Sequence[int], generator: torch.Generator) -> nn.Module:
         return FeudalNetwork(self.domain, sizes[1:-1], generator)
@@ -131,7 +142,7 @@ class Feudal(DQN):
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """The squared errors of the action and of the master's choice; a worker learns from its own turns."""
-        turns = self.replay.turns(self.batch_size, generator)
+        turns = self.replay.turns(self.args.batch_size, generator)
         values, targets, actions = self.learner.policy(turns["observations"]), self.targets(turns), turns["actions"]
         of_action = values.gather(1, actions[:, None])[:, 0]
         of_worker = values[:, -2:].gather(1, self.gives[actions, None].long())[:, 0]

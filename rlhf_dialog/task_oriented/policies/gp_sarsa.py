@@ -8,7 +8,7 @@ N observations, T turns, D features of an observation, A actions.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from safetensors.numpy import load_file, save_file
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.task_oriented.policies import sparse_gp
+from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,
     Episode,
@@ -30,7 +31,6 @@ from rlhf_dialog.task_oriented.policies.base import (
     Masks,
     PolicyFactory,
     Setting,
-    check_args,
 )
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, parts_of, relations_of
 
@@ -66,11 +66,10 @@ class Turns:
         return np.array(sums[::-1])
 
 
-@PolicyFactory.register("gp_sarsa")
-class GPSarsa:
-    """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean.
+@dataclass(frozen=True)
+class GPSarsaArguments(Arguments):
+    """kernel: polysort, gausssort, or without sorting poly, gauss; degree, length_scale: of `BeliefKernel`
 
-    kernel: polysort, gausssort, or without sorting poly, gauss; degree, length_scale: of `BeliefKernel`
     action_kernel: delta, or handcrafted, where the same act about two slots has the covariance `similarity`
     blocks: sizes of the parts of an observation; default: the domain's parts, or one part that is not sorted
     prior_mean, prior_deviation: of Q before a dialogue is known, in the unit of the returns
@@ -78,44 +77,50 @@ class GPSarsa:
     sigma: deviation of a return from its Q; gamma: discount
     nu, relative_nu: a turn joins the dictionary above this variance, and above this share of the prior's; max_points: all in all
     scale: of the posterior's deviation while exploring; -1 takes the mean
+    """
+
+    kernel: str = "polysort"
+    degree: int = whole(1, 1, 10)
+    length_scale: float = real(0.5, 1e-6, 1e6)
+    action_kernel: str = "delta"
+    similarity: float = real(0.5, 0.0, 1.0)
+    blocks: Sequence[int] | None = None
+    prior_mean: float = real(0.0, -1e6, 1e6)
+    prior_deviation: float = real(20.0, 1e-6, 1e6)
+    prior: str | None = None
+    sigma: float = real(5.0, 1e-6, 1e6)
+    gamma: float = real(1.0, 0.0, 1.0)
+    nu: float = real(0.001, 0.0, 1e6)
+    relative_nu: float = real(0.02, 0.0, 1.0)
+    max_points: int = whole(2000, 1, 10**5)
+    scale: float = real(1.0, -1e6, 1e6)
+
+    def saved(self) -> dict[str, Any]:
+        """What is written with a policy, and must be the same where it is loaded; what `prior` names is saved with it."""
+        blocks = list(self.blocks) if isinstance(self.blocks, tuple) else self.blocks
+        kept = asdict(self) | {"blocks": blocks}
+        del kept["prior"]
+        return kept
+
+
+@PolicyFactory.register("gp_sarsa")
+class GPSarsa:
+    """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean.
+
     Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        kernel: str = "polysort",
-        degree: int = 1,
-        length_scale: float = 0.5,
-        action_kernel: str = "delta",
-        similarity: float = 0.5,
-        blocks: Sequence[int] | None = None,
-        prior_mean: float = 0.0,
-        prior_deviation: float = 20.0,
-        prior: str | None = None,
-        sigma: float = 5.0,
-        gamma: float = 1.0,
-        nu: float = 0.001,
-        relative_nu: float = 0.02,
-        max_points: int = 2000,
-        scale: float = 1.0,
-    ):
-        self.args = {name: value for name, value in locals().items() if name not in ("self", "setting", "prior")}
-        self.args["blocks"] = list(blocks) if isinstance(blocks, tuple) else blocks
-        check_args(float, 1e-6, 1e6, length_scale=length_scale, prior_deviation=prior_deviation, sigma=sigma)
-        check_args(float, 0.0, 1.0, similarity=similarity, gamma=gamma, relative_nu=relative_nu)
-        check_args(float, -1e6, 1e6, prior_mean=prior_mean, scale=scale)
-        check_args(float, 0.0, 1e6, nu=nu)
-        check_args(int, 1, 10, degree=degree)
-        check_args(int, 1, 10**5, max_points=max_points)
-        self.setting, self.prior_mean, self.gamma, self.scale = setting, prior_mean, gamma, scale
-        self.noise, self.novelty, self.max_points = sigma**2, max(nu, relative_nu * prior_deviation**2), max_points
-        self.prior_folder = prior
+    @takes(GPSarsaArguments)
+    def __init__(self, setting: Setting, **args: Any):
+        self.setting, self.args = setting, GPSarsaArguments(**args)
+        prior_variance = self.args.prior_deviation**2
+        self.noise, self.novelty = self.args.sigma**2, max(self.args.nu, self.args.relative_nu * prior_variance)
         self.prior: GPSarsa | None = None
-        self.belief = BeliefKernel(kernel, parts_of(setting, blocks), degree, length_scale)
-        relations = relations_of(action_kernel, setting, similarity)
+        parts = parts_of(setting, self.args.blocks)
+        self.belief = BeliefKernel(self.args.kernel, parts, self.args.degree, self.args.length_scale)
+        relations = relations_of(self.args.action_kernel, setting, self.args.similarity)
         groups = sorted({tuple(np.flatnonzero(row).tolist()) for row in relations})
-        self.blocks = [sparse_gp.Block(self.belief, relations, group, prior_deviation**2) for group in groups]
+        self.blocks = [sparse_gp.Block(self.belief, relations, group, prior_variance) for group in groups]
         self.num_dialogues = 0
         self._open: dict[int, Turns] = {}
         self._ended: list[Turns] = []
@@ -134,9 +139,9 @@ class GPSarsa:
         """
         mean, variance = self.posterior(observations)
         worth = mean
-        if not deterministic and self.scale > 0:
+        if not deterministic and self.args.scale > 0:
             draws = [[stream.gauss(0.0, 1.0) for _ in row] for stream, row in zip(streams, masks, strict=True)]
-            worth = mean + self.scale * np.sqrt(variance) * draws
+            worth = mean + self.args.scale * np.sqrt(variance) * draws
         actions = np.where(masks, worth, -np.inf).argmax(axis=1).astype(np.int64)
         return actions, {"values": _taken(mean, actions).astype(np.float32)}
 
@@ -171,7 +176,7 @@ class GPSarsa:
     def update(self) -> dict[str, float]:
         """Learn from the dialogues that have ended since the last update. gp/error: of the means, before that."""
         ended, self._ended = self._ended, []
-        errors = [x.returns(self.gamma) - _taken(self.posterior(x.observations)[0], x.actions) for x in ended]
+        errors = [x.returns(self.args.gamma) - _taken(self.posterior(x.observations)[0], x.actions) for x in ended]
         for turns in ended:
             self._learn(turns)
         for block in self.blocks:
@@ -196,17 +201,17 @@ class GPSarsa:
 
     def _prior_of(self, observations: Features) -> Matrix:
         """The prior means (N, A)."""
-        if self.prior is None and self.prior_folder is not None:
-            self.prior = earlier(self.prior_folder, self.setting)
-        constant = np.full((len(observations), self.setting.num_actions), float(self.prior_mean))
+        if self.prior is None and self.args.prior is not None:
+            self.prior = earlier(self.args.prior, self.setting)
+        constant = np.full((len(observations), self.setting.num_actions), float(self.args.prior_mean))
         return constant if self.prior is None else constant + self.prior.posterior(observations)[0]
 
     def _learn(self, turns: Turns) -> None:
         features = self.belief.features(turns.observations)
-        values = turns.returns(self.gamma) - _taken(self._prior_of(turns.observations), turns.actions)
+        values = turns.returns(self.args.gamma) - _taken(self._prior_of(turns.observations), turns.actions)
         rows = zip(features, turns.actions.tolist(), values.tolist(), turns.weights.tolist(), strict=True)
         for row, action, value, weight in (turn for turn in rows if turn[-1] > 0):
-            novelty = self.novelty if self.num_points < self.max_points else np.inf
+            novelty = self.novelty if self.num_points < self.args.max_points else np.inf
             block = next(block for block in self.blocks if action in block.related)
             block.learn(row[None], action, value, self.noise / weight, novelty)
 
@@ -222,11 +227,11 @@ class GPSarsa:
     def _state(self) -> dict[str, Any]:
         turns = [[x.dialogue, x.start, x.ended] for x in (*self._ended, *self._open.values())]
         prior = None if self.prior is None else self.prior._state()
-        return {"args": self.args, "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
+        return {"args": self.args.saved(), "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        if state["args"] != self.args:
-            raise ValueError(f"saved with the arguments {state['args']}, but these are {self.args}")
+        if state["args"] != self.args.saved():
+            raise ValueError(f"saved with the arguments {state['args']}, but these are {self.args.saved()}")
         for number, block in enumerate(self.blocks):
             block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
         self.num_dialogues = state["num_dialogues"]

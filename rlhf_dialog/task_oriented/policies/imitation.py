@@ -30,7 +30,7 @@ def imitate(policy: PPO, episodes: Sequence[Episode], seed: int, num_epochs: int
             values = policy.learner.critic(observations[rows]).squeeze(-1)
             loss = functional.nll_loss(logprobs, actions[rows])
             loss = loss + functional.mse_loss(values, policy.normalizer.normalize(returns[rows]))
-            policy.learner.step(loss, policy.max_grad_norm)
+            policy.learner.step(loss, policy.args.max_grad_norm)
     policy.learner.forget_moments()
     with torch.inference_mode():
         right = policy.logprobs(observations, masks).argmax(dim=1) == actions

@@ -20,14 +20,6 @@ from rlhf_dialog.errors import UserError
 STATE, WEIGHTS, OPTIMIZER = "policy.json", "policy.safetensors", "optimizer.safetensors"
 
 
-def check_sizes(hidden_sizes: Any) -> list[int]:
-    """The units of hidden layers as a list. Raises UserError for anything else than whole numbers above 0."""
-    sizes: list[Any] = list(hidden_sizes) if isinstance(hidden_sizes, list | tuple) else [None]
-    if not all(type(size) is int and 1 <= size <= 10**5 for size in sizes):
-        raise UserError(f"policy.args.hidden_sizes: found {hidden_sizes!r}, wanted a list of numbers such as [128, 64]")
-    return sizes
-
-
 def mlp(
     sizes: Sequence[int], generator: torch.Generator, last_gain: float, between: Callable[[], nn.Module] = nn.Tanh
 ) -> nn.Sequential:

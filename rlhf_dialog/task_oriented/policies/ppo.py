@@ -5,6 +5,7 @@ the batch was full is bootstrapped: the value of what followed is added to its l
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,
     Episode,
@@ -22,12 +24,10 @@ from rlhf_dialog.task_oriented.policies.base import (
     Masks,
     PolicyFactory,
     Setting,
-    check_args,
 )
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
     categorical,
-    check_sizes,
     load_networks,
     masked_logprobs,
     mlp,
@@ -38,47 +38,43 @@ from rlhf_dialog.training import ppo
 MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
 
 
+@dataclass(frozen=True)
+class PPOArguments(Arguments):
+    """hidden_sizes: units of the layers; lr: of Adam, falling to `final_lr` of it where the number of updates is known
+
+    gamma, gae_lambda, clip_param, entropy_coef, max_grad_norm: as in PPO
+    ppo_epoch: passes over a rollout; minibatch_size: turns for each optimizer step
+    """
+
+    hidden_sizes: Sequence[int] = layers(128, 64)
+    lr: float = real(1e-3, 1e-9, 1.0)
+    final_lr: float = real(0.1, 0.0, 1.0)
+    gamma: float = real(0.99, 0.0, 1.0)
+    gae_lambda: float = real(0.95, 0.0, 1.0)
+    clip_param: float = real(0.2, 1e-9, 1.0)
+    entropy_coef: float = real(0.01, 0.0, 1e6)
+    max_grad_norm: float = real(0.5, 1e-9, 1e6)
+    ppo_epoch: int = whole(5, 1, 10**6)
+    minibatch_size: int = whole(128, 1, 10**6)
+
+
 @PolicyFactory.register("ppo")
 class PPO:
     """A policy and a critic, each a small network; both learn from whole rollouts.
 
-    hidden_sizes: units of the layers; lr: of Adam, falling to `final_lr` of it where the number of updates is known
-    gamma, gae_lambda, clip_param, entropy_coef, max_grad_norm: as in PPO
-    ppo_epoch: passes over a rollout; minibatch_size: turns for each optimizer step
     Raises UserError for an argument that cannot be used, and RunStopped when a number is not finite, or the stored
     log-probabilities are not those of this policy.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        hidden_sizes: Sequence[int] = (128, 64),
-        lr: float = 1e-3,
-        final_lr: float = 0.1,
-        gamma: float = 0.99,
-        gae_lambda: float = 0.95,
-        clip_param: float = 0.2,
-        entropy_coef: float = 0.01,
-        max_grad_norm: float = 0.5,
-        ppo_epoch: int = 5,
-        minibatch_size: int = 128,
-    ):
-        check_args(float, 1e-9, 1.0, lr=lr, clip_param=clip_param)
-        check_args(float, 0.0, 1.0, final_lr=final_lr, gamma=gamma, gae_lambda=gae_lambda)
-        check_args(float, 0.0, 1e6, entropy_coef=entropy_coef)
-        check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
-        check_args(int, 1, 10**6, ppo_epoch=ppo_epoch, minibatch_size=minibatch_size)
-        hidden_sizes = check_sizes(hidden_sizes)
-        self.setting, self.lr, self.final_lr = setting, lr, final_lr
-        self.gamma, self.gae_lambda, self.clip_param = gamma, gae_lambda, clip_param
-        self.entropy_coef, self.max_grad_norm = entropy_coef, max_grad_norm
-        self.ppo_epoch, self.minibatch_size = ppo_epoch, minibatch_size
+    @takes(PPOArguments)
+    def __init__(self, setting: Setting, **args: Any):
+        self.setting, self.args = setting, PPOArguments(**args)
         generator = torch.Generator().manual_seed(setting.seed)
-        sizes = [setting.num_features, *hidden_sizes]
+        sizes = [setting.num_features, *self.args.hidden_sizes]
         self.learner = NetworkPair(
             mlp([*sizes, setting.num_actions], generator, last_gain=0.01),
             mlp([*sizes, 1], generator, last_gain=1.0),
-            lr,
+            self.args.lr,
         )
         self.normalizer, self.num_updates = ppo.ValueNormalizer(beta=0.99), 0
         self._episodes: list[Episode] = []
@@ -109,7 +105,7 @@ class PPO:
         """Learn from the episodes since the last update: advantages once, then `ppo_epoch` passes in minibatches."""
         rollout = self._rollout()
         self._episodes = []
-        self.learner.set_lr(self.lr * self._schedule())
+        self.learner.set_lr(self.args.lr * self._schedule())
         steps = [
             self._step({name: column[rows] for name, column in rollout.items()}, is_first=number == 0)
             for number, rows in enumerate(self._minibatches(len(rollout["actions"])))
@@ -135,7 +131,7 @@ class PPO:
 
     def _schedule(self) -> float:
         done = min(self.num_updates / self.setting.num_updates, 1.0) if self.setting.num_updates else 0.0
-        return 1.0 - done * (1.0 - self.final_lr)
+        return 1.0 - done * (1.0 - self.args.final_lr)
 
     def _values(self, observations: Tensor) -> Tensor:
         return self.normalizer.denormalize(self.learner.critic(observations).squeeze(-1))
@@ -145,12 +141,12 @@ class PPO:
         """The rewards (T,); the last one of a dialogue that goes on elsewhere has the value of what followed."""
         rewards = torch.from_numpy(episode.rewards.copy())
         if not episode.ended:
-            rewards[-1] += self.gamma * self._values(torch.from_numpy(episode.last_observation[None]))[0]
+            rewards[-1] += self.args.gamma * self._values(torch.from_numpy(episode.last_observation[None]))[0]
         return rewards
 
     def advantages(self, episodes: Sequence[Episode], gae_lambda: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """GAE of episodes: advantages, returns and mask, (B, T) each."""
-        gae_lambda = self.gae_lambda if gae_lambda is None else gae_lambda
+        gae_lambda = self.args.gae_lambda if gae_lambda is None else gae_lambda
         rewards, values = (
             nn.utils.rnn.pad_sequence(rows, batch_first=True)
             for rows in (
@@ -160,7 +156,7 @@ class PPO:
         )
         lengths = torch.tensor([len(episode) for episode in episodes])
         mask = torch.arange(rewards.shape[1]) < lengths.unsqueeze(1)
-        return *ppo.gae(rewards, values, mask, self.gamma, gae_lambda), mask
+        return *ppo.gae(rewards, values, mask, self.args.gamma, gae_lambda), mask
 
     def take_in_returns(self, episodes: Sequence[Episode]) -> Tensor:
         """The discounted returns (N,) of all turns of whole episodes, which the critic's scale now knows."""
@@ -185,8 +181,8 @@ class PPO:
 
     def _minibatches(self, num_turns: int) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(self.setting.seed * 1_000_003 + self.num_updates + 1)
-        for _ in range(self.ppo_epoch):
-            yield from torch.randperm(num_turns, generator=generator).split(self.minibatch_size)
+        for _ in range(self.args.ppo_epoch):
+            yield from torch.randperm(num_turns, generator=generator).split(self.args.minibatch_size)
 
     def _step(self, turns: dict[str, Tensor], is_first: bool) -> dict[str, float]:
         """One optimizer step on these turns; returns statistics."""
@@ -197,16 +193,16 @@ class PPO:
         if is_first:
             _check_ratio(log_ratio)
         policy_loss, clipped = ppo.policy_loss(
-            chosen, turns["old_logprobs"], turns["advantages"], mask, self.clip_param
+            chosen, turns["old_logprobs"], turns["advantages"], mask, self.args.clip_param
         )
         entropy = -(logprobs.exp() * logprobs).sum(dim=1).mean()
         normalize = self.normalizer.normalize
         values = self.learner.critic(turns["observations"]).squeeze(-1)
         value_loss = ppo.value_loss(values, normalize(turns["old_values"]), normalize(turns["returns"]), mask)
-        loss = policy_loss - self.entropy_coef * entropy + value_loss
+        loss = policy_loss - self.args.entropy_coef * entropy + value_loss
         if not loss.isfinite():
             raise RunStopped(f"update {self.num_updates + 1}: the loss is {loss.item()}; the last checkpoint is kept")
-        norm = self.learner.step(loss, self.max_grad_norm)
+        norm = self.learner.step(loss, self.args.max_grad_norm)
         return {
             "policy_loss": policy_loss.item(),
             "value_loss": value_loss.item(),

@@ -1,6 +1,7 @@
 """Learning from what was met before: whole dialogues are kept, and turns or dialogues are drawn from them. N turns."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +12,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from rlhf_dialog.errors import RunStopped, UserError
-from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting, check_args
+from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
@@ -105,32 +107,38 @@ class Replay:
         self.stack, self._held = stack, held
 
 
+@dataclass(frozen=True)
+class ReplayArguments(Arguments):
+    """What the learners from replay take.
+
+    capacity: turns that are kept; in_memory: turns of these in memory, the older ones lie in a temporary folder
+    batch_size: turns or dialogues for each step
+    steps_per_dialogue: optimizer steps for each dialogue that has ended, made in the next update; 0.5: one for two dialogues
+    """
+
+    hidden_sizes: Sequence[int] = layers(200, 75)
+    lr: float = real(5e-4, 1e-9, 1.0)
+    gamma: float = real(0.99, 0.0, 1.0)
+    capacity: int = whole(6000, 1, 10**9)
+    in_memory: int = whole(IN_MEMORY, 1, 10**9)
+    batch_size: int = whole(16, 1, 10**6)
+    steps_per_dialogue: float = real(1.0, 0.0, 1e6)
+    max_grad_norm: float = real(10.0, 1e-9, 1e6)
+
+
 class ReplayLearner:
     """What the learners from replay share: drawing actions, steps that are due when dialogues end, and files.
 
-    A subclass has a `learner` and a `_loss`.
-
-    steps_per_dialogue: optimizer steps for each dialogue that has ended, made in the next update; 0.5: one for two dialogues
-    capacity: turns that are kept; in_memory: turns of these in memory, the older ones lie in a temporary folder
-    slow_share: how far the slow copy follows in each step
+    A subclass has a `learner` and a `_loss`, and `slow_share`: how far the slow copy follows in each step.
     """
 
     learner: NetworkPair
+    args: ReplayArguments
+    slow_share = 0.0
 
-    def __init__(
-        self,
-        setting: Setting,
-        capacity: int,
-        steps_per_dialogue: float,
-        max_grad_norm: float = 1e6,
-        slow_share: float = 0.0,
-        in_memory: int = IN_MEMORY,
-    ):
-        check_args(int, 1, 10**9, capacity=capacity, in_memory=in_memory)
-        check_args(float, 0.0, 1e6, steps_per_dialogue=steps_per_dialogue)
-        check_args(float, 1e-9, 1e6, max_grad_norm=max_grad_norm)
-        self.setting, self.replay = setting, Replay(capacity, in_memory)
-        self.steps_per_dialogue, self.max_grad_norm, self.slow_share = steps_per_dialogue, max_grad_norm, slow_share
+    def __init__(self, setting: Setting, args: ReplayArguments):
+        self.setting, self.args = setting, args
+        self.replay = Replay(args.capacity, args.in_memory)
         self.num_dialogues = self.num_steps = 0
         self.due = 0.0
 
@@ -148,7 +156,7 @@ class ReplayLearner:
         """Keep the episode; steps are due when its dialogue has ended."""
         if self.replay.add(episode):
             self.num_dialogues += 1
-            self.due += self.steps_per_dialogue
+            self.due += self.args.steps_per_dialogue
 
     def update(self) -> dict[str, float]:
         """Make the steps that are due; returns the means of their statistics."""
@@ -178,7 +186,7 @@ class ReplayLearner:
         loss, statistics = self._loss(generator)
         if not loss.isfinite():
             raise RunStopped(f"step {self.num_steps}: the loss is {loss.item()}; the last checkpoint is kept")
-        norm = self.learner.step(loss, self.max_grad_norm)
+        norm = self.learner.step(loss, self.args.max_grad_norm)
         if self.slow_share:
             self.learner.follow(self.slow_share)
         return {"learn/loss": loss.item(), "learn/grad_norm": norm, **statistics}

@@ -1,28 +1,38 @@
 """Trust region actor-critic with experience replay (1707.00130): A2C off-policy whose steps stay near an average network."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlhf_dialog.task_oriented.policies.a2c import A2C
+from rlhf_dialog.task_oriented.policies.a2c import A2C, A2CArguments
 from rlhf_dialog.task_oriented.policies.acer import trusted
-from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, check_args, takes_also
+from rlhf_dialog.task_oriented.policies.arguments import real, takes
+from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.network import masked_logprobs
 
 
-@PolicyFactory.register("tracer")
-@takes_also(A2C)
-class TRACER(A2C):
-    """A2C; trust: how far a gradient of all weights may lead away from the average network, which follows by `average_share`."""
+@dataclass(frozen=True)
+class TRACERArguments(A2CArguments):
+    """trust: how far a gradient of all weights may lead away from the average network, which follows by `average_share`"""
 
+    trust: float = real(0.01, 0.0, 1e6)
+    average_share: float = real(0.05, 1e-9, 1.0)
+
+
+@PolicyFactory.register("tracer")
+class TRACER(A2C):
+    """A2C whose gradient is trusted near an average network only."""
+
+    arguments = TRACERArguments
+    args: TRACERArguments
     has_average = True
 
-    def __init__(self, setting: Setting, trust: float = 0.01, average_share: float = 0.05, **args: Any):
-        check_args(float, 0.0, 1e6, trust=trust)
-        check_args(float, 1e-9, 1.0, average_share=average_share)
+    @takes(TRACERArguments)
+    def __init__(self, setting: Setting, **args: Any):
         super().__init__(setting, **args)
-        self.trust, self.slow_share = trust, average_share
+        self.slow_share = self.args.average_share
 
     def _trusted(self, objective: Tensor, turns: dict[str, Tensor], logprobs: Tensor) -> Tensor:
         """What has the trusted gradient: the policy's weights times that gradient."""
@@ -34,4 +44,4 @@ class TRACER(A2C):
             torch.cat([part.flatten() for part in torch.autograd.grad(of, weights, retain_graph=True)])
             for of in (objective, divergence)
         )
-        return torch.cat([part.flatten() for part in weights]) @ trusted(gradient, away, self.trust)
+        return torch.cat([part.flatten() for part in weights]) @ trusted(gradient, away, self.args.trust)

@@ -57,11 +57,11 @@ def textbook(policy, turns, weights):
         probabilities = scores.softmax(dim=0)
         value = learner.critic(turns["observations"][t])[0]
         after = 0.0 if last else learner.critic(turns["observations"][t + 1])[0].item()
-        error = turns["rewards"][t] + policy.gamma * after - value
+        error = turns["rewards"][t] + policy.args.gamma * after - value
         target = value.item() + weights[t] * error.item()
         gap = (value - target).abs()
         entropy = -(probabilities * probabilities.log()).sum()
-        gain = weights[t] * probabilities[place].log() * error.item() + policy.entropy_coef * entropy
+        gain = weights[t] * probabilities[place].log() * error.item() + policy.args.entropy_coef * entropy
         total = total + torch.where(gap < 1, gap**2 / 2, gap - 0.5) - gain
     return total / len(turns["ended"])
 

@@ -1,12 +1,10 @@
 """The protocol: who gets streams, and what a stream depends on."""
 
-from inspect import signature
-
 import numpy as np
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, Setting, choose, stream, takes_also
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, Setting, choose, stream
 
 OBSERVATIONS, MASKS = np.zeros((2, 3), np.float32), np.array([[False, True], [True, True]])
 
@@ -62,14 +60,3 @@ def test_an_episode_ends_by_the_user_or_by_the_turn_limit():
 
     assert [episode(*how).ended for how in ((True, False), (False, True), (False, False))] == [True, True, False]
     assert len(episode(True, False)) == 2
-
-
-def test_the_arguments_of_a_parent_are_named_too():
-    class Parent:
-        def __init__(self, setting, first=1, second=2, hidden=3): ...
-
-    @takes_also(Parent, "hidden")
-    class Child(Parent):
-        def __init__(self, setting, third=3, first=4, **args): ...
-
-    assert str(signature(Child)) == "(setting, third=3, first=4, second=2)"

@@ -83,7 +83,7 @@ def test_the_loss_is_minus_the_log_likelihood_and_the_share_of_the_divergence():
     turns, noise = policy.replay.turns(8, generator), policy.layers.noise(8, generator)
     values = policy.layers(turns["observations"], noise)[range(8), turns["actions"]]
     likelihood = Normal(values, 2.0).log_prob(policy.targets(turns)) - Normal(0.0, 2.0).log_prob(torch.zeros(()))
-    expected = -likelihood.mean() + 0.5 * policy.layers.divergence(policy.prior_sigma) / 30
+    expected = -likelihood.mean() + 0.5 * policy.layers.divergence(policy.args.prior_sigma) / 30
     torch.testing.assert_close(policy._loss(torch.Generator().manual_seed(3))[0], expected)
 
 

@@ -135,7 +135,7 @@ def random_turns(num):
 def test_a_worker_without_an_allowed_action_is_never_chosen_and_the_master_decides_between_the_others():
     policy, *values = tables()
     states, masks = random_turns(2000)
-    policy.num_dialogues = policy.epsilon_dialogues
+    policy.num_dialogues = policy.args.epsilon_dialogues
     for of_network, deterministic in zip(values, (False, True), strict=True):
         found, _ = policy.act(states, masks, deterministic, [Random(n) for n in range(2000)])
         expected = [chosen(of_network[int(state)], mask) for (state,), mask in zip(states, masks, strict=True)]

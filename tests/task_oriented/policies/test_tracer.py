@@ -1,5 +1,7 @@
 """TRACER: A2C where the trust region is wide, its edge where it is narrow, and a toy that is learned."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -17,10 +19,10 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def gradients(cls, trust=None):
+def gradients(cls, **args):
     """The gradient (P,) of the policy's loss, after it has moved away from its average, and that of its KL from the average."""
     policy, noise = cls(Setting(3, 4), hidden_sizes=(8,), batch_size=5), generator(9)
-    policy.trust = trust
+    policy.args = SimpleNamespace(**vars(policy.args) | args)  # a trust below 0 too, which a user cannot give
     for one in Sampler(Colours, 0, 2).sample(policy, 30):
         policy.observe(one)
     with torch.no_grad():
@@ -49,7 +51,7 @@ def test_a_step_of_a2c_within_the_trust_region_is_not_changed_and_another_one_en
 
 
 def test_the_arguments_of_a2c_are_known_and_others_are_named():
-    assert build_policy("tracer", {"gamma": 0.5}, Setting(3, 4)).gamma == 0.5
+    assert build_policy("tracer", {"gamma": 0.5}, Setting(3, 4)).args.gamma == 0.5
     with pytest.raises(UserError, match="gama"):
         build_policy("tracer", {"gama": 0.5}, Setting(3, 4))
 

@@ -4,7 +4,7 @@ N observations, T turns, M members, A actions.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.task_oriented.policies.arguments import fixed, takes
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,
     Episode,
@@ -21,9 +22,8 @@ from rlhf_dialog.task_oriented.policies.base import (
     Masks,
     PolicyFactory,
     Setting,
-    takes_also,
 )
-from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
+from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, GPSarsaArguments
 from rlhf_dialog.task_oriented.policies.kernels import Matrix
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
     Bridge,
@@ -50,43 +50,57 @@ def combined(means: Q, variances: Q, prior_mean: float, prior_variance: float) -
     return ((precisions * means).sum(axis=0) - others * prior_mean) / precision, 1.0 / precision
 
 
-@PolicyFactory.register("committee")
-@takes_also(GPSarsa, "blocks", "prior", "action_kernel", "similarity")
-class Committee:
-    """In the domain of which the user spoke last: the allowed action with the largest draw from the committee's posterior of Q.
+@dataclass(frozen=True)
+class CommitteeArguments(GPSarsaArguments):
+    """members: domains that have a gp_sarsa of their own, by default all; the others are decided by the members alone
 
-    members: domains that have a gp_sarsa of their own, by default all; the others are decided by the members alone
     learning: what the part of a member in an action (its share of the precision, `weights` of the episode) does when the turn is
     learned: `evidence`, the turn counts so much for it; `reward`, it gets so much of the reward; `own`: only the domain's own
     member learns
     abstraction: JSON file of the slots that stand for each other; default: by entropy (`abstraction_of`); saved with the policy
-    scale: of the posterior's deviation while exploring; -1 takes the mean
-    The other arguments are those of the members. Raises UserError for an argument that cannot be used.
+    The other arguments are those of the members.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        members: Sequence[str] | None = None,
-        learning: str = "evidence",
-        abstraction: str | None = None,
-        scale: float = 1.0,
-        **args: Any,
-    ):
-        if learning not in LEARNING:
-            raise UserError(f"policy.args.learning: found {learning!r}, wanted one of {', '.join(LEARNING)}")
-        self.views, self.learning, self.scale = Views(setting, "committee"), learning, scale
+    action_kernel: str = fixed("delta")
+    similarity: float = fixed(0.5)
+    blocks: Sequence[int] | None = fixed(None)
+    prior: str | None = fixed(None)
+    members: Sequence[str] | None = None
+    learning: str = "evidence"
+    abstraction: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learning not in LEARNING:
+            raise UserError(f"policy.args.learning: found {self.learning!r}, wanted one of {', '.join(LEARNING)}")
+
+    def of_member(self) -> dict[str, Any]:
+        """The arguments of each member's policy."""
+        return {each.name: getattr(self, each.name) for each in fields(GPSarsaArguments)}
+
+
+@PolicyFactory.register("committee")
+class Committee:
+    """In the domain of which the user spoke last: the allowed action with the largest draw from the committee's posterior of Q.
+
+    Raises UserError for an argument that cannot be used.
+    """
+
+    @takes(CommitteeArguments)
+    def __init__(self, setting: Setting, **args: Any):
+        self.args = CommitteeArguments(**args)
+        self.views, members = Views(setting, "committee"), self.args.members
         names = list(self.views.of) if members is None else members
         if not isinstance(names, list | tuple) or not names or len({*map(str, names)}) < len(names):
             raise UserError(
                 f"policy.args.members: found {members!r}, wanted at least one domain, each one once, as a list"
             )
         self.views.check(names, "policy.args.members")
-        self.members = {name: GPSarsa(self.views.of[name].setting, scale=scale, **args) for name in names}
-        first = self.members[names[0]]
-        self.prior_mean, self.prior_variance = first.prior_mean, float(first.args["prior_deviation"]) ** 2
-        domain = self.views.domain
-        self._connect(read_abstraction(abstraction, domain) if abstraction else abstraction_of(domain))
+        of_member = self.args.of_member()
+        self.members = {name: GPSarsa(self.views.of[name].setting, **of_member) for name in names}
+        self.prior_variance = float(self.args.prior_deviation) ** 2
+        domain, path = self.views.domain, self.args.abstraction
+        self._connect(read_abstraction(path, domain) if path else abstraction_of(domain))
         self._pieces = Pieces()
 
     @property
@@ -102,11 +116,11 @@ class Committee:
         A stream draws a normal number for each of the A actions.
         """
         means, variances, possible = self.opinions(observations)
-        mean, variance = combined(means, variances, self.prior_mean, self.prior_variance)
+        mean, variance = combined(means, variances, self.args.prior_mean, self.prior_variance)
         worth, rows = mean, np.arange(len(observations))
-        if not deterministic and self.scale > 0:
+        if not deterministic and self.args.scale > 0:
             draws = [[stream.gauss(0.0, 1.0) for _ in row] for stream, row in zip(streams, masks, strict=True)]
-            worth = mean + self.scale * np.sqrt(variance) * draws
+            worth = mean + self.args.scale * np.sqrt(variance) * draws
         allowed = masks & possible
         allowed = np.where(allowed.any(axis=1, keepdims=True), allowed, masks)
         actions = np.where(allowed, worth, -np.inf).argmax(axis=1).astype(np.int64)
@@ -117,7 +131,7 @@ class Committee:
         """The members' means and variances (M, N, A) of Q, those of the prior where a member knows no such action; and (N, A),
         True for the actions of the active domain and the global ones."""
         shape = len(self.members), len(observations), self.views.num_actions
-        means, variances = np.full(shape, float(self.prior_mean)), np.full(shape, self.prior_variance)
+        means, variances = np.full(shape, float(self.args.prior_mean)), np.full(shape, self.prior_variance)
         possible = np.zeros(shape[1:], dtype=np.bool_)
         for view, rows in self.views.groups(observations):
             possible[np.ix_(rows, view.actions)] = True
@@ -172,7 +186,7 @@ class Committee:
             for number, name in enumerate(self.members):
                 is_own = name == view.name
                 knows = np.isin(actions[rows], self.bridges[name, view.name].actions[:, 0])
-                known[number, rows] = knows & (is_own or self.learning != "own")
+                known[number, rows] = knows & (is_own or self.args.learning != "own")
         precisions = known / np.maximum(variances[:, np.arange(len(actions)), actions], 1e-9 * self.prior_variance)
         return (precisions / np.maximum(precisions.sum(axis=0), 1e-300)).T.astype(np.float32)
 
@@ -180,7 +194,7 @@ class Committee:
         """The turns of a domain as a member learns them; an action that it does not know has the weight 0."""
         numbers: Rows = np.zeros(self.views.num_actions, dtype=np.int64)
         numbers[bridge.actions[:, 0]] = bridge.actions[:, 1]
-        shared, counts = (weights, weights > 0) if self.learning == "reward" else (np.ones_like(weights), weights)
+        shared, counts = (weights, weights > 0) if self.args.learning == "reward" else (np.ones_like(weights), weights)
         return replace(
             part,
             observations=bridge.observations(part.observations),
