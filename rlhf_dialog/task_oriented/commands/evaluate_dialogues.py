@@ -69,15 +69,15 @@ def run(options: argparse.Namespace) -> None:
     source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
     settings = _sampled_at(options.temperature, read_settings(options.agent))
     agent = ChatAgent.load(options.agent, settings=settings)
-    found = {"agent": played(agent, source, numbers, AT_ONCE)}
+    dialogues = {"agent": played(agent, source, numbers, AT_ONCE)}
     if options.baseline:
         own = _sampled_at(options.temperature, read_settings(options.baseline, settings))
-        found["baseline"] = played(ChatAgent.load(options.baseline, settings=own), source, numbers, AT_ONCE)
+        dialogues["baseline"] = played(ChatAgent.load(options.baseline, settings=own), source, numbers, AT_ONCE)
     known = baselines_of(source.environments[0])
-    found |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
-    for one in found["agent"][: options.transcripts]:
+    dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
+    for one in dialogues["agent"][: options.transcripts]:
         print("\n".join(message(line) for line in lines_of(one.dialogue)), end="\n\n")
-    result = _result(options, environment, agent.settings, found)
+    result = _result(options, environment, agent.settings, dialogues)
     replace_json(output, finite(result))
     Console().print(_table(result, f"{options.dialogues} dialogues, {environment.id}"))
     logger.info("written: %s", output)
@@ -108,16 +108,16 @@ def _result(
     options: argparse.Namespace,
     environment: EnvironmentConfig,
     settings: AgentSettings,
-    found: Mapping[str, list[Played]],
+    dialogues: Mapping[str, list[Played]],
 ) -> dict[str, Any]:
     asked = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
     asked |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
     sampling = ("max_new_tokens", "temperature", "top_k", "top_p", "context_size", "max_prompt_length")
-    others = [name for name in ("baseline", "handcrafted") if name in found]
+    others = [name for name in ("baseline", "handcrafted") if name in dialogues]
     return {
         "settings": asked | settings.model_dump(include=set(sampling)),
-        "policies": {name: measured(own) for name, own in found.items()},
-        **{f"difference_from_{name}": compared(found[name], found["agent"]) for name in others},
+        "policies": {name: measured(own) for name, own in dialogues.items()},
+        **{f"difference_from_{name}": compared(dialogues[name], dialogues["agent"]) for name in others},
     }
 
 

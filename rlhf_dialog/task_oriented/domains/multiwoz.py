@@ -80,13 +80,13 @@ def _shares(model: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _chances(slot: str, shares: Mapping[str, Any]) -> Chances:
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for value, share in shares.items():
         text = _value(slot, value)
-        found[text] = found.get(text, 0.0) + float(share)
-    if not sum(found.values()) > 0:
+        weights[text] = weights.get(text, 0.0) + float(share)
+    if not sum(weights.values()) > 0:
         raise ValueError(slot)
-    return Chances(found)
+    return Chances(weights)
 
 
 def _value(slot: str, value: Any) -> str:

@@ -84,15 +84,15 @@ def _length(
 
 def _solved(features: Features, curvature: Array, ridge: Array, wanted: Array) -> Array:
     """The Newton step: the matrix of second derivatives times it is `wanted`, up to 1e-3; by conjugate gradients."""
-    found, left = np.zeros_like(wanted), wanted.copy()
+    solution, left = np.zeros_like(wanted), wanted.copy()
     direction, size = left.copy(), float(left @ left)
     least = 1e-6 * size
     for _ in range(CG_STEPS):
         product = features.back(curvature * features.times(direction)) + ridge * direction
         length = size / float(direction @ product)
-        found, left = found + length * direction, left - length * product
+        solution, left = solution + length * direction, left - length * product
         before, size = size, float(left @ left)
         if size <= least:
             break
         direction = left + size / before * direction
-    return found
+    return solution

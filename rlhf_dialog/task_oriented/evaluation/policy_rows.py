@@ -24,12 +24,12 @@ def rows_of(cells: Cells) -> list[Row]:
     for cell in cells:
         groups.setdefault((cell["known"]["error_rate"], cell["known"]["policy"]), []).append(cell)
     rows = []
-    for (error_rate, policy), own in groups.items():
+    for (error_rate, policy), of_policy in groups.items():
         others = [groups.get((error_rate, name), []) for name in ("handcrafted", "random")]
-        seeds = sorted(cell["known"]["seed"] for cell in own)
-        for number, point in enumerate(own[0]["points"]):
+        seeds = sorted(cell["known"]["seed"] for cell in of_policy)
+        for number, point in enumerate(of_policy[0]["points"]):
             place = {"policy": policy, "error_rate": error_rate, "mark": point["mark"], "seeds": seeds}
-            rows.append(place | _row([cell["points"][number] for cell in own], *others))
+            rows.append(place | _row([cell["points"][number] for cell in of_policy], *others))
     return rows
 
 

@@ -83,13 +83,13 @@ def retrace(rewards: Tensor, taken: Tensor, means: Tensor, ratios: Tensor, ended
 
     taken: the values now, means: V, ratios: pi/mu of these actions, ended: the last turns; (N,) each.
     """
-    found, after = [], 0.0
+    targets, after = [], 0.0
     rows = zip(*(column.tolist() for column in (rewards, taken, means, ratios, ended)), strict=True)
     for reward, value, mean, ratio, is_last in reversed(list(rows)):
         target = reward + (0.0 if is_last else gamma * after)
-        found.append(target)
+        targets.append(target)
         after = min(1.0, ratio) * (target - value) + mean
-    return torch.tensor(found[::-1])
+    return torch.tensor(targets[::-1])
 
 
 def corrected(

@@ -120,17 +120,17 @@ class EpisodeStack:
         begin = self._end - self._base
         stop = begin + len(next(iter(columns.values())))
         kept = self._columns or columns
-        fits = all(np.result_type(own, columns[name]) == own.dtype for name, own in self._columns.items())
+        fits = all(np.result_type(column, columns[name]) == column.dtype for name, column in self._columns.items())
         if not self._columns or not fits or stop > len(next(iter(kept.values()))):
             used = slice(self._spilled - self._base, begin)
             size = (stop - used.start) * 3 // 2
             begin, stop, self._base = begin - used.start, stop - used.start, self._spilled
-            for name, own in kept.items():
-                grown = np.empty((size, *own.shape[1:]), np.result_type(own, columns[name]))
-                grown[:begin] = own[used]
+            for name, column in kept.items():
+                grown = np.empty((size, *column.shape[1:]), np.result_type(column, columns[name]))
+                grown[:begin] = column[used]
                 self._columns[name] = grown
-        for name, own in self._columns.items():
-            own[begin:stop] = columns[name]
+        for name, column in self._columns.items():
+            column[begin:stop] = columns[name]
         return self._base + stop
 
     def _make_room(self) -> None:

@@ -217,12 +217,12 @@ class GPSarsa:
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         prior = {} if self.prior is None else self.prior._tensors()
-        found = {f"prior.{name}": x for name, x in prior.items()}
+        tensors = {f"prior.{name}": x for name, x in prior.items()}
         for number, block in enumerate(self.blocks):
-            found |= {f"blocks.{number}.{name}": getattr(block, name) for name in sparse_gp.STATE}
+            tensors |= {f"blocks.{number}.{name}": getattr(block, name) for name in sparse_gp.STATE}
         for number, turns in enumerate([*self._ended, *self._open.values()]):
-            found |= {f"turns.{number}.{name}": getattr(turns, name) for name in COLUMNS}
-        return found
+            tensors |= {f"turns.{number}.{name}": getattr(turns, name) for name in COLUMNS}
+        return tensors
 
     def _state(self) -> dict[str, Any]:
         turns = [[x.dialogue, x.start, x.ended] for x in (*self._ended, *self._open.values())]

@@ -73,13 +73,15 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder}: is not the agent of a dialogue policy ({AGENT} is missing); name RUN/agent")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format_version"] != AGENT_FORMAT:
-            raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
+        written = json.loads(path.read_text(encoding="utf-8"))
+        if written["format_version"] != AGENT_FORMAT:
+            raise UserError(
+                f"{path}: has format version {written['format_version']}; this program reads {AGENT_FORMAT}"
+            )
         keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
-        later = {"domain_name": str(found.get("domain_name", "?")), "environment": found.get("environment")}
-        known = {key: found[key] for key in keys} | later
-        known |= {key: found[key] for key in ("data_path", "domains", "end_reward") if key in found}
+        later = {"domain_name": str(written.get("domain_name", "?")), "environment": written.get("environment")}
+        known = {key: written[key] for key in keys} | later
+        known |= {key: written[key] for key in ("data_path", "domains", "end_reward") if key in written}
         checked = PolicyConfig(
             **{key: value for key, value in known.items() if key in PolicyConfig.model_fields}
         ).model_dump()

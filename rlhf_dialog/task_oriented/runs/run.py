@@ -174,13 +174,13 @@ class PolicyRun:
             raise UserError(f"imitation_dialogues: the registered policy {config.policy.id!r} is not ours; use 0")
         seed = IMITATION_SEED + config.seed
         episodes = play(self.rules, self.scene.make, seed, range(config.imitation_dialogues))
-        found = imitate(self.policy, episodes, config.seed)
+        metrics = imitate(self.policy, episodes, config.seed)
         logger.info(
             "imitated %d dialogues of the handcrafted policy: %.1f %% of its actions",
             len(episodes),
-            100 * found["imitation/accuracy"],
+            100 * metrics["imitation/accuracy"],
         )
-        return found
+        return metrics
 
     def _show(self, ended: list[Episode]) -> None:
         """A dialogue that was sampled whole in this iteration, if there is one."""
@@ -214,12 +214,12 @@ class PolicyRun:
         rows, plot = read_metrics(self.folder / "metrics.jsonl"), self.folder / PLOT
         plot_success(rows, str(self.folder), plot)
         measured = [row for row in rows if row.get("eval/success") is not None]
-        found = "no evaluation (eval_interval: 0)"
+        result = "no evaluation (eval_interval: 0)"
         if measured:
-            found = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
-            found += (
+            result = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
+            result += (
                 " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})" if self.baseline else ""
             )
-            found = found.format(**measured[-1])
+            result = result.format(**measured[-1])
         counts = f"{self.iteration} iterations, {self.num_dialogues} dialogues"
-        logger.info("done after %s: %s; plot: %s", counts, found, plot)
+        logger.info("done after %s: %s; plot: %s", counts, result, plot)

@@ -131,9 +131,9 @@ def environment_of(settings: dict[str, Any], domain: AnyDomain) -> Callable[[], 
     return partial(ActLevel, domain, settings["error_rate"], settings["max_turns"], user)
 
 
-def _own_scene(own: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> Scene:
+def _own_scene(choice: dict[str, Any], step_timeout_s: float | None, max_turns: int) -> Scene:
     """A class of the user's own has a domain where it is an `ActLevel`; else its sizes stand in for the domain's hash."""
-    make = own_environment(own["id"], own["args"], step_timeout_s, max_turns)
+    make = own_environment(choice["id"], choice["args"], step_timeout_s, max_turns)
     environment = make()
     num_features, num_actions = sizes_of(environment)
     if isinstance(environment.environment, ActLevel):
@@ -142,5 +142,5 @@ def _own_scene(own: dict[str, Any], step_timeout_s: float | None, max_turns: int
     names = getattr(environment.environment, "names", None)
     if not isinstance(names, list | tuple) or len(names) != num_actions or not all(isinstance(x, str) for x in names):
         names = [f"action {number}" for number in range(num_actions)]
-    known = json.dumps([own["id"], num_features, num_actions])
-    return Scene(make, names, num_features, own["id"], hashlib.sha256(known.encode()).hexdigest(), None)
+    known = json.dumps([choice["id"], num_features, num_actions])
+    return Scene(make, names, num_features, choice["id"], hashlib.sha256(known.encode()).hexdigest(), None)

@@ -82,13 +82,13 @@ class Plan:
         if cell.policy != IMITATION:
             trained |= {"batchsz": batchsz, "num_envs": num_envs}
         args = defaults_of(cell.policy) | self.args.get(cell.policy, {})
-        found = {
+        settings = {
             **{"policy": cell.policy, "error_rate": cell.error_rate, "seed": cell.seed},
             **{"args": args, "user": self.user, "max_turns": MAX_TURNS},
             **{"domain_hash": domain_hash, "test_dialogues": self.test_dialogues},
             **({} if cell.policy in BASELINES else trained),
         }
-        return dict(json.loads(json.dumps(found, default=str)))
+        return dict(json.loads(json.dumps(settings, default=str)))
 
 
 def defaults_of(policy: str) -> dict[str, Any]:
@@ -116,10 +116,10 @@ def read_cell(folder: Path, cell: Cell, known: dict[str, Any]) -> dict[str, Any]
     if not path.is_file():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        then = found["known"]
-        if found["format_version"] != FORMAT:
-            raise ValueError(f"its format version is {found['format_version']}, this program reads {FORMAT}")
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        then = content["known"]
+        if content["format_version"] != FORMAT:
+            raise ValueError(f"its format version is {content['format_version']}, this program reads {FORMAT}")
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged, remove it: {type(error).__name__}: {error}") from error
     names = sorted({*then, *known})
@@ -129,7 +129,7 @@ def read_cell(folder: Path, cell: Cell, known: dict[str, Any]) -> dict[str, Any]
     if changed:
         advice = "use its settings, another --output, or remove the file to train the cell again"
         raise UserError("\n  ".join([f"{path}: was made with other settings; {advice}:", *changed]))
-    return found
+    return content
 
 
 def write_cell(folder: Path, cell: Cell, known: dict[str, Any], made_with: dict[str, Any], points: list[Any]) -> None:

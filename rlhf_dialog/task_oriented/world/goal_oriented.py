@@ -111,13 +111,13 @@ class GoalOriented(ActWorld[str]):
 
     def _constraints(self) -> dict[str, str]:
         belief = self.belief
-        found = summarise(self.domain, belief).accepted if isinstance(belief, Belief) else belief
-        if not isinstance(found, Mapping) or not set(found) <= set(self.domain.constraints):
+        constraints = summarise(self.domain, belief).accepted if isinstance(belief, Belief) else belief
+        if not isinstance(constraints, Mapping) or not set(constraints) <= set(self.domain.constraints):
             raise UserError(
                 f"tracker {type(self.tracker).__name__}: update returned {belief!r}; return a Belief, or a dict of "
                 f"constraint slots ({', '.join(self.domain.constraints)}) and their values"
             )
-        return dict(found)
+        return dict(constraints)
 
     def _shown(self, entities: Sequence[Entity]) -> Entity | None:
         """The venue that was offered last if it still fits; where the user wants another one, the first that was not."""

@@ -85,14 +85,14 @@ def read_answers(path: Path, actions: ActionList) -> dict[str, str]:
         raise UserError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(table, dict) or not table:
         raise UserError(f"{path}: is not a table of lines; write {FORM}")
-    found: dict[str, str] = {}
+    answers: dict[str, str] = {}
     for name, lines in table.items():
         for line in _lines_of(name, lines, actions, str(path)):
-            if found.setdefault(line, name) != name:
-                raise UserError(f"{path}: {line!r} is there for {found[line]!r} and for {name!r}; keep one of them")
-    if not any(actions.mask([], line)[actions.names.index(name)] for line, name in found.items()):
+            if answers.setdefault(line, name) != name:
+                raise UserError(f"{path}: {line!r} is there for {answers[line]!r} and for {name!r}; keep one of them")
+    if not any(actions.mask([], line)[actions.names.index(name)] for line, name in answers.items()):
         raise UserError(f"{path}: no action in it is allowed as the first one of a dialogue; add lines for one that is")
-    return found
+    return answers
 
 
 def _lines_of(name: str, lines: Any, actions: ActionList, where: str) -> list[str]:

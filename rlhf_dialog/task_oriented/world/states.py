@@ -59,16 +59,16 @@ class State:
     def __call__(self, turns: Sequence[Turn]) -> NDArray[np.float32]:
         """The vector (D,) after these turns, the oldest one first."""
         try:
-            found = np.array(self.function(list(turns)), dtype=np.float32)
+            vector = np.array(self.function(list(turns)), dtype=np.float32)
         except (UserError, RunStopped, SignalExit):
             raise
         except USER_CODE_RAISES as error:
             raise UserError(f"domain.state {self.name}: raised {type(error).__name__}: {error}") from error
-        if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or self.size not in (0, len(found)):
+        if vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() or self.size not in (0, len(vector)):
             wanted = (
                 f"{self.size} finite numbers, as for an empty dialogue" if self.size else "a list of finite numbers"
             )
             raise UserError(
-                f"domain.state {self.name}: returned {found.tolist()!r:.100} for {turns!r:.100}; return {wanted}"
+                f"domain.state {self.name}: returned {vector.tolist()!r:.100} for {turns!r:.100}; return {wanted}"
             )
-        return found
+        return vector

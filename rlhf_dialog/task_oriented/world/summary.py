@@ -66,12 +66,12 @@ def _method(belief: Belief) -> str:
 
 def _counts(domain: Domain, accepted: dict[str, tuple[str, float]]) -> list[Counts]:
     certain = sorted(accepted.items(), key=lambda item: -item[1][1])
-    found, taken = [], {}
+    counts, taken = [], {}
     for slot, (value, _) in certain:
         taken[slot] = value
-        found.append(_count(domain, taken))
-    last = found[-1] if found else _count(domain, {})
-    return found + [last] * (len(domain.constraints) - len(found))
+        counts.append(_count(domain, taken))
+    last = counts[-1] if counts else _count(domain, {})
+    return counts + [last] * (len(domain.constraints) - len(counts))
 
 
 def _count(domain: Domain, constraints: dict[str, str]) -> Counts:

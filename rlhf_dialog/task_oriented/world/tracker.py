@@ -107,13 +107,13 @@ class FocusTracker:
 
     def _understood(self, acts: Iterable[Act], asked: str) -> list[Act]:
         """The acts with the slot that an answer leaves out, and without values of slots that are not tracked."""
-        found = []
+        understood = []
         for act in acts:
             if act.slot in self.tracked or act.intent == "request" or (not act.slot and not act.value):
-                found.append(act)
+                understood.append(act)
             elif not act.slot and asked in self.tracked:
-                found.append(Act(act.intent, asked, act.value))
-        return found
+                understood.append(Act(act.intent, asked, act.value))
+        return understood
 
 
 def _add(scores: Scores, key: str, score: float) -> None:

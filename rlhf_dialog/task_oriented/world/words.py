@@ -132,13 +132,13 @@ class Words:
         """The acts of a turn, in its order; `null` where nothing is understood."""
         text, acts = plain(text), []
         while text:
-            found = next((one for pattern in self.patterns if (one := self._matched(pattern, text))), None)
-            if found is None:
+            matched = next((one for pattern in self.patterns if (one := self._matched(pattern, text))), None)
+            if matched is None:
                 sentence, mark, text = _first_sentence(text)
                 acts += self._by_keywords(sentence, mark == "?")
             else:
-                acts.append(found[0])
-                text = text[found[1] :]
+                acts.append(matched[0])
+                text = text[matched[1] :]
         return acts or [Act("null")]
 
     def _known(self, slot: str) -> list[str]:

@@ -162,14 +162,14 @@ def _args(given: str | None) -> dict[str, dict[str, Any]]:
         return {}
     text = Path(given).read_text(encoding="utf-8") if Path(given).is_file() else given
     try:
-        found = yaml.safe_load(text)
+        arguments = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"--args: cannot be read as YAML or JSON: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
+    if not isinstance(arguments, dict) or not all(isinstance(own, dict) for own in arguments.values()):
         raise UserError(f"--args: found {given!r}, wanted a mapping such as {{dqn: {{lr: 0.001}}}}, or a file with one")
     return {
         str(name): load_policy_config(None, {"policy": {"id": str(name), "args": own}}).policy.args
-        for name, own in found.items()
+        for name, own in arguments.items()
     }
 
 

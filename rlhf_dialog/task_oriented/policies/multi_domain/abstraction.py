@@ -121,9 +121,9 @@ def _intent(action: str, view: View) -> str:
 def _labels(abstraction: Abstraction, view: View) -> list[str]:
     """The features of a view by their names in the abstraction; those of slots that it leaves out name their domain."""
     places, slots = view.layout.places[view.name], abstraction.get(view.name, {})
-    found = []
+    labels = []
     for feature in places:
         kind, _, slot = feature.partition(" ")
         known = slots.get(f"{BOOK}{slot}" if kind == "booking" else slot, f"{view.name}-{slot}")
-        found.append(f"{kind} {known}" if slot else kind)
-    return [*found, *(f"said {_intent(name, view)}" for name in view.layout.names), "turn"]
+        labels.append(f"{kind} {known}" if slot else kind)
+    return [*labels, *(f"said {_intent(name, view)}" for name in view.layout.names), "turn"]

@@ -74,10 +74,10 @@ def _pages(data: Any, where: str) -> tuple[dict[str, Page | list[str]], dict[str
     pages = data.get("pages") if isinstance(data, dict) else None
     if not isinstance(pages, list) or not pages or set(data) - {"pages", "ambiguous"}:
         raise UserError(f'{where}: expected {{"pages": [...], "ambiguous": {{...}}}} with at least one page')
-    found: dict[str, Page | list[str]] = {}
+    by_title: dict[str, Page | list[str]] = {}
     for i, entry in enumerate(pages):
         page = _page(entry, f"{where}: page {i + 1}")
-        if found.setdefault(normal(page.title), page) is not page:
+        if by_title.setdefault(normal(page.title), page) is not page:
             raise UserError(f"{where}: page {i + 1}: the title {page.title!r} is there twice; rename or remove one")
     titles = {normal(entry["title"]): entry["title"] for entry in pages}
     ambiguous = data.get("ambiguous", {})
@@ -88,8 +88,8 @@ def _pages(data: Any, where: str) -> tuple[dict[str, Page | list[str]], dict[str
             normal(title) in titles
         ):
             raise UserError(f"{where}: ambiguous: {title!r}: {unknown[0]!r} must be a page, and {title!r} must not")
-        found[normal(title)], titles[normal(title)] = candidates, title
-    return found, titles
+        by_title[normal(title)], titles[normal(title)] = candidates, title
+    return by_title, titles
 
 
 def _page(entry: Any, where: str) -> Page:

@@ -27,11 +27,11 @@ class HandcraftedMulti(Rules):
         yield from (f"{name}_{intent}" for name in places for intent in ("inform", "book"))
         yield "reqmore"
 
-    def _in(self, name: str, own: dict[str, int], row: list[float]) -> Iterator[str]:
+    def _in(self, name: str, columns: dict[str, int], row: list[float]) -> Iterator[str]:
         """The rules for the domain of which the user spoke last, the first one first."""
         yield from (f"{name}_book", f"{name}_inform", f"{name}_nooffer")
-        if not row[own["ready"]] or self.layout.domain.services[name].made_from:
+        if not row[columns["ready"]] or self.layout.domain.services[name].made_from:
             yield f"{name}_request"
-        if not row[own["offered"]]:
+        if not row[columns["offered"]]:
             yield f"{name}_recommend"
         yield f"{name}_request_booking"

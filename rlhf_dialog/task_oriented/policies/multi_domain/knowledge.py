@@ -110,15 +110,15 @@ class Knowledge:
     def _look_up(self, title: str) -> str:
         shown = said(title, LONGEST_TITLE)
         try:
-            found = self.fetcher.fetch(title)
-            near: Any = getattr(self.fetcher, "near", lambda title: [])(title) if found is None else []
+            answer = self.fetcher.fetch(title)
+            near: Any = getattr(self.fetcher, "near", lambda title: [])(title) if answer is None else []
         except (LookupFailed, OSError) as error:
             logger.warning("knowledge: %r was not looked up: %s", title, error)
             return f"I am sorry, I cannot look up {shown} now: {said(str(error), LONGEST_TEXT)}."
-        if isinstance(found, Page):
-            self.page = found
-            return f"{said(found.title, LONGEST_TITLE)}: {said(found.summary, LONGEST_TEXT)}"
-        self.offered = near if found is None else found
+        if isinstance(answer, Page):
+            self.page = answer
+            return f"{said(answer.title, LONGEST_TITLE)}: {said(answer.summary, LONGEST_TEXT)}"
+        self.offered = near if answer is None else answer
         if not isinstance(self.offered, list) or not all(
             isinstance(each, str) and normal(each) for each in self.offered
         ):
@@ -126,7 +126,9 @@ class Knowledge:
             raise UserError(f"{name}: found {self.offered!r} for {title!r}; return a Page, a list of titles, or None")
         question = f" Do you mean {_listed(self.offered)}?" if self.offered else ""
         return (
-            f"I found nothing on {shown}.{question}" if found is None else f"{shown} can mean several things.{question}"
+            f"I found nothing on {shown}.{question}"
+            if answer is None
+            else f"{shown} can mean several things.{question}"
         )
 
 

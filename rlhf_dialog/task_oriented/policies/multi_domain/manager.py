@@ -54,16 +54,16 @@ class Manager:
         extras = {name: np.repeat(row[None], len(observations), axis=0) for name, row in self._blank.items()}
         extras[UPDATE] = np.full(len(observations), self.num_updates)
         for view, rows in self.views.groups(observations):
-            own = [streams[row] for row in rows] if len(streams) else []
-            chosen, found = choose(
+            row_streams = [streams[row] for row in rows] if len(streams) else []
+            chosen, own_extras = choose(
                 self.policies[view.name],
                 observations[np.ix_(rows, view.columns)],
                 masks[np.ix_(rows, view.actions)],
                 deterministic,
-                own,
+                row_streams,
             )
             actions[rows] = view.actions[chosen]
-            for name, column in found.items():
+            for name, column in own_extras.items():
                 extras[_key(view.name, name)][rows] = column
         return actions, extras
 
@@ -106,14 +106,14 @@ class Manager:
 
     def _extras_of(self, view: View) -> Extras:
         """The extras of a domain's policy for one turn, all 0."""
-        _, found = choose(
+        _, extras = choose(
             self.policies[view.name],
             np.zeros((1, len(view.columns)), np.float32),
             np.ones((1, len(view.actions)), np.bool_),
             False,
             [Random(0)],
         )
-        return {_key(view.name, extra): np.zeros_like(column[0]) for extra, column in found.items()}
+        return {_key(view.name, extra): np.zeros_like(column[0]) for extra, column in extras.items()}
 
 
 def _built(name: str, given: Any, view: View) -> base.Policy:

@@ -29,13 +29,13 @@ class Topics:
     def __init__(self, domain: MultiDomain, words: Mapping[str, Iterable[str]] | None = None, attempts: int = 3):
         self.domain, self.attempts = domain, attempts
         self.names = tuple(domain.services)
-        for name, own in (words or {}).items():
+        for name, synonyms in (words or {}).items():
             if name not in self.names:
                 raise UserError(
                     f"words: '{name}' is unknown{nearest(name, self.names) or '.'} Use {', '.join(self.names)}"
                 )
-            if isinstance(own, str) or not all(isinstance(word, str) and word.strip() for word in own):
-                raise UserError(f"words: found {own!r} for '{name}', wanted a list of words")
+            if isinstance(synonyms, str) or not all(isinstance(word, str) and word.strip() for word in synonyms):
+                raise UserError(f"words: found {synonyms!r} for '{name}', wanted a list of words")
         self._named = {name: _pattern([name, f"{name}s", *(words or {}).get(name, ())]) for name in self.names}
         self._meant = {name: _pattern(values) for name, values in _own_values(domain).items()}
         self.begin()
@@ -51,16 +51,16 @@ class Topics:
         A topic stays until another one is named, or the user says goodbye.
         """
         words = said.lower().strip() if isinstance(said, str) else " ".join(act.intent for act in said)
-        found = self._named_in(said)
-        if len(found) == 1:
-            self.topic, self.num_missed = found[0], 0
+        topics = self._named_in(said)
+        if len(topics) == 1:
+            self.topic, self.num_missed = topics[0], 0
             return ""
         if re.search(BYE, words):
             self.topic, self.is_over = "", True
             return "Goodbye!"
         if isinstance(said, str) and re.search(HELP, words):
             return self._help()
-        return "" if self.topic else self._ask(found, words)
+        return "" if self.topic else self._ask(topics, words)
 
     def _named_in(self, said: str | Sequence[Act]) -> list[str]:
         """The topics that are named; where there is none yet, those that a value means."""
@@ -71,13 +71,13 @@ class Topics:
             return [] if self.topic in named and len(named) > 1 else named
         return [name for name in self.names if name in self._meant and self._meant[name].search(said.lower())]
 
-    def _ask(self, found: Sequence[str], words: str) -> str:
+    def _ask(self, topics: Sequence[str], words: str) -> str:
         self.num_missed += 1
         if self.num_missed >= self.attempts:
             self.is_over = True
             return "I am sorry, I could not find out what you are looking for. Goodbye!"
-        if found:
-            return f"Is it about {self._listed(found)}? We can do one after the other."
+        if topics:
+            return f"Is it about {self._listed(topics)}? We can do one after the other."
         start = "Hello!" if re.search(HELLO, words) else "I am sorry, I did not understand that."
         return f"{start} Please name one of these: {self._listed(self.names)}."
 
@@ -100,10 +100,10 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
 def _own_values(domain: MultiDomain) -> dict[str, list[str]]:
     """For each domain the values of its slots that no other domain has; none with digits, which are numbers of people too."""
     slots = {name: service.constraints.values() for name, service in domain.services.items()}
-    known = {name: {value for own in of for value in own.shares} for name, of in slots.items()}
+    known = {name: {value for chances in of for value in chances.shares} for name, of in slots.items()}
     counts = Counter(value for values in known.values() for value in values)
-    own = {
+    unshared = {
         name: sorted(v for v in values if counts[v] == 1 and len(v) >= SHORTEST and not re.search(r"\d", v))
         for name, values in known.items()
     }
-    return {name: values for name, values in own.items() if values}
+    return {name: values for name, values in unshared.items() if values}

@@ -26,26 +26,26 @@ class View:
     """
 
     def __init__(self, setting: Setting, domain: MultiDomain, name: str):
-        whole, own = MultiLayout(domain), MultiLayout(domain.only([name]))
-        self.name, self.layout = name, own
-        self.actions: Rows = np.array([whole.names.index(action) for action in own.names], dtype=np.int64)
+        whole, layout = MultiLayout(domain), MultiLayout(domain.only([name]))
+        self.name, self.layout = name, layout
+        self.actions: Rows = np.array([whole.names.index(action) for action in layout.names], dtype=np.int64)
         said_last = whole.last_action.start + self.actions
         self.columns: Rows = np.array([*whole.places[name].values(), *said_last, whole.turn], dtype=np.int64)
-        self.setting = replace(setting, domain=own.domain, num_features=own.size, num_actions=len(own.names))  # type: ignore[arg-type]
+        self.setting = replace(setting, domain=layout.domain, num_features=layout.size, num_actions=len(layout.names))  # type: ignore[arg-type]
 
     def seen(self, part: Episode, first: int = 0) -> Episode:
         """The turns of the domain from number `first` on, as its policy saw them; its extras have its name before them."""
         numbers = np.zeros(part.masks.shape[1], dtype=np.int64)
         numbers[self.actions] = np.arange(len(self.actions))
-        own = {
+        columns = {
             "observations": part.observations.take(self.columns, axis=1),
             "masks": part.masks.take(self.actions, axis=1),
         }
-        own |= {"actions": numbers[part.actions], "rewards": part.rewards}
-        own |= {name: getattr(part, name) for name in OF_EPISODE}
+        columns |= {"actions": numbers[part.actions], "rewards": part.rewards}
+        columns |= {name: getattr(part, name) for name in OF_EPISODE}
         prefix, last = f"{self.name}/", part.last_observation[self.columns]
         extras = {name.removeprefix(prefix): x[first:] for name, x in part.extras.items() if name.startswith(prefix)}
-        taken: dict[str, Any] = {name: column[first:] for name, column in own.items()}
+        taken: dict[str, Any] = {name: column[first:] for name, column in columns.items()}
         return replace(part, **taken, extras=extras, start=first, last_observation=last)
 
 

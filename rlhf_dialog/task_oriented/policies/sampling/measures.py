@@ -14,18 +14,18 @@ VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained
 def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
     """For each measure the numbers (N,) of N dialogues: success, reward, turns; where they are known, precision, recall and F1 of
     what was informed, and the book rate, NaN for a dialogue without requests or without a booking."""
-    found = {
+    numbers = {
         "success": [float(episode.success) for episode in episodes],
         "reward": [episode.paid for episode in episodes],
         "turns": [float(episode.start + len(episode)) for episode in episodes],
     }
     if all("inform" in episode.info for episode in episodes):
-        found |= {
+        numbers |= {
             f"inform_{name}": [e.info["inform"][name] for e in episodes] for name in ("precision", "recall", "f1")
         }
     if all("book_rate" in episode.info for episode in episodes):
-        found["book_rate"] = [episode.info["book_rate"] for episode in episodes]
-    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+        numbers["book_rate"] = [episode.info["book_rate"] for episode in episodes]
+    return {name: np.array(values, dtype=np.float64) for name, values in numbers.items()}
 
 
 def means(episodes: Sequence[Episode]) -> dict[str, float]:

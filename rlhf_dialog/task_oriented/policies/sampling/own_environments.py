@@ -57,14 +57,14 @@ class OwnEnvironment(Wrapped):
     def step(self, action: int) -> Any:
         """One turn."""
         self.turns += 1
-        found = self._within("step", lambda: self.environment.step(action))
-        is_answer = isinstance(found, tuple) and len(found) == 5
-        if is_answer and self.turns == self.max_turns and not any(is_truth(end) and end for end in found[2:4]):
+        answer = self._within("step", lambda: self.environment.step(action))
+        is_answer = isinstance(answer, tuple) and len(answer) == 5
+        if is_answer and self.turns == self.max_turns and not any(is_truth(end) and end for end in answer[2:4]):
             raise EnvironmentFailed(
                 f"{self.called}.step has not ended the dialogue after {self.turns} turns (max_turns); return terminated or "
                 "truncated as True at its end, or raise max_turns"
             )
-        return found
+        return answer
 
     def _within(self, method: str, work: Callable[[], Any]) -> Any:
         """What the work returns; exceptions and a call without an end become errors with class, method and line."""

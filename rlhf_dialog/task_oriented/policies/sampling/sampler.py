@@ -32,15 +32,15 @@ def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: flo
         from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
     except ImportError:
         raise UserError("process_num needs Gymnasium; install it (pip install gymnasium), or use 0") from None
-    found = Processes(make, seed, num_envs, process_num, timeout_s)
+    processes = Processes(make, seed, num_envs, process_num, timeout_s)
     logger.info(
         "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
         "those of process_num: 0",
         num_envs,
-        found.process_num,
+        processes.process_num,
         process_num,
     )
-    return found
+    return processes
 
 
 class _Place:
@@ -178,17 +178,17 @@ def play(
     with closing(Sampler(make, seed, num_envs)) as sampler:
         sampler.places = [_Place(queue.popleft()) for queue in queues]
         sampler._open_all()
-        found: dict[int, Episode] = {}
+        episodes: dict[int, Episode] = {}
         while turning := [place for place in sampler.places if place.is_open]:
             waiting = {id(place): queue for place, queue in zip(sampler.places, queues, strict=True)}
             following = [next(iter(waiting[id(place)]), NOTHING) for place in turning]
             sampler._turn(policy, turning, following, deterministic)
             for place, then in zip(turning, following, strict=True):
                 if (place.now.terminated or place.now.truncated) and (episode := place.episode(then)):
-                    found[episode.dialogue] = episode
+                    episodes[episode.dialogue] = episode
                     if then != NOTHING:
                         waiting[id(place)].popleft()
-        return [found[number] for number in wanted]
+        return [episodes[number] for number in wanted]
 
 
 def _stacked(rows: list[dict[str, Any]]) -> Extras:

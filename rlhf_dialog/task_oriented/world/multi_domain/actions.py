@@ -56,52 +56,56 @@ class MultiActions:
         if name in GLOBAL:
             return [Act(name)]
         domain, intent = self.split[name]
-        own = state.domains.get(domain)
-        if own is None or not _allowed(own)[intent]:
+        domain_state = state.domains.get(domain)
+        if domain_state is None or not _allowed(domain_state)[intent]:
             return NULL
         if intent == "request":
-            return [Act("request", f"{domain}-{slot}") for slot in own.missing[:MOST_ASKED]]
+            return [Act("request", f"{domain}-{slot}") for slot in domain_state.missing[:MOST_ASKED]]
         if intent == "request_booking":
-            return [Act("request", f"{domain}-{BOOK}{slot}") for slot in own.missing_booking]
+            return [Act("request", f"{domain}-{BOOK}{slot}") for slot in domain_state.missing_booking]
         if intent == "nooffer":
-            return [Act("nooffer", f"{domain}-{s}", value) for s, value in own.known.items() if value != DONTCARE]
-        return _book(own, desk) if intent == "book" else _speak_of(own, intent)
+            return [
+                Act("nooffer", f"{domain}-{s}", value) for s, value in domain_state.known.items() if value != DONTCARE
+            ]
+        return _book(domain_state, desk) if intent == "book" else _speak_of(domain_state, intent)
 
 
-def _allowed(own: DomainState) -> dict[str, bool]:
-    has_choice, order = own.choice is not None, own.order
-    again = bool(own.service.made_from and own.asked)
-    wants_booking = not own.declined and not own.refused
+def _allowed(domain_state: DomainState) -> dict[str, bool]:
+    has_choice, order = domain_state.choice is not None, domain_state.order
+    again = bool(domain_state.service.made_from and domain_state.asked)
+    wants_booking = not domain_state.declined and not domain_state.refused
     return {
-        "request": bool(own.missing),
+        "request": bool(domain_state.missing),
         "recommend": has_choice,
-        "nooffer": own.is_ready and not own.matches and any(value != DONTCARE for value in own.known.values()),
-        "inform": bool(own.asked) and has_choice,
-        "request_booking": bool(own.missing_booking) and not own.declined,
-        "book": wants_booking and order is not None and (again or own.booked != order),
+        "nooffer": domain_state.is_ready
+        and not domain_state.matches
+        and any(value != DONTCARE for value in domain_state.known.values()),
+        "inform": bool(domain_state.asked) and has_choice,
+        "request_booking": bool(domain_state.missing_booking) and not domain_state.declined,
+        "book": wants_booking and order is not None and (again or domain_state.booked != order),
     }
 
 
-def _speak_of(own: DomainState, intent: str) -> list[Act]:
+def _speak_of(domain_state: DomainState, intent: str) -> list[Act]:
     """Offer the entity with the values that the user wants; or answer requests, after the offer of what was not offered."""
-    service, number = own.service, own.choice
+    service, number = domain_state.service, domain_state.choice
     entity = service.entities[number or 0]
     acts = []
-    if intent == "recommend" or own.offered is None:
-        slots = [slot for slot in service.constraints if slot in own.known or not service.is_named]
+    if intent == "recommend" or domain_state.offered is None:
+        slots = [slot for slot in service.constraints if slot in domain_state.known or not service.is_named]
         acts = [
             Act("recommend", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([service.key, *slots])
         ]
     if intent == "inform":
-        slots = [slot for slot in own.asked if slot in entity]
+        slots = [slot for slot in domain_state.asked if slot in entity]
         named = [service.key] if not acts else []
         acts += [Act("inform", f"{service.name}-{slot}", entity[slot]) for slot in dict.fromkeys([*named, *slots])]
     return acts
 
 
-def _book(own: DomainState, desk: BookingDesk) -> list[Act]:
+def _book(domain_state: DomainState, desk: BookingDesk) -> list[Act]:
     """Book what can be booked, and say its reference; `nobook` where that is refused."""
-    service, order = own.service, own.order
+    service, order = domain_state.service, domain_state.order
     assert order is not None
     booking = desk.book(service.name, order, service.made_from)
     if booking is None:
@@ -110,8 +114,10 @@ def _book(own: DomainState, desk: BookingDesk) -> list[Act]:
     if order[0] is not None:
         entity = service.entities[order[0]]
         said = {service.key: entity[service.key]}
-        if own.offered is None or not service.is_named:
-            said |= {slot: entity[slot] for slot in service.constraints if slot in own.known or not service.is_named}
+        if domain_state.offered is None or not service.is_named:
+            said |= {
+                slot: entity[slot] for slot in service.constraints if slot in domain_state.known or not service.is_named
+            }
         said[REFERENCE] = booking.reference
     prefix = "" if service.made_from else BOOK
     said |= {f"{prefix}{slot}": value for slot, value in order[1]}

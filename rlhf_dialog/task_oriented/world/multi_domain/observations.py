@@ -61,17 +61,17 @@ class MultiLayout:
         return vector
 
 
-def _true(own: DomainState, is_current: bool) -> list[str]:
-    found = ["spoken_of"]
-    found += ["current"] if is_current else []
-    if own.is_ready:
-        found.append("ready")
-        number = len(own.matches)
-        found.append("none" if not number else "one" if number == 1 else "few" if number <= FEW else "many")
-    flags = {"offered": own.offered is not None, "booked": own.is_booked}
-    flags |= {"declined": own.declined, "refused": own.refused}
-    found += [flag for flag, is_true in flags.items() if is_true]
-    found += [f"known {slot}" for slot in own.known]
-    found += [f"dontcare {slot}" for slot, value in own.known.items() if value == DONTCARE]
-    found += [f"booking {slot}" for slot in own.booking]
-    return found + [f"asked {slot}" for slot in own.asked]
+def _true(domain_state: DomainState, is_current: bool) -> list[str]:
+    true_names = ["spoken_of"]
+    true_names += ["current"] if is_current else []
+    if domain_state.is_ready:
+        true_names.append("ready")
+        number = len(domain_state.matches)
+        true_names.append("none" if not number else "one" if number == 1 else "few" if number <= FEW else "many")
+    flags = {"offered": domain_state.offered is not None, "booked": domain_state.is_booked}
+    flags |= {"declined": domain_state.declined, "refused": domain_state.refused}
+    true_names += [flag for flag, is_true in flags.items() if is_true]
+    true_names += [f"known {slot}" for slot in domain_state.known]
+    true_names += [f"dontcare {slot}" for slot, value in domain_state.known.items() if value == DONTCARE]
+    true_names += [f"booking {slot}" for slot in domain_state.booking]
+    return true_names + [f"asked {slot}" for slot in domain_state.asked]

@@ -162,12 +162,12 @@ class MultiAgendaUser:
 
 def _by_domain(acts: list[Act], goal: MultiGoal) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Intent, slot and value of the acts, for each domain that the user has to do with."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
+    by_domain: dict[str, list[tuple[str, str, str]]] = {}
     for act in acts:
         name, _, slot = act.slot.partition("-")
         if name in goal.wishes:
-            found.setdefault(name, []).append((act.intent, slot, act.value))
-    return list(found.items())
+            by_domain.setdefault(name, []).append((act.intent, slot, act.value))
+    return list(by_domain.items())
 
 
 def _parameters(parameters: Any) -> dict[str, Any]:

@@ -128,13 +128,13 @@ def answer_all(users: Sequence[LMUser], replies: Sequence[str]) -> list[Step]:
 
 def _write(users: Sequence[LMUser]) -> list[str]:
     """The next turn of each user."""
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for speaker in {id(user.speaker): user.speaker for user in users}.values():
         own = [at for at, user in enumerate(users) if user.speaker is speaker]
         prompts = [users[at]._prompt() for at in own]
         streams = [users[at]._stream(f"user/{len(users[at].turns)}") for at in own]
-        found |= zip(own, written(speaker, prompts, streams), strict=True)
-    return [found[at] for at in range(len(users))]
+        texts |= zip(own, written(speaker, prompts, streams), strict=True)
+    return [texts[at] for at in range(len(users))]
 
 
 def written(speaker: "ChatAgent", prompts: Sequence[list[list[str]]], streams: Sequence[Random]) -> list[str]:

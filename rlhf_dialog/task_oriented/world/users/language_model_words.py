@@ -52,15 +52,15 @@ class LMWords:
     def say_all(self, turns: Sequence[list[Act]], streams: Sequence[Random]) -> list[str]:
         """Several turns in words, which share a generation; a stream for each of them."""
         rngs = [Random(stream.getrandbits(64)) for stream in streams]
-        found: dict[int, str] = {}
+        accepted: dict[int, str] = {}
         for _ in range(self.tries):
-            left = [at for at in range(len(turns)) if at not in found]
+            left = [at for at in range(len(turns)) if at not in accepted]
             texts = self._written([turns[at] for at in left], [rngs[at] for at in left])
-            found |= {at: text for at, text in zip(left, texts, strict=True) if self.carries(text, turns[at])}
+            accepted |= {at: text for at, text in zip(left, texts, strict=True) if self.carries(text, turns[at])}
         self.num_turns += len(turns)
-        self.num_fallbacks += len(turns) - len(found)
+        self.num_fallbacks += len(turns) - len(accepted)
         return [
-            found[at] if at in found else self.words.say(acts, rng)
+            accepted[at] if at in accepted else self.words.say(acts, rng)
             for at, (acts, rng) in enumerate(zip(turns, rngs, strict=True))
         ]
 
