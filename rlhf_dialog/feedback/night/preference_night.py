@@ -164,14 +164,14 @@ class NightPPO(PPOAgent):
         super().__init__(config, resume="auto")
         self.learner, self.watch = learner, watch
 
-    def _begin(self, trainer: PPOTrainer) -> RunState:
-        state = super()._begin(trainer)
+    def begin(self, trainer: PPOTrainer) -> RunState:
+        state = super().begin(trainer)
         if trainer.iteration == 0:
             _copy_moments(self.learner.optimizer, trainer.optimizers["policy"])
         return state
 
-    def _log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
-        super()._log(trainer, metrics)
+    def write_log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
+        super().write_log(trainer, metrics)
         self.watch(trainer.iteration, self.config.max_iterations or trainer.iteration)
 
 

@@ -16,7 +16,7 @@ from rlhf_dialog.feedback.night.night import learn
 from rlhf_dialog.feedback.night.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Answer, Pair
-from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training import collecting
 
 KEYS = {
     "method": "reward_model_ppo",
@@ -168,7 +168,7 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
                 preference_night, "train_preference_model", dying(preference_night.train_preference_model, 2)
             )
         elif where == "in PPO":
-            patched.setattr(trainer_module, "collect", dying(trainer_module.collect, 3))
+            patched.setattr(collecting, "collect", dying(collecting.collect, 3))
         else:
             patched.setattr(preference_night, "remove_whole", dying(preference_night.remove_whole, 1))
         with pytest.raises(Killed):
