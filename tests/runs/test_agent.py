@@ -17,7 +17,7 @@ def test_a_run_folder_in_use_is_refused_before_anything_is_loaded(run, refused, 
     folder.mkdir(parents=True)
     lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "yesterday"}
     (folder / ".lock").write_text(json.dumps(lock), encoding="utf-8")
-    monkeypatch.setattr("rlhf_dialog.runs.agent.load_models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("rlhf_dialog.runs.building.load_models", lambda *_: pytest.fail("a model was loaded"))
     message = refused()
     assert "run_results/ppo: in use by process 7 on elsewhere since yesterday" in message
     assert [path.name for path in folder.iterdir()] == [".lock"]
