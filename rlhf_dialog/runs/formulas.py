@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.estimators import ADVANTAGES
+from rlhf_dialog.training.advantages import ADVANTAGES
 
 
 @dataclass(frozen=True)

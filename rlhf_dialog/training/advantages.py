@@ -4,6 +4,7 @@ B episodes, T response tokens.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +14,17 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.models.masks import masked_mean
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.estimators import ADVANTAGES
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 Metrics = dict[str, float]
+AdvantageFunction = Callable[[Tensor, Tensor, Tensor, Tensor, ppo.Credit], tuple[Tensor, Tensor]]
+ADVANTAGES: dict[str, AdvantageFunction] = {  # (paid, penalties, values, response_mask, credit) -> advantages, returns
+    "gae": ppo.gae_advantages,
+    "grpo": ppo.grpo_advantages,
+    "rloo": ppo.rloo_advantages,
+    "reinforce_pp": ppo.reinforce_pp_advantages,
+}
 
 
 @dataclass(frozen=True)

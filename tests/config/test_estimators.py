@@ -16,7 +16,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.setting import setting_of
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.estimators import ADVANTAGES
+from rlhf_dialog.training.advantages import ADVANTAGES
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 TABLE = {  # name: needs a critic, needs groups, responses to a prompt unless the configuration says it
@@ -55,6 +55,7 @@ def test_no_other_file_knows_an_estimator_by_its_name():
     found = {name: named(path.read_text(encoding="utf-8")) for name, path in files.items()}
     assert {name: texts for name, texts in found.items() if texts} == {
         "config/schema.py": ["gae"],  # the default
+        "training/advantages.py": ["gae", "grpo", "rloo", "reinforce_pp"],  # the functions
         "night/preference_night.py": ["rloo"],  # what a night sets
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]

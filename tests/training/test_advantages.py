@@ -6,7 +6,9 @@ import pytest
 import torch
 from trainers import Holes, Places, make_trainer
 
+from rlhf_dialog.config.estimators import ESTIMATORS
 from rlhf_dialog.training import ppo
+from rlhf_dialog.training.advantages import ADVANTAGES
 
 
 @pytest.mark.parametrize("use_gae", [True, False])
@@ -124,3 +126,9 @@ def test_kl_is_the_mean_over_response_tokens():
     metrics, r = trainer.step(), trainer.rollout
     expected = (r.logprobs - r.ref_logprobs)[r.response_mask].mean().item()
     assert metrics["objective/kl"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_each_estimator_of_the_configuration_has_its_function():
+    assert {name: function.__name__ for name, function in ADVANTAGES.items()} == {
+        name: f"{name}_advantages" for name in ESTIMATORS
+    }
