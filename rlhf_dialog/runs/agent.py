@@ -94,7 +94,7 @@ class PPOAgent:
         self.meet()
         with failures_recorded(self.run_folder, self.world, self.is_trial), contextlib.ExitStack() as stack:
             trainer = stack.enter_context(contextlib.closing(self.build(stack)))
-            with run_folder.disk_errors_told(self.run_folder):
+            with run_folder.disk_errors_as_user_errors(self.run_folder):
                 state = self.begin(trainer)
                 metrics = self.loop(state)
                 self.save_agent()

@@ -41,7 +41,7 @@ from rlhf_dialog.training.iteration_metrics import (
     vec_info_metrics,
 )
 from rlhf_dialog.training.rollout import Rollout
-from rlhf_dialog.training.simulated import Numbers, Simulated
+from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 from rlhf_dialog.training.update import PPOUpdate
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class PPOTrainer:
         processes = RewardProcesses(free_cores(self._busy_threads, self.world.size_here))
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s, processes)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
-        self.sampler = Numbers() if self.simulated else PromptSampler(len(self.prompts), config.seed)
+        self.sampler = DialogueCounter() if self.simulated else PromptSampler(len(self.prompts), config.seed)
         self.kl = new_kl_controller(config)
         self.value_norm = ppo.ValueNormalizer() if config.use_valuenorm else None
         self.placement = Placement(config, models, reward, self.world, self.plan)

@@ -33,7 +33,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.lora import add_adapters, trained
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.weights import load_module, save_module
-from rlhf_dialog.runs.checkpoint import damage_told, joined_state, save_agent, split_state
+from rlhf_dialog.runs.checkpoint import as_user_error, joined_state, save_agent, split_state
 from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Learner:
         remedy = "go back to another version with `feedback rollback`"
         if self.settings.use_lora:
             remedy = f"set lora_r and lora_target_modules back in config.yaml if they were changed, or {remedy}"
-        with damage_told(folder, lambda _: f"; {remedy}"):
+        with as_user_error(folder, lambda _: f"; {remedy}"):
             for name, digest in state["files"].items():
                 if sha256_of_file(folder / name) != digest:
                     raise ValueError(f"{name} has changed since it was written (SHA-256)")
@@ -309,7 +309,7 @@ def _cut(numbers: list[int], size: int) -> Iterator[list[int]]:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The JSON of a state. Raises UserError when it is damaged, or newer than this program."""
-    with damage_told(folder, lambda _: "; go back to another version with `feedback rollback`"):
+    with as_user_error(folder, lambda _: "; go back to another version with `feedback rollback`"):
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         if state["format_version"] > FORMAT:
             raise UserError(

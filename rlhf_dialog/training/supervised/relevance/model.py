@@ -25,7 +25,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
-from rlhf_dialog.training.supervised.halves import Half, of_half
+from rlhf_dialog.training.supervised.data_halves import Half, of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps, prepare
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
