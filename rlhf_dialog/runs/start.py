@@ -1,4 +1,4 @@
-"""How a run starts in its folder: anew, in place of another one, from a checkpoint, or with another run's weights."""
+"""How a run starts in its folder: as a new run, in place of another one, from a checkpoint, or with another run's weights."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,7 +7,14 @@ import sys
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.folder import check_folder, clear, confirm_overwrite, disk_errors_as_user_errors, has_begun
+from rlhf_dialog.runs.folder import (
+    check_folder,
+    clear,
+    confirm_overwrite,
+    disk_errors_as_user_errors,
+    has_begun,
+    repair,
+)
 
 # -- the question before a run is replaced
 
@@ -91,7 +98,7 @@ def test_a_run_has_begun_where_it_left_a_file(tmp_path, name):
     assert has_begun(tmp_path) == (name not in ("notes.txt", ".lock"))
 
 
-def test_mend_sweeps_what_kills_left_and_nothing_else(tmp_path):
+def test_repair_sweeps_what_kills_left_and_nothing_else(tmp_path):
     (tmp_path / "checkpoints/iter_000002").mkdir(parents=True)
     for name in (
         "checkpoints/.iter_000004.tmp",
