@@ -230,8 +230,9 @@ class Batches:
         self.pairs = [(keys_of(one), learner.encoder.rows(one)) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
         liked = int(self.liked.sum())
-        given = (self.settings.desirable_weight, self.settings.undesirable_weight)
-        self.weights = balanced_weights(liked, len(training.answers) - liked, *given)
+        self.weights = balanced_weights(
+            liked, len(training.answers) - liked, self.settings.desirable_weight, self.settings.undesirable_weight
+        )
         learner.reference.add(
             {n: row for names, rows in (*self.answers, *self.pairs) for n, row in zip(names, rows, strict=True)}
         )
@@ -242,8 +243,17 @@ class Batches:
         self.baseline = self._baseline(step["answers"])
         for part in _cut(step["answers"], size):
             liked = self.liked[part].to(self.policy.lm.device)
-            options = (torch.tensor(self.baseline), self.settings.beta, *self.weights)
-            yield "kto", kto_losses(self._log_ratios([self.answers[i] for i in part], 0), liked, *options), 1.0
+            log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
+            desirable_weight, undesirable_weight = self.weights
+            losses = kto_losses(
+                log_ratios,
+                liked,
+                torch.tensor(self.baseline),
+                self.settings.beta,
+                desirable_weight,
+                undesirable_weight,
+            )
+            yield "kto", losses, 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
             some = [self.pairs[i] for i in part]
             chosen, rejected = self._log_ratios([(n, r) for n, r in some], 0, 1).chunk(2)
@@ -266,8 +276,10 @@ class Batches:
         mixed = [Row(row.prompt, rows[other].response) for row, other in zip(rows, mismatched(len(rows)), strict=False)]
         if not mixed:
             return 0.0
-        options = (mixed, self.pad_id, self.settings.per_device_microbatch_size)
-        return kl_baseline(measured(self.policy, *options) - measured(self.reference.policy, *options)).item()
+        return kl_baseline(
+            measured(self.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
+            - measured(self.reference.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
+        ).item()
 
 
 def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:

@@ -91,7 +91,11 @@ def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
     response_ids[response_mask] = torch.tensor([one for row in rows for one in row.response])
     device = policy.lm.device
     found = teacher_forced(
-        *(policy, send(prompt_ids, device), prompt_mask, send(response_ids, device), response_mask),
+        policy,
+        send(prompt_ids, device),
+        prompt_mask,
+        send(response_ids, device),
+        response_mask,
         temperature=1.0,
         with_entropy=False,
     )

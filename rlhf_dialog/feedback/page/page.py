@@ -65,8 +65,17 @@ class Page:
         closed = dict.fromkeys(
             ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
         )
-        words = {"auth_message": CONSENT, "footer_links": [], "max_file_size": 1}
-        parent = gr.mount_gradio_app(FastAPI(openapi_url=None), self.demo, "/", auth=login, **words, **closed, **LOOKS)
+        parent = gr.mount_gradio_app(
+            FastAPI(openapi_url=None),
+            self.demo,
+            "/",
+            auth=login,
+            auth_message=CONSENT,
+            footer_links=[],
+            max_file_size=1,
+            **closed,
+            **LOOKS,
+        )
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         known = (lambda cookies: True) if login is None else self._logged_in
         self.app = RequestFilter(parent, store.bot, self.limits, hosts, known)

@@ -126,6 +126,7 @@ def learned(seed):
     return policy
 
 
+@pytest.mark.thorough
 def test_ppo_learns_the_right_masked_policy_of_a_toy():
     episodes = play(learned(seed=0), Colours, 99, range(100))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
