@@ -1,6 +1,5 @@
 """Save a run and continue it exactly: safetensors and JSON, written under a temporary name, the `latest` pointer last."""
 
-import json
 import logging
 import os
 import re
@@ -31,6 +30,7 @@ from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.network import save_policy, spec_of
 from rlhf_dialog.models.weights import load_module, save_module
+from rlhf_dialog.own_files import load_json
 from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
                     f"{path}: is a link to {os.readlink(path)}, but a checkpoint must contain its files; copy them here, or "
                     "resume from another checkpoint"
                 )
-        state = json.loads((source / STATE).read_text(encoding="utf-8"))
+        state = load_json(source / STATE)
         if state["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"{source}: has format version {state['format_version']}, but this program reads {FORMAT_VERSION}; use the "

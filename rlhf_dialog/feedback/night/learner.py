@@ -33,6 +33,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.lora import add_adapters, trained
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.weights import load_module, save_module
+from rlhf_dialog.own_files import load_json
 from rlhf_dialog.runs.checkpoint import as_user_error, joined_state, save_agent, split_state
 from rlhf_dialog.runs.verification import sha256_of_file
 
@@ -322,7 +323,7 @@ def _cut(numbers: list[int], size: int) -> Iterator[list[int]]:
 def read_state(folder: Path) -> dict[str, Any]:
     """The JSON of a state. Raises UserError when it is damaged, or newer than this program."""
     with as_user_error(folder, lambda _: "; go back to another version with `feedback rollback`"):
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = load_json(folder / STATE)
         if state["format_version"] > FORMAT:
             raise UserError(
                 f"{folder}: has format version {state['format_version']}, but this program reads up to {FORMAT}; update "

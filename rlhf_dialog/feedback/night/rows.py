@@ -27,6 +27,7 @@ from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.models.host import send
 from rlhf_dialog.models.loading import num_embeddings
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.own_files import FAULTS, load_json
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,11 @@ class Reference:
 
     def __post_init__(self) -> None:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            found = load_json(self.path)
             if found["setting"] == self.setting:
                 self.known = {str(key): float(value) for key, value in found["logprobs"].items()}
                 self.digests = {key: str(found["rows"][key]) for key in self.known}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is computed again
+        except FAULTS:  # it is computed again
             self.known = {}
 
     def add(self, rows: dict[str, Row]) -> None:

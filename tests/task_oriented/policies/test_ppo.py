@@ -154,6 +154,15 @@ def test_two_equal_runs_learn_the_same_and_a_saved_policy_goes_on_exactly(tmp_pa
         colours(hidden_sizes=(8,)).load(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", '{"num_updates": 1, "normalizer": {"weight": 1}}'])
+def test_a_state_that_is_damaged_is_refused(tmp_path, text):
+    policy = colours()
+    policy.save(tmp_path)
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+        policy.load(tmp_path)
+
+
 def test_the_learning_rate_falls_to_its_share_over_the_updates_of_the_run():
     policy = PPO(Setting(3, 4, num_updates=2), lr=0.01, final_lr=0.1)
     rates = []
