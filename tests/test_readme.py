@@ -59,7 +59,7 @@ def python_names_what_exists(words: list[str]) -> bool:
     library = ROOT / "rlhf_dialog" / "commands"
     if words[1] == "-m":
         known = words[2] == "rlhf_dialog.feedback" and words[3] in SUBCOMMANDS
-        return known and knows_options(words, library.glob("feedback*.py"))
+        return known and knows_options(words, (ROOT / "rlhf_dialog" / "feedback" / "commands").glob("*.py"))
     if not (ROOT / words[1]).is_file() and words[1] not in files():
         return False
     if "--from_trl" in words:
@@ -68,7 +68,7 @@ def python_names_what_exists(words: list[str]) -> bool:
         config, _, _ = parse_arguments(words[2:], ())
         return (ROOT / "configs" / config).is_file() or config in files()
     name = Path(words[1]).stem  # a script of a few lines calls the command of its name; its parts share the first word
-    parts = library.glob(f"{name.split('_')[0]}*.py")
+    parts = (ROOT / "rlhf_dialog").rglob(f"commands/{name.split('_')[0]}*.py")
     return knows_options(words, (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", *parts))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
@@ -56,6 +57,21 @@ class PPOArguments(Arguments):
     max_grad_norm: float = real(0.5, 1e-9, 1e6)
     ppo_epoch: int = whole(5, 1, 10**6)
     minibatch_size: int = whole(128, 1, 10**6)
+
+
+class Sums(BaseModel):
+    """What `ValueNormalizer` counts."""
+
+    mean_sum: float
+    square_sum: float
+    weight: float
+
+
+class State(BaseModel):
+    """What the file of this policy has besides tensors."""
+
+    num_updates: int
+    normalizer: Sums
 
 
 @PolicyFactory.register("ppo")
@@ -122,7 +138,7 @@ class PPO:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        state = load_networks(self.learner, Path(folder))
+        state = load_networks(self.learner, Path(folder), State)
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -126,6 +127,14 @@ class ReplayArguments(Arguments):
     max_grad_norm: float = real(10.0, 1e-9, 1e6)
 
 
+class Counters(BaseModel):
+    """What the file of a learner has besides tensors."""
+
+    num_dialogues: int
+    num_steps: int
+    due: float
+
+
 class ReplayLearner:
     """What the learners from replay share: drawing actions, steps that are due when dialogues end, and files.
 
@@ -175,7 +184,9 @@ class ReplayLearner:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        vars(self).update(load_networks(self.learner, Path(folder)))
+        counters = load_networks(self.learner, Path(folder), Counters)
+        self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
+        self.due = counters["due"]
         self.replay.load(Path(folder))
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:

@@ -17,7 +17,7 @@ class ActWorld(Generic[Observation]):
     """One dialogue is one episode, one step is one turn of the system and the user's answer.
 
     A step is worth -1, and the last one `success_reward` or `failure_reward` more. A dialogue depends on (seed, dialogue)
-    and the actions only: whatever is drawn comes from a `_stream` of its own.
+    and the actions only: each part draws from a `_stream` of its own.
 
     A world sets `user` and says what is its own: `_draw_goal` and `_begin` before the user speaks, `_system_turn` (an
     action's acts), `_observe` (tracker, observation), `_info`, and `_verdict` at the end. `_draw_seed`, `_final_goal`
@@ -116,7 +116,7 @@ class ActWorld(Generic[Observation]):
         return goal.as_dict()
 
     def _verdict(self, goal: Any) -> dict[str, Any]:
-        """`success`, which counts where the user said goodbye, and whatever else is measured."""
+        """`success`, which counts where the user said goodbye, and what else is measured."""
         raise NotImplementedError
 
 
