@@ -28,7 +28,8 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    return [line for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    lines = (line for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines() if line.strip())
+    return list(dict.fromkeys(lines))
 
 
 def files() -> dict[str, str]:
