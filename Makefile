@@ -1,7 +1,7 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
-# make test         install with the test tools, then the default tests
-# make test-fast    without whole runs, fuzzing and new processes: about a minute
+# make test         install with the test tools, then the default tests: about three minutes
+# make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
 #                   gpu where there is one, and after make quickstart those of its run
 # make lint         ruff and mypy
@@ -12,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart month test test-fast test-all lint hooks bench docs clean
+.PHONY: quickstart month test test-whole test-all lint hooks bench docs clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -23,8 +23,8 @@ month: .venv/installed
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
 
-test-fast: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not whole_run and not thorough and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser"
+test-whole: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess"
 
 test-all: .venv/installed-all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m ""

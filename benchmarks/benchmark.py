@@ -231,7 +231,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 class WorkloadAgent(PPOAgent):
     """A run on the prompts of W, in which separators stay inside a turn."""
 
-    def _read_source(self, reward: BaseReward) -> tuple[list[Dialogue], None]:
+    def read_source(self, reward: BaseReward) -> tuple[list[Dialogue], None]:
         return load_prompts(
             self.config.env.args.data_path,
             "train",

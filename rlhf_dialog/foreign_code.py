@@ -29,7 +29,7 @@ class TimeLimit(Exception):
         self.frames = list(frames)
 
 
-class Aside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """Work in a thread of its own that does not keep the process alive."""
 
     def __init__(self, work: Callable[[], T]):
@@ -64,7 +64,7 @@ class Aside(Generic[T]):
 
 def within(seconds: float, work: Callable[[], T]) -> T:
     """Return or raise what `work` does in its own thread. Raises TimeLimit after `seconds`; the thread goes on."""
-    return Aside(work).result(seconds)
+    return BackgroundCall(work).result(seconds)
 
 
 @contextlib.contextmanager

@@ -18,12 +18,25 @@ from rlhf_dialog.distributed.memory.setting import Setting
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "SCALING.md"
 BEGIN, END = "<!-- written by scripts/write_scaling_docs.py -->\n", "<!-- end of what is written -->\n"
-OPT: dict[str, Any] = {"hidden_size": 2048, "num_hidden_layers": 24, "ffn_dim": 8192, "num_attention_heads": 32}
-LLAMA: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
 MODELS = {
     "GPT-2": GPT2Config(),
-    "OPT-1.3B": OPTConfig(vocab_size=50272, max_position_embeddings=2048, word_embed_proj_dim=2048, **OPT),
-    "Llama 3 8B": LlamaConfig(num_attention_heads=32, num_key_value_heads=8, **LLAMA),
+    "OPT-1.3B": OPTConfig(
+        vocab_size=50272,
+        max_position_embeddings=2048,
+        word_embed_proj_dim=2048,
+        hidden_size=2048,
+        num_hidden_layers=24,
+        ffn_dim=8192,
+        num_attention_heads=32,
+    ),
+    "Llama 3 8B": LlamaConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    ),
 }
 RANK = 16  # the default of lora_r
 GPUS = (1, 8)

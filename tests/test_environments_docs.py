@@ -89,7 +89,7 @@ def test_the_domain_loads(tmp_path):
 
 
 def test_the_parts_are_there():
-    parts = re.findall(r"`((?:environments|policies)/[\w/]+\.py)`", PAGE)
+    parts = re.findall(r"`((?:environments|task_oriented)/[\w/]+\.py)`", PAGE)
     assert len(parts) > 5
     assert [part for part in parts if not (ROOT / "rlhf_dialog" / part).is_file()] == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_dialog import foreign_code
 from rlhf_dialog.foreign_code import (
-    Aside,
+    BackgroundCall,
     TimeLimit,
     all_stacks,
     frames_of,
@@ -60,7 +60,7 @@ def test_work_that_does_not_end_says_where_it_is():
 
 def test_work_beside():
     assert within(60, lambda: 3) == 3
-    work = Aside(lambda: 1 / 0)
+    work = BackgroundCall(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         work.result()
     assert work.is_done

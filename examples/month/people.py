@@ -249,8 +249,16 @@ def _answered(store: Store, host: Host, visits: Sequence[Visit], seed: str) -> l
     found = []
     answers = host.answers(visits, seed) if visits else []
     for visit, (reply, logprobs) in zip(visits, answers, strict=True):
-        where = (visit.dialogue, len(visit.turns), "agent", reply.text)
-        turn = store.add_turn(*where, token_ids=reply.ids, logprobs=logprobs, sampling=sampling, version=host.version)
+        turn = store.add_turn(
+            visit.dialogue,
+            len(visit.turns),
+            "agent",
+            reply.text,
+            token_ids=reply.ids,
+            logprobs=logprobs,
+            sampling=sampling,
+            version=host.version,
+        )
         found.append(Said(turn, reply.text))
     return found
 

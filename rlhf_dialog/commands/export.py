@@ -18,8 +18,8 @@ from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import warn_of_remote_code
 from rlhf_dialog.models.weights import load_module
 from rlhf_dialog.runs.checkpoint import (
+    as_user_error,
     checkpoints_of,
-    damage_told,
     iteration_of,
     newest_checkpoint,
     read_state,
@@ -145,14 +145,14 @@ def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> tuple[P
         _refuse_another_base(model_fingerprint(lm), config, source, state)
     tokenizer = load_tokenizer(config, lm)
     policy, _ = build_trained(config, lm, {})
-    with damage_told(source):
+    with as_user_error(source):
         load_module(policy, source / "policy.safetensors", lm.device)
     return policy.eval(), tokenizer
 
 
 def _refuse_another_base(found: str, config: Config, source: Path, state: dict[str, Any]) -> None:
     """Raises UserError if the model is not the one that the adapter was trained on."""
-    with damage_told(source):
+    with as_user_error(source):
         wanted = state.get("identity", {}).get("model_path", found)  # earlier versions did not record it
     if found != wanted:
         raise UserError(

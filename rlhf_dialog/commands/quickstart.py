@@ -12,7 +12,6 @@ are unchanged since its last run.
 
 import argparse
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from pydantic import BaseModel
 from rich.markup import escape
 from rich.table import Table
 
@@ -28,11 +28,28 @@ import rlhf_dialog
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.commands.command_line import check_seed, exit_code_of
 from rlhf_dialog.config.loading import shipped
+from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.terminal import Console
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 RUN = Path("runs/quickstart")
 CHECK = Path("scripts/check_quickstart.py")
+
+
+class Stamp(BaseModel):
+    """The file that a stage leaves when it has ended."""
+
+    fingerprint: str
+    seconds: float
+
+
+class Sample(BaseModel):
+    """A held-out dialogue in the run's samples.json."""
+
+    last_turn: str
+    before: str
+    after: str
+    reference: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +160,8 @@ def run(folder: Path, seed: int = 0) -> int:
         if code:
             console.print(f"stage {number} ended with exit code {code}")
             return code
-    show_samples(folder, console)
+    if code := exit_code_of(lambda: show_samples(folder, console), debug=False):
+        return code
     console.print(
         f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
     )
@@ -159,7 +177,7 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
     """Run the command in `folder` unless its stamp shows that nothing has changed; returns the exit code."""
     output = folder / stage.output
     stamp = folder / stage.stamp
-    kept = json.loads(stamp.read_text(encoding="utf-8")) if stamp.is_file() else {}
+    kept = json_or(stamp, {}, Stamp)
     if output.exists() and kept.get("fingerprint") == fingerprint_of(stage, folder):
         console.print("unchanged, skipped")
         return 0
@@ -178,7 +196,8 @@ def run_stage(stage: Stage, folder: Path, console: Console) -> int:
 def seconds_of(folder: Path) -> list[tuple[str, float, int]]:
     """Title, seconds and budget in seconds of each stage that was run in `folder`."""
     stamps = [(stage, folder / stage.stamp) for stage in STAGES]
-    return [(s.title, json.loads(stamp.read_text())["seconds"], s.budget) for s, stamp in stamps if stamp.is_file()]
+    kept = [(stage, json_or(stamp, {}, Stamp)) for stage, stamp in stamps]
+    return [(stage.title, stamp["seconds"], stage.budget) for stage, stamp in kept if stamp]
 
 
 def fingerprint_of(stage: Stage, folder: Path) -> str:
@@ -202,6 +221,7 @@ def show_samples(folder: Path, console: Console) -> None:
     table = Table(title="the same held-out prompts before and after", title_justify="left", show_lines=True)
     for column in ("last turn", "before PPO", "after PPO", "a person's reply"):
         table.add_column(column, overflow="fold", ratio=1)
-    for sample in json.loads((folder / RUN / "samples.json").read_text(encoding="utf-8"))[:3]:
+    path = folder / RUN / "samples.json"
+    for sample in read_json(path, end=f"; remove {folder / RUN} and begin again", shape=list[Sample])[:3]:
         table.add_row(*(escape(sample[key]) for key in ("last_turn", "before", "after", "reference")))
     console.print(table)

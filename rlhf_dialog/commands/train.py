@@ -23,6 +23,7 @@ from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.smoke import smoke
 
 logger = logging.getLogger(__name__)
 TRAIN_FLAGS = FLAGS | {
@@ -96,11 +97,11 @@ def _main(words: list[str], folders: list[Path]) -> None:
     )
     folders.append(agent.run_folder)
     if "smoke" not in flags:
-        if agent.overwrite and not agent.resume:
+        if agent.start.overwrite and not agent.start.resume:
             launch.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
         agent.train()
         return
-    seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in agent.smoke().items())
+    seconds = ", ".join(f"{stage} {value:.1f} s" for stage, value in smoke(agent).items())
     logger.info("smoke test passed with 2 prompts: %s", seconds)
 
 

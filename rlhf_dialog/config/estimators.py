@@ -1,6 +1,7 @@
-"""The advantage estimators: what each one needs, and which function of `ppo` computes it.
+"""The advantage estimators: what each one needs.
 
-A new estimator is one function in `ppo`, with the signature of the others, and one line in the table.
+A new estimator is one function in `training.ppo`, with the signature of the others, a line here, and one in
+`training.advantages`, where the functions are. The schema reads this table, so it must not import torch.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 class Estimator:
     """One way to turn token rewards into advantages.
 
-    >>> Estimator("rloo", needs_critic=False, needs_groups=True, advantages="rloo_advantages", paper="...")
+    >>> Estimator("rloo", needs_critic=False, needs_groups=True, paper="...")
     """
 
     name: str  # as in `advantage_estimator`
@@ -18,7 +19,6 @@ class Estimator:
     needs_groups: (
         bool  # at least two responses to each prompt, side by side; where one has no score, its group is dropped
     )
-    advantages: str  # function of `ppo`: (rewards, values, response_mask, credit) -> advantages, returns, each (B, T)
     paper: str
 
     @property
@@ -30,10 +30,10 @@ class Estimator:
 ESTIMATORS = {
     estimator.name: estimator
     for estimator in (
-        Estimator("gae", True, False, "gae_advantages", "Schulman et al. 2015, arXiv 1506.02438"),
-        Estimator("grpo", False, True, "grpo_advantages", "Shao et al. 2024, arXiv 2402.03300"),
-        Estimator("rloo", False, True, "rloo_advantages", "Ahmadian et al. 2024, arXiv 2402.14740"),
-        Estimator("reinforce_pp", False, False, "reinforce_pp_advantages", "Hu et al. 2025, arXiv 2501.03262"),
+        Estimator("gae", True, False, "Schulman et al. 2015, arXiv 1506.02438"),
+        Estimator("grpo", False, True, "Shao et al. 2024, arXiv 2402.03300"),
+        Estimator("rloo", False, True, "Ahmadian et al. 2024, arXiv 2402.14740"),
+        Estimator("reinforce_pp", False, False, "Hu et al. 2025, arXiv 2501.03262"),
     )
 }
 

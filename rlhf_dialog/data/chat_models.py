@@ -1,8 +1,9 @@
 """How a plain chat model speaks: its own template, and the sampling that its makers recommend."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from rlhf_dialog.own_files import json_or
 
 MAX_NEW_TOKENS, MAX_PROMPT_LENGTH, CONTEXT_SIZE = 512, 4096, 1000
 POSITIONS = ("max_position_embeddings", "n_positions", "seq_length")
@@ -50,8 +51,5 @@ def _recommended(sampling: dict[str, Any]) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     """The object in a file; empty when it cannot be read: whoever loads the model says what is wrong."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    tree = json_or(path, {})
     return tree if isinstance(tree, dict) else {}

@@ -3,7 +3,6 @@
 The batch sizes are computed here and given to DeepSpeed in responses; those of the file are replaced.
 """
 
-import json
 import logging
 import math
 import re
@@ -15,6 +14,7 @@ from rlhf_dialog.config.batch_plan import BatchPlan
 from rlhf_dialog.config.loading import reward_nodes, shipped
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import damage_as_user_error, parsed
 
 logger = logging.getLogger(__name__)
 COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|#[^\n]*')
@@ -229,10 +229,8 @@ def read_engine_file(name: str | None, folder: Path | None, key: str) -> tuple[s
     if path is None:
         listed = ", ".join(str(place) for place in dict.fromkeys(places))
         raise UserError(f"{key}: '{name}' not found; looked in {listed}")
-    try:
-        found = json.loads(COMMENT.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{key}: {path} is not valid JSON (# comments are allowed): {error}") from error
+    with damage_as_user_error(f"{key}: {path} is not valid JSON (# comments are allowed): "):
+        found = parsed(COMMENT.sub(lambda match: match[1] or "", path.read_text(encoding="utf-8-sig")))
     if not isinstance(found, dict):
         raise UserError(f"{key}: {path} must hold a JSON object {{...}}, found {type(found).__name__}")
     return str(path), found

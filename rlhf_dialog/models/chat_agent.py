@@ -1,6 +1,5 @@
 """Load a policy and let it answer dialogues. B dialogues, P prompt tokens."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_toke
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
+from rlhf_dialog.own_files import load_json
 
 AGENT_FORMAT = 1
 
@@ -187,7 +187,7 @@ def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSe
     if not path.is_file():
         return default or AgentSettings()
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = load_json(path)
         if (version := settings.pop("format_version", AGENT_FORMAT)) > AGENT_FORMAT:
             raise UserError(
                 f"{path}: has format version {version}, but this program reads versions up to {AGENT_FORMAT}; update rlhf-dialog"

@@ -27,7 +27,7 @@ from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, in_chunks
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
-from rlhf_dialog.models.sheet import Sheet
+from rlhf_dialog.models.response_buffer import ResponseBuffer
 
 LOOK_EVERY = 8  # tokens, on a GPU
 
@@ -194,7 +194,7 @@ def respond(
     written = []
     for start in range(0, len(prompt_ids), rows_at_once):
         rows = slice(start, start + rows_at_once)
-        sheet = Sheet(uniform[rows].shape, pad_id, device)
+        sheet = ResponseBuffer(uniform[rows].shape, pad_id, device)
         with sampling_context(policy, prompt_ids):
             decoder = new_decoder(policy, prompt_ids[rows], prompt_mask[rows], sampling.max_new_tokens, prompts_at_once)
             for _ in write_tokens(sheet, decoder, uniform[rows], sampling, stop, look_every):
@@ -211,7 +211,7 @@ def sampling_context(policy: Policy, like: Tensor) -> Iterator[None]:
 
 
 def write_tokens(
-    sheet: Sheet, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
+    sheet: ResponseBuffer, decoder: Decoder, uniform: Tensor, sampling: Sampling, stop: StopRule, look_every: int
 ) -> Iterator[None]:
     """Write the responses of the decoder's rows, with a pause after each look at what was written.
 

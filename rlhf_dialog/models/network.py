@@ -22,14 +22,12 @@ The fast path (no padding) needs more: a `transformers.PreTrainedModel` that tak
 """
 
 import inspect
-import json
 import os
 import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
@@ -42,6 +40,7 @@ from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.models.decoding import PaddedDecoder, position_ids_of
 from rlhf_dialog.models.packing import Packed
 from rlhf_dialog.models.policy import Critic, Policy, accepted, run_rows
+from rlhf_dialog.own_files import load_json
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
 CONTRACT = "docs/MODELS.md has the contract"
@@ -216,10 +215,9 @@ def spec_of(lm: nn.Module) -> ClassConfig | None:
 def spec_in(folder: str) -> ClassConfig | None:
     """The `model_class` in an agent's folder; None where there is none, or where the file cannot be read."""
     try:
-        text = (Path(os.path.expanduser(folder)) / AGENT_FILE).read_text(encoding="utf-8")
-        found = json.loads(text).get("model_class")
+        found = load_json(Path(os.path.expanduser(folder)) / AGENT_FILE).get("model_class")
         return None if found is None else ClassConfig.model_validate(found)
-    except (OSError, ValueError, AttributeError, RecursionError, ValidationError):
+    except (OSError, ValueError, AttributeError):  # a ValidationError is a ValueError
         return None
 
 

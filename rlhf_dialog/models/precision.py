@@ -46,7 +46,7 @@ def gpu_has_bf16() -> bool:
 
 
 def emulates_bf16(device: torch.device) -> bool:
-    """Whether `device` is a processor without instructions for bfloat16 products, or one that is told not to use them."""
+    """Whether `device` is a processor without instructions for bfloat16 products, or one whose environment turns them off."""
     if device.type != "cpu":
         return False
     on_x86 = torch.cpu._is_avx2_supported()

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.models.relevance import SPECIAL, RelevanceModel, RelevanceSizes
+from rlhf_dialog.own_files import FAULTS, json_or, load_json, read_json
 
 MARK, FORMAT = "rlhf_dialog_relevance", 1
 KIND = "a relevance model"
@@ -29,10 +30,7 @@ def save_relevance(model: RelevanceModel, folder: Path) -> None:
 
 def is_relevance_folder(path: str) -> bool:
     """Whether the config.json of a folder says that it holds a relevance model."""
-    try:
-        found = json.loads((Path(path).expanduser() / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
+    found = json_or(Path(path).expanduser() / "config.json", None)
     return isinstance(found, dict) and MARK in found
 
 
@@ -70,9 +68,9 @@ def load_relevance(path: str, key: str) -> RelevanceModel:
 def _learned_from(folder: Path) -> tuple[str, str] | None:
     """Data and half, as the report beside the model says; None where it does not."""
     try:
-        settings = json.loads((folder / "report.json").read_text(encoding="utf-8"))["settings"]
+        settings = load_json(folder / "report.json")["settings"]
         return str(settings["data_path"]), str(settings["half"])
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+    except FAULTS:
         return None
 
 
@@ -88,12 +86,7 @@ def _check_shapes(sizes: RelevanceSizes, tokenizer: Any, weights: Path) -> None:
 
 
 def _read_json(path: Path, key: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{key}: {path} cannot be read as JSON ({error}); give the whole folder of a training"
-        ) from error
+    return read_json(path, f"{key}: {path} cannot be read as JSON (", "); give the whole folder of a training")
 
 
 def _read_sizes(folder: Path, key: str) -> RelevanceSizes:

@@ -14,7 +14,7 @@ from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.decoding import new_decoder
 from rlhf_dialog.models.generation import random_numbers, sampling_context, write_tokens
 from rlhf_dialog.models.host import fetch
-from rlhf_dialog.models.sheet import Sheet
+from rlhf_dialog.models.response_buffer import ResponseBuffer
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,15 @@ def certain(text: str, encoder: TurnEncoder) -> str:
 
 
 @torch.no_grad()
-def _sheets(speaker: Speaker, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None) -> Iterator[Sheet]:
+def _sheets(
+    speaker: Speaker, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None
+) -> Iterator[ResponseBuffer]:
     """The sheet of the prompts (B, P) after each token."""
     policy, sampling = speaker.policy, speaker.sampling
     device = prompt_ids.device
     if uniform is None:
         uniform = random_numbers(len(prompt_ids), sampling, device)
-    sheet = Sheet(uniform.shape, speaker.encoder.pad_id, device)
+    sheet = ResponseBuffer(uniform.shape, speaker.encoder.pad_id, device)
     (prompt_mask,) = fetch(prompt_mask)
     with sampling_context(policy, prompt_ids):
         decoder = new_decoder(policy, prompt_ids, prompt_mask, sampling.max_new_tokens, speaker.microbatch_size)

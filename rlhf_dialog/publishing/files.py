@@ -12,6 +12,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE, read_settings
 from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.relevance_folder import is_relevance_folder
+from rlhf_dialog.own_files import damage_as_user_error, load_json, parsed
 from rlhf_dialog.publishing.privacy import clean_json, refuse_secrets
 
 CARD = "README.md"
@@ -59,12 +60,10 @@ def _advice(folder: Path) -> str:
 
 def settings_in(folder: Path, key: str, name: str = "config.json") -> dict[str, Any]:
     """The JSON object in a file of the folder. Raises UserError when it cannot be read."""
-    try:
-        tree = json.loads((folder / name).read_text(encoding="utf-8"))
+    with damage_as_user_error(f"{key}: {folder / name} cannot be read: ", "; save the model again"):
+        tree = load_json(folder / name)
         if not isinstance(tree, dict):
             raise ValueError("is not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{key}: {folder / name} cannot be read: {error}; save the model again") from error
     return tree
 
 
@@ -85,10 +84,8 @@ def files_of(folder: Path, key: str) -> Files:
 def _content(path: Path, key: str) -> bytes:
     content = path.read_bytes()
     if path.name in CLEANED:
-        try:
+        with damage_as_user_error(f"{key}: {path} cannot be read: ", "; save the model again"):
             content = clean_json(content)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{key}: {path} cannot be read: {error}; save the model again") from error
     refuse_secrets(path.name, content, key)
     return content
 
@@ -98,7 +95,7 @@ def _with_sampling(content: bytes, folder: Path, key: str) -> bytes:
 
     A separator that is known by its text alone ends no response of plain transformers.
     """
-    settings, tree = settings_in(folder, key, AGENT_FILE), json.loads(content)
+    settings, tree = settings_in(folder, key, AGENT_FILE), parsed(content)
     tree.pop("_from_model_config", None)  # transformers would replace what it does not take for a choice of somebody
     own, words = tree.get("eos_token_id"), read_tokenizer(str(folder), key)
     ends = {words.eos_token_id, *(own if isinstance(own, list) else [own]), *settings.get("stop_token_ids", [])} - {

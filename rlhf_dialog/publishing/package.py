@@ -1,12 +1,12 @@
 """Everything that a push uploads: the files of a model and its card."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.config.loading import read_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import AGENT_FILE
+from rlhf_dialog.own_files import read_json
 from rlhf_dialog.publishing.card import Run, agent_card
 from rlhf_dialog.publishing.files import CARD, Files, files_of, kind_of, settings_in
 from rlhf_dialog.publishing.privacy import refuse_secrets
@@ -40,10 +40,7 @@ def read_run(folder: Path, evaluation: Path | None, metrics: dict[str, Any], ver
 
 
 def _read_evaluation(path: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"--evaluation: {path} cannot be read: {error}; evaluate again") from error
+    tree = read_json(path, f"--evaluation: {path} cannot be read: ", "; evaluate again")
     if not (isinstance(tree, dict) and {"settings", "baselines"} <= set(tree) and {"metrics", "after"} & set(tree)):
         raise UserError(
             f"--evaluation: {path} is not an output of rlhf-dialog evaluate; evaluate again, or name another file"

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
-from rlhf_dialog.foreign_code import Aside
+from rlhf_dialog.foreign_code import BackgroundCall
 from rlhf_dialog.rewards.base import BaseReward
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class RewardProcesses:
     def __init__(self, limit: int):
         self.limit = min(limit, AT_MOST)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._greeting: Aside[None] | None = None
+        self._greeting: BackgroundCall[None] | None = None
         self._in_use = threading.Lock()
         self._finalizer: Callable[[], Any] = lambda: None
 
@@ -80,7 +80,7 @@ class RewardProcesses:
         )
         self._processes = [_started() for _ in range(self.limit)]
         self._finalizer = weakref.finalize(self, _end, self._processes)
-        self._greeting = Aside(self._greet)
+        self._greeting = BackgroundCall(self._greet)
 
     def _greet(self) -> None:
         for process in self._processes:

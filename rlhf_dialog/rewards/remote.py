@@ -1,4 +1,4 @@
-"""RemoteReward: scores from a server, over HTTP with the standard library."""
+"""RemoteReward: scores from a server, over HTTP."""
 
 import json
 import logging
@@ -7,18 +7,16 @@ import os
 import re
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import TimeLimit, within
+from rlhf_dialog.foreign_code import TimeLimit
+from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.errors import RewardError
 
@@ -75,15 +73,15 @@ class RemoteReward(BaseReward):
         proxy: str | None = None,
     ):
         parts = _checked_url(url)
-        self._url = url
+        self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         self.shown = f"{parts.scheme}://{parts.netloc}{parts.path}"  # without a query, which may hold a key
         self.batch_size, self.retries = _whole("batch_size", batch_size, 1), _whole("retries", retries, 0)
         self.timeout_s = _seconds("timeout_s", timeout_s)
         self.backoff_s = _seconds("backoff_s", backoff_s, zero=True)
         self.num_workers = _whole("num_workers", num_workers, 1)
-        self._headers = {"Content-Type": "application/json"} | _secret_headers(token_env, headers_env or {})
-        proxies = {parts.scheme: _checked_url(proxy, "proxy").geturl()} if proxy is not None else {}
-        self._opener = urllib.request.build_opener(_NoRedirect, _OnlyProxies(proxies))
+        headers = {"Content-Type": "application/json"} | _secret_headers(token_env, headers_env or {})
+        before = None if proxy is None else _checked_url(proxy, "proxy")
+        self._client = Client(parts, headers, before)
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number for each dialogue. Raises RewardError at the first dialogue for which the server gave no score."""
@@ -122,9 +120,7 @@ class RemoteReward(BaseReward):
         tries = 1 + (self.retries if retries is None else retries)
         for attempt in range(1, tries + 1):
             try:
-                return _checked(within(self.timeout_s, lambda: self._post(body)), len(batch))
-            except TimeLimit:
-                failed = Failed(f"gave no complete answer within {self.timeout_s:g} seconds", again=True)
+                return _checked(self._post(body), len(batch))
             except Failed as error:
                 failed = error
             if attempt == tries or not failed.again:
@@ -135,18 +131,19 @@ class RemoteReward(BaseReward):
 
     def _post(self, body: bytes) -> bytes:
         """The body of the answer to one request. Raises Failed."""
-        request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
-            with self._opener.open(request, timeout=self.timeout_s) as response:
-                return _read(response, time.monotonic() + self.timeout_s)
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise _refused(error.code) from None
-        except (OSError, HTTPException) as error:  # URLError is an OSError
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            if isinstance(reason, TimeoutError):
-                raise TimeLimit from None
-            raise Failed(f"cannot be reached ({type(reason).__name__}: {_own_words(reason)})", again=True) from None
+            return self._client.ask("POST", self._target, Limits(self.timeout_s, MAX_ANSWER), body)
+        except TimeLimit:
+            raise Failed(f"gave no complete answer within {self.timeout_s:g} seconds", again=True) from None
+        except Refused as error:
+            raise _refused(error.status) from None
+        except TooLong:
+            raise Failed(f"answered with more than {MAX_ANSWER} bytes", again=False) from None
+        except EndedEarly as error:
+            raise Failed(f"ended its answer {error.missing} bytes early", again=True) from None
+        except Unreachable as error:
+            words = f"{type(error.reason).__name__}: {_own_words(error.reason)}"
+            raise Failed(f"cannot be reached ({words})", again=True) from None
 
     def _error(self, what: str, tries: int) -> RewardError:
         times = "once" if tries == 1 else f"{tries} times"
@@ -191,34 +188,6 @@ def in_threads(work: Callable[[Any], Any], items: list[Any], num_threads: int) -
     return [results[i] for i in range(len(items))]
 
 
-class _OnlyProxies(urllib.request.ProxyHandler):
-    """The proxies that are given, also for an address that `no_proxy` of the environment names."""
-
-    def proxy_open(self, request: urllib.request.Request, proxy: str, type: str) -> None:
-        request.set_proxy(urlsplit(proxy).netloc, urlsplit(proxy).scheme)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect becomes an HTTPError: dialogues and token go to the host that the configuration names, and to no other."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def _read(response: HTTPResponse, deadline: float) -> bytes:
-    """The whole body. Raises Failed when it is too long, ends early or comes too slowly."""
-    body = b""
-    while chunk := response.read1(1 << 16):
-        body += chunk
-        if len(body) > MAX_ANSWER:
-            raise Failed(f"answered with more than {MAX_ANSWER} bytes", again=False)
-        if time.monotonic() > deadline:
-            raise TimeLimit
-    if response.length:
-        raise Failed(f"ended its answer {response.length} bytes early", again=True)
-    return body
-
-
 def _refused(status: int) -> Failed:
     known = {int(s): s.phrase for s in HTTPStatus}
     name = f"{status} {known.get(status, '')}".strip()
@@ -227,8 +196,10 @@ def _refused(status: int) -> Failed:
     return Failed(f"answered {name}", again=status >= 500 or status in RETRIED)
 
 
-def _own_words(reason: Any) -> str:
+def _own_words(reason: Exception) -> str:
     """The system's text for an OSError; other errors may quote the server, so their text is not shown."""
+    if isinstance(reason, UnicodeError):
+        return "not the name of a server"
     return reason.strerror or "no details" if isinstance(reason, OSError) else "a broken answer"
 
 

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.foreign_code import Aside
+from rlhf_dialog.foreign_code import BackgroundCall
 from rlhf_dialog.rewards.base import DEVIATION, BaseReward, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
 from rlhf_dialog.rewards.processes import RewardProcesses, is_divisible
@@ -82,7 +82,7 @@ def scored_beside(
     aside = {name: part for name, part in parts.items() if not needs_device(part.reward)}
     if rules.timeout_s is not None or not aside:
         return lambda: scored(reward, dialogues, rules)
-    work = Aside(lambda: _part_scores(aside, dialogues, rules))
+    work = BackgroundCall(lambda: _part_scores(aside, dialogues, rules))
 
     def scores() -> Scores:
         rest = {name: part for name, part in parts.items() if name not in aside}

@@ -9,9 +9,9 @@ from typing import Any
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.checkpoint import (
+    as_user_error,
     best_iteration,
     checkpoints_of,
-    damage_told,
     iteration_of,
     mark_best,
     newest_checkpoint,
@@ -80,7 +80,7 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
     later = [one for one in checkpoints_of(checkpoints) if iteration_of(one) > iteration]
     best = usable_best(checkpoints)
     best_is_later = best is not None and iteration_of(best) > iteration
-    with damage_told(source):
+    with as_user_error(source):
         earlier = best_iteration(state)
     try:
         if _content(checkpoints / "latest") != source.name.encode():

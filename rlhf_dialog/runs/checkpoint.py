@@ -1,6 +1,5 @@
 """Save a run and continue it exactly: safetensors and JSON, written under a temporary name, the `latest` pointer last."""
 
-import json
 import logging
 import os
 import re
@@ -31,6 +30,7 @@ from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.lora import merged_state
 from rlhf_dialog.models.network import save_policy, spec_of
 from rlhf_dialog.models.weights import load_module, save_module
+from rlhf_dialog.own_files import load_json
 from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
 logger = logging.getLogger(__name__)
@@ -157,14 +157,14 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
     source = source or newest_checkpoint(folder)
     if source is None:
         raise UserError(f"{folder}: contains no checkpoint to resume from; start without --resume")
-    with damage_told(source, way_back):
+    with as_user_error(source, way_back):
         for path in (source, *source.rglob("*")):
             if path.is_symlink():
                 raise UserError(
                     f"{path}: is a link to {os.readlink(path)}, but a checkpoint must contain its files; copy them here, or "
                     "resume from another checkpoint"
                 )
-        state = json.loads((source / STATE).read_text(encoding="utf-8"))
+        state = load_json(source / STATE)
         if state["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"{source}: has format version {state['format_version']}, but this program reads {FORMAT_VERSION}; use the "
@@ -181,7 +181,7 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
 
 
 @contextmanager
-def damage_told(source: Path, remedy: Callable[[Path], str] = lambda _: "") -> Iterator[None]:
+def as_user_error(source: Path, remedy: Callable[[Path], str] = lambda _: "") -> Iterator[None]:
     """Turn the errors that unusable checkpoint files raise in the block into a UserError with the folder, and the remedy."""
     try:
         yield
@@ -208,7 +208,7 @@ def load_checkpoint(
     by another number of processes (`world_size_of`). Raises UserError when there is no checkpoint, or when it does not fit.
     """
     source, state = read_state(folder, source)
-    with damage_told(source, way_back):
+    with as_user_error(source, way_back):
         saved, ours = set(state["optimizers"]), set(optimizers)
         if saved != ours:
             raise UserError(f"{source}: has optimizers of {sorted(saved)}, but this run has {sorted(ours)}")
@@ -242,7 +242,7 @@ def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.devi
         if key != "policy" and not path.is_file():
             fresh.append(key)
             continue
-        with damage_told(source):
+        with as_user_error(source):
             missing, unexpected = load_module(module, path, device, strict=False)
             heads = {name for name in (*missing, *unexpected) if name.startswith("value_head.")}
             if wrong := sorted({*missing, *unexpected} - heads):

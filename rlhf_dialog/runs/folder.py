@@ -123,7 +123,7 @@ def _remove(path: Path) -> None:
     remove_whole(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
-def mend(folder: Path) -> None:
+def repair(folder: Path) -> None:
     """After a kill, finish or undo what it interrupted: swaps of folders, temporary files, and a save."""
     mend_swaps(folder, RUN_FILES)
     for place in (folder / "checkpoints", folder / "checkpoints" / ABANDONED):
@@ -141,7 +141,7 @@ def folder_beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 @contextmanager
-def disk_errors_told(folder: Path) -> Iterator[None]:
+def disk_errors_as_user_errors(folder: Path) -> Iterator[None]:
     """Turn errors of a full disk, a limit or a missing permission into a UserError with file and reason."""
     try:
         yield

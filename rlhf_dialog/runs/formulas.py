@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.training import ppo
+from rlhf_dialog.training.advantages import ADVANTAGES
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ CHANGES = (
     Change(
         2,
         "grpo: only the scores are divided by the deviation of their group, not the KL penalties",
-        lambda config: config.estimator.advantages == "grpo_advantages",
+        lambda config: ADVANTAGES[config.estimator.name] is ppo.grpo_advantages,
     ),
     Change(
         2,

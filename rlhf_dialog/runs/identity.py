@@ -17,6 +17,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
+from rlhf_dialog.own_files import as_read_again
 from rlhf_dialog.rewards.base import BaseReward, models_inside
 from rlhf_dialog.runs.formulas import PRECISION_OF_TODAY, REVISION
 
@@ -55,7 +56,7 @@ def identity_of(config: Config, models: Models, prompts: list[Dialogue], reward:
         **{key: (own := getattr(config, key)) and own.model_dump() for key in NETWORK_KEYS},
         "environment": config.environment and essential(config.environment.model_dump(include={"id", "args"})),
     }
-    return json.loads(json.dumps(identity, default=str))
+    return as_read_again(identity)
 
 
 def essential(args: Any) -> Any:

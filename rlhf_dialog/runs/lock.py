@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import FAULTS, load_json
 
 logger = logging.getLogger(__name__)
 LOCK = ".lock"
@@ -155,11 +156,11 @@ def _is_this_file(handle: int, path: Path) -> bool:
 def _read_owner(path: Path) -> Owner | None:
     """The owner in the lock file; None if there is none, if a kill left it incomplete, or if its numbers are impossible."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = load_json(path)
         pid, beat = int(found["pid"]), found.get("heartbeat")
         heartbeat = None if beat is None else int(beat)
         owner = Owner(pid, str(found["host"]), str(found["process_start"]), str(found["since"]), heartbeat)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (*FAULTS, OverflowError):
         return None
     return owner if 0 < pid < 1 << 31 and 0 <= (heartbeat or 0) < 1 << 53 else None
 

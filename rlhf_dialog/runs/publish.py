@@ -1,6 +1,5 @@
 """The agent of a run on the Hub: checked before training begins, pushed when the run has ended."""
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import FAULTS, json_or, load_json
 from rlhf_dialog.publishing.card import Run
 from rlhf_dialog.publishing.files import Files, kind_of
 from rlhf_dialog.publishing.package import package_of, read_run
@@ -80,8 +80,8 @@ def _own_evaluation(agent: Path) -> Path | None:
     if not path.is_file():
         return None
     try:
-        measured = Path(json.loads(path.read_text(encoding="utf-8"))["settings"]["agent"]).name
-    except (OSError, ValueError, KeyError, TypeError):
+        measured = Path(load_json(path)["settings"]["agent"]).name
+    except FAULTS:
         measured = agent.name  # reading it reports what is wrong
     if measured == agent.name and path.stat().st_mtime >= (agent / "config.json").stat().st_mtime:
         return path
@@ -92,11 +92,6 @@ def _own_evaluation(agent: Path) -> Path | None:
 def _versions_of(run: Path) -> dict[str, str]:
     """The libraries that the newest checkpoint was written with; without one, those that are installed."""
     checkpoint = newest_checkpoint(run / "checkpoints")
-    try:
-        state: dict[str, Any] = (
-            json.loads((checkpoint / "trainer.json").read_text(encoding="utf-8")) if checkpoint else {}
-        )
-        known = state.get("versions")
-    except (OSError, ValueError):
-        known = None
+    state = json_or(checkpoint / "trainer.json", {}, dict[str, Any]) if checkpoint else {}
+    known = state.get("versions")
     return {str(name): str(version) for name, version in known.items()} if isinstance(known, dict) else versions()

@@ -1,10 +1,15 @@
 """An exception costs as few iterations as possible: what is whole is saved, and what is lost is reported."""
 
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from rlhf_dialog.distributed.world import OtherRankFailed, World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.rewards.scoring import RewardError
+from rlhf_dialog.rewards.timeout import RewardTimeout
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.training.trainer import Metrics
@@ -90,3 +95,23 @@ class Rescue:
                 f"{f'iter_{saved:06d}' if saved else 'its start'} {'is' if lost == 1 else 'are'}",
                 self.state.config.save_interval,
             )
+
+
+@contextmanager
+def failures_recorded(folder: Path, world: World, is_trial: bool) -> Iterator[None]:
+    """What a user's reward or another rank raises in the block leaves its traceback in `error.log` of the run folder."""
+    try:
+        yield
+    except (UserError, RunStopped) as error:
+        is_foreign = isinstance(error, RewardError | RewardTimeout) or isinstance(error.__cause__, OtherRankFailed)
+        if is_foreign and not is_trial and world.is_main:
+            _leave_traceback(error, folder)
+        raise
+
+
+def _leave_traceback(error: Exception, folder: Path) -> None:
+    path = folder / "error.log"
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        logger.info("the traceback is in %s", path)

@@ -26,8 +26,8 @@ from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import formulas, identity, reward_files
 from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
+    as_user_error,
     best_iteration,
-    damage_told,
     load_checkpoint,
     load_weights,
     mark_best,
@@ -102,7 +102,7 @@ class RunState:
         """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from."""
         if overwrite and not resume:
             run_folder.clear(self.run_folder, kept)
-        run_folder.mend(self.run_folder)
+        run_folder.repair(self.run_folder)
         forget_staging(self.checkpoints)
         source = chosen_checkpoint(self.checkpoints, resume_from) if resume else None
         if resume and source is None:
@@ -111,7 +111,7 @@ class RunState:
         return source
 
     def _write_config(self) -> None:
-        with run_folder.disk_errors_told(self.run_folder / "config.yaml"):
+        with run_folder.disk_errors_as_user_errors(self.run_folder / "config.yaml"):
             replace_text(self.run_folder / "config.yaml", dump_yaml(self.config))
         logger.info("run folder: %s", self.run_folder)
 
@@ -179,11 +179,11 @@ class RunState:
             load_checkpoint(
                 self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source
             )
-            with damage_told(source):
+            with as_user_error(source):
                 trainer.load_state_dict(state)
                 if self.validation:
                     self.validation.load_state_dict(state.get("validation", {"best": None}))
-        with world.fail_together(), damage_told(source):
+        with world.fail_together(), as_user_error(source):
             read_partitions(source, state, trainer.engines, world)
 
     def _best_without_agent(self) -> Path | None:

@@ -1,7 +1,6 @@
 """Is a checkpoint what was written? Hashes and sizes of its files, and the versions of the libraries that wrote it."""
 
 import hashlib
-import json
 from collections.abc import Container
 from contextlib import suppress
 from importlib import metadata
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import FAULTS, as_read_again, load_json
 from rlhf_dialog.runs.identity import sha256_of
 
 STATE = "trainer.json"
@@ -42,7 +42,7 @@ def sha256_of_file(path: Path) -> str:
 
 def _seal(content: dict[str, Any]) -> str:
     """The hash of the content without its own hash, as it is when it is read again."""
-    return sha256_of(json.loads(json.dumps({key: value for key, value in content.items() if key != "sha256"})))
+    return sha256_of(as_read_again({key: value for key, value in content.items() if key != "sha256"}))
 
 
 def verify(
@@ -59,7 +59,7 @@ def verify(
     """
     try:
         fault = _fault(source, state, mode, names)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except FAULTS as error:
         fault = f"{type(error).__name__}: {error}"
     if fault:
         raise UserError(f"{source}: is damaged: {fault}{way_back(source, option)}")
@@ -92,9 +92,9 @@ def way_back(source: Path, option: str = "--resume_from") -> str:
     """
     earlier = [one for one in source.parent.glob("iter_*") if _number(one) < _number(source)]
     for one in sorted(earlier, key=_number, reverse=True):
-        with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+        with suppress(*FAULTS):
             if not any(path.is_symlink() for path in (one, *one.iterdir())):
-                state = json.loads((one / STATE).read_text(encoding="utf-8"))
+                state = load_json(one / STATE)
                 if state["iteration"] == _number(one) and not _fault(one, state, "full"):
                     return (
                         f"; the newest good checkpoint before it is {one.name}: go back to it with {option} {one.name}"

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.masks import masked_mean
+from rlhf_dialog.models.masks import masked, masked_mean
 from rlhf_dialog.training.noise import Noise
 from rlhf_dialog.training.ppo import AdaptiveKLController
 from rlhf_dialog.training.rollout import Rollout, prompt_names
@@ -62,6 +63,17 @@ def check_start_in_16_bit(largest: float, mean: float, noise: Noise, tokens: flo
     `largest` and `mean` are those of |log-probability of the policy - that of the reference|; the mean is at least |KL|.
     """
     _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
+
+
+def check_first_kl(rollout: Rollout, kl: float, temperature: float, noise: Noise | None, world: World) -> None:
+    """Raise RunStopped unless the policy computes as its reference does, from which it starts; `kl` is over all ranks."""
+    if noise is None:
+        check_start(kl, temperature)
+        return
+    size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
+    largest = max(world.gather(size.max().item() if len(size) else 0.0))
+    mean = masked_mean(size, rollout.response_mask, world.sum).item()
+    check_start_in_16_bit(largest, mean, noise, world.sum_of([rollout.num_tokens])[0])
 
 
 def check_ratio(

@@ -16,6 +16,7 @@ class Clock:
 
     def __init__(self, device: torch.device):
         self.device = device
+        self.started = time.perf_counter()
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []  # whose time is not read yet
 
@@ -40,6 +41,11 @@ class Clock:
             self._seconds[name] += start.elapsed_time(end) / 1000
         self._open.clear()
         return self._seconds
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the clock was made."""
+        return time.perf_counter() - self.started
 
     def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)

@@ -78,7 +78,7 @@ class _Part:
     end: int
 
 
-class _Talk:
+class EpisodeInProgress:
     """A dialogue that goes on: all tokens `behind` its first prompt, and the newest part of it, which the policy sees."""
 
     def __init__(self, environment: Environment, dialogue: Dialogue, speaker: Speaker):
@@ -171,7 +171,7 @@ def play(
     Raises UserError when an environment does not follow `Environment`, or passes the `limits`.
     """
     opening = zip(environments, repeat(None) if seeds is None else seeds, strict=seeds is not None)
-    talks = [_Talk(one, opened(one, seed, limits), speaker) for one, seed in opening]
+    talks = [EpisodeInProgress(one, opened(one, seed, limits), speaker) for one, seed in opening]
     for talk, meta in zip(talks, metas or (), strict=metas is not None):
         talk.dialogue.meta = talk.dialogue.meta | meta
     prompt_ids, prompt_mask = inputs = speaker.batch([talk.prompt for talk in talks])
@@ -201,7 +201,7 @@ def _drawn(streams: Sequence[torch.Generator], speaker: Speaker) -> Tensor:
     return send(torch.cat(rows), speaker.policy.lm.device)
 
 
-def _segments(talks: Sequence[_Talk], speaker: Speaker, shape: Sequence[int]) -> Segments | None:
+def _segments(talks: Sequence[EpisodeInProgress], speaker: Speaker, shape: Sequence[int]) -> Segments | None:
     """The contexts of the replies in dialogues of `shape` (B, T); None where no turn had to leave one."""
     if not any(talk.past for talk in talks):
         return None

@@ -46,8 +46,9 @@ def given_rollout(
         episodes = _episodes(models, speaker, prompts, responses, group_size)
         masks = on_host(episodes.prompt_mask, episodes.responses.mask)
         with clock.measured("reference"):
-            sizes = (speaker.sampling.temperature, speaker.microbatch_size)
-            tensors = critic_and_reference(models, episodes, masks, *sizes, keep_features)
+            tensors = critic_and_reference(
+                models, episodes, masks, speaker.sampling.temperature, speaker.microbatch_size, keep_features
+            )
     with clock.measured("reward"):
         totals = _finite(scores)
     return rollout_of(episodes, masks, tensors, Scores(totals, parts={}), torch.tensor(totals), clock)
@@ -59,10 +60,12 @@ def _check_counts(
     for name, some in (("prompts", prompts), ("responses", responses), ("scores", scores)):
         if isinstance(some, str) or not hasattr(some, "__len__"):
             raise UserError(f"step_on: {name} is {str(some)[:60]!r}; give a list with one item for every episode")
-    counts = len(prompts), len(responses), len(scores)
-    if len(set(counts)) > 1 or not all(counts):
-        found = "{} prompts, {} responses and {} scores".format(*counts)
-        raise UserError(f"step_on: found {found}; give one of each for every episode, at least one")
+    counts = {len(prompts), len(responses), len(scores)}
+    if len(counts) > 1 or not all(counts):
+        raise UserError(
+            f"step_on: found {len(prompts)} prompts, {len(responses)} responses and {len(scores)} scores; give one of each for "
+            "every episode, at least one"
+        )
     if len(prompts) % group_size:
         raise UserError(
             f"step_on: {len(prompts)} responses cannot be divided into {group_size} per prompt (num_responses_per_prompt)"
@@ -164,8 +167,14 @@ def _predicted(
     for part in microbatches(prompt_mask, mask, torch.arange(len(ids)), speaker.microbatch_size, device):
         at = (part.rows, part.response)
         prompt_at = (part.rows, part.prompt)
-        inputs = (prompt_ids[prompt_at], prompt_mask[prompt_at], ids[at], mask[part.host_rows, part.response])
-        new = teacher_forced(models.policy, *inputs, speaker.sampling.temperature)
+        new = teacher_forced(
+            models.policy,
+            prompt_ids[prompt_at],
+            prompt_mask[prompt_at],
+            ids[at],
+            mask[part.host_rows, part.response],
+            speaker.sampling.temperature,
+        )
         for name in ("logprobs", "entropy", "values"):
             if (x := getattr(new, name)) is not None:
                 columns.setdefault(name, x.new_zeros(mask.shape))[at] = x

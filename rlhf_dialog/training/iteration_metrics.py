@@ -14,6 +14,7 @@ from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.masks import masked_mean, mean
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.scoring import metrics_of
+from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.rollout import Rollout
 
 Metrics = dict[str, float]
@@ -24,6 +25,14 @@ def read(*records: dict[str, Tensor]) -> list[Metrics]:
     stacked = [torch.stack([x.detach() for x in record.values()]) for record in records if record]
     numbers = iter(torch.cat(stacked).tolist() if stacked else [])
     return [{name: next(numbers) for name in record} for record in records]
+
+
+def times(clock: Clock, rollout: Rollout, num_generated: int) -> Metrics:
+    """`time/<stage>` of an iteration, which waits for the device, and FPS: `num_generated` tokens a second."""
+    stages = {f"time/{name}": seconds for name, seconds in clock.seconds.items()}
+    seconds = clock.elapsed
+    stages["time/update"] = seconds - rollout.seconds["rollout"] - rollout.seconds["reward"]
+    return stages | {"FPS": num_generated / seconds}
 
 
 def rollout_metrics(rollout: Rollout, world: World) -> Metrics:

@@ -17,7 +17,7 @@ from rlhf_dialog.training.rollout import Rollout, collect
 LARGEST_SEED = 2**31
 
 
-class Numbers:
+class DialogueCounter:
     """The numbers of the dialogues, from 0 on."""
 
     def __init__(self) -> None:

@@ -150,7 +150,7 @@ def test_trl_that_cannot_be_installed_is_a_reason(tmp_path, monkeypatch):
 
 def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
     assert benchmark_gpu.missing_for_tests() is None
-    monkeypatch.setattr(benchmark_gpu.benchmark_machine, "ROOT", tmp_path)
+    monkeypatch.setattr(benchmark_gpu.machine, "ROOT", tmp_path)
     assert benchmark_gpu.missing_for_tests() == "the tests are not here; run this from a checkout"
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from rlhf_dialog.commands import quickstart
 from rlhf_dialog.commands.quickstart import Stage
+from rlhf_dialog.errors import UserError
 
 SCRIPT = """
 import sys
@@ -78,6 +79,24 @@ def test_the_seconds_of_a_stage_are_kept_beside_its_stamp(folder, monkeypatch):
     ((title, seconds, budget),) = quickstart.seconds_of(folder)
     assert (title, budget) == ("copy", STAGE.budget)
     assert 0 < seconds < 600
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"fingerprint": "x"}'])
+def test_a_damaged_stamp_runs_it_again(folder, text, monkeypatch):
+    monkeypatch.setattr(quickstart, "STAGES", (STAGE,))
+    assert run(folder) == 0
+    (folder / STAGE.stamp).write_text(text)
+    assert quickstart.seconds_of(folder) == []
+    assert run(folder) == 0
+    assert times_run(folder) == 2
+
+
+@pytest.mark.parametrize("text", ["{", '[{"last_turn": "Hi ."}]'])
+def test_damaged_samples_are_named(folder, text):
+    (folder / quickstart.RUN).mkdir(parents=True)
+    (folder / quickstart.RUN / "samples.json").write_text(text)
+    with pytest.raises(UserError, match=r"samples\.json: is damaged: .*; remove .* and begin again"):
+        quickstart.show_samples(folder, Console(quiet=True))
 
 
 def test_a_missing_output_runs_it_again(folder):

@@ -11,8 +11,8 @@ from rlhf_dialog.distributed import launch
 
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
-    for name in ("load_models", "read_source", "build_reward"):
-        monkeypatch.setattr(f"rlhf_dialog.runs.agent.{name}", lambda *_: pytest.fail("something was loaded"))
+    for place in ("building.load_models", "agent.read_source", "building.build_reward"):
+        monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
     assert run("--print_config", "--lr", "3e-5", "--env.args.tokenizer_path", "words") == 0
     printed = capsys.readouterr().out
     path = tmp_path / "printed.yaml"
@@ -144,7 +144,7 @@ def test_the_script_itself_ends_with_the_exit_code(tmp_path):
 
 @pytest.mark.whole_run
 def test_a_bug_leaves_its_traceback_in_the_run_folder(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("rlhf_dialog.runs.agent.PPOAgent._log", lambda *_: 1 / 0)
+    monkeypatch.setattr("rlhf_dialog.runs.agent.PPOAgent.write_log", lambda *_: 1 / 0)
     assert run() == 70
     path = tmp_path / "run_results" / "ppo" / "error.log"
     last = capsys.readouterr().err.splitlines()[-1]

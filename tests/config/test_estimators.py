@@ -16,6 +16,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.setting import setting_of
 from rlhf_dialog.models import loading
 from rlhf_dialog.training import ppo
+from rlhf_dialog.training.advantages import ADVANTAGES
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 TABLE = {  # name: needs a critic, needs groups, responses to a prompt unless the configuration says it
@@ -44,7 +45,7 @@ def test_each_has_a_function_and_a_paper(name):
     estimator = ESTIMATORS[name]
     assert estimator.name == name
     assert "arXiv" in estimator.paper
-    signature = inspect.signature(getattr(ppo, estimator.advantages))
+    signature = inspect.signature(ADVANTAGES[name])
     assert list(signature.parameters) == ["paid", "penalties", "values", "response_mask", "credit"]
     assert signature.return_annotation == tuple[torch.Tensor, torch.Tensor]
 
@@ -54,7 +55,8 @@ def test_no_other_file_knows_an_estimator_by_its_name():
     found = {name: named(path.read_text(encoding="utf-8")) for name, path in files.items()}
     assert {name: texts for name, texts in found.items() if texts} == {
         "config/schema.py": ["gae"],  # the default
-        "feedback/night/preference_night.py": ["rloo"],  # what a night sets
+        "training/advantages.py": ["gae", "grpo", "rloo", "reinforce_pp"],  # the functions
+        "night/preference_night.py": ["rloo"],  # what a night sets
     }
     assert named("if config.advantage_estimator in ('grpo', x): ...") == ["grpo"]
 
@@ -68,8 +70,8 @@ def toy_advantages(paid, penalties, values, response_mask, credit):
 
 @pytest.mark.parametrize("needs_groups", [True, False])
 def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
-    monkeypatch.setattr(ppo, "toy_advantages", toy_advantages, raising=False)
-    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", False, needs_groups, "toy_advantages", "none, arXiv"))
+    monkeypatch.setitem(ADVANTAGES, "toy", toy_advantages)
+    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", False, needs_groups, "none, arXiv"))
     keys = {"advantage_estimator": "toy", "num_responses_per_prompt": 2, "use_adv_normalize": False}
     trainer = make_trainer(**keys)
     start = parameters(trainer.models.policy)
@@ -87,7 +89,7 @@ def test_a_new_one_is_a_function_and_a_line(monkeypatch, needs_groups):
 
 
 def test_a_new_one_with_a_critic_gets_one(monkeypatch):
-    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", True, False, "gae_advantages", "none, arXiv"))
+    monkeypatch.setitem(ESTIMATORS, "toy", Estimator("toy", True, False, "none, arXiv"))
     for name, critics in (("toy", True), ("rloo", False)):
         config = settings(advantage_estimator=name, use_share_model=False, rollout_batch_size=8)
         policy, critic = loading.build_trained(config, gpt2(), {})

@@ -51,7 +51,7 @@ def learner(rollout: Rollout | None, rows, ranks: World, **keys):
     if rollout is not None:
         own = copy.deepcopy(rollout.of(rows[ranks.rank]))
         own.num_generated, own.num_dropped = own.num_tokens, 0
-        trainer._collect_own = lambda _: own
+        trainer.collector.play = lambda _: own
     return trainer
 
 
@@ -109,7 +109,7 @@ def test_ranks_of_deepspeed_make_the_step_of_one_plain_process(tmp_path, stage, 
     keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, "use_share_model": share, "max_grad_norm": 1e6}
     pytest.importorskip("deepspeed")
     torch.manual_seed(0)
-    rollout = (first := learner(None, None, World(), **keys))._collect_own(first._next_prompts())
+    rollout = (first := learner(None, None, World(), **keys)).collector.play(first.next_prompts())
     expected = one_step(learner(rollout, [list(range(7))], World(), **keys))
     zero = ZERO3 if stage == 3 else {"stage": stage}
     given = keys | {"deepspeed_config": write_json(tmp_path, zero)}

@@ -332,7 +332,7 @@ def own_step(path, rollout, rows, world, share):
     if rollout is not None:
         own = rollout.of(rows[world.rank])
         own.num_generated, own.num_dropped = own.num_tokens, 0
-        trainer._collect_own = lambda _: own
+        trainer.collector.play = lambda _: own
         found = one_step(trainer)
         if world.size == 1:
             return found["gradients"]
@@ -352,7 +352,7 @@ def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     rows = [[0, 1, 2, 3], [4, 5]]
     first = own_step(paths["gpt2"], None, rows, World(), share)
-    rollout = first._collect_own(first._next_prompts())
+    rollout = first.collector.play(first.next_prompts())
     expected = own_step(paths["gpt2"], rollout, [list(range(6))], World(), share)
     assert {key for key in expected if "lora" not in key and "value_head" not in key} == set()
     for found, only_its_own in in_ranks(2, rank_step, paths["gpt2"], rollout, rows, share):

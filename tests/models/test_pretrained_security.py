@@ -265,6 +265,7 @@ class Raises(BaseReward):
         raise RuntimeError("needs the key of the environment" if key else "")
 
 
+@pytest.mark.thorough
 def test_secrets_of_the_environment_are_in_no_file_of_a_run(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(RewardFactory, "classes", {**RewardFactory.classes, "Raises": Raises})
     for name in SECRETS:

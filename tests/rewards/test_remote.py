@@ -207,6 +207,12 @@ def test_a_port_without_a_server():
     assert "on_reward_error: skip" in str(caught.value)
 
 
+def test_a_name_that_no_server_can_have():
+    url = f"http://{'a' * 64}.example/score"  # a label of a name has 63 characters at most
+    with pytest.raises(RewardError, match=r"cannot be reached .*: not the name of a server"):
+        RemoteReward(url, retries=0, timeout_s=60)(DIALOGUES)
+
+
 @pytest.mark.parametrize("text", [b"", b"not HTTP at all\r\n\r\n", HEAD + b'{"scores"'])
 def test_a_server_that_breaks_off(text):
     def break_off(number, body, handler):

@@ -7,7 +7,14 @@ import sys
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.folder import check_folder, clear, confirm_overwrite, disk_errors_told, has_begun, mend
+from rlhf_dialog.runs.folder import (
+    check_folder,
+    clear,
+    confirm_overwrite,
+    disk_errors_as_user_errors,
+    has_begun,
+    repair,
+)
 
 # -- the question before a run is replaced
 
@@ -91,7 +98,7 @@ def test_a_run_has_begun_where_it_left_a_file(tmp_path, name):
     assert has_begun(tmp_path) == (name not in ("notes.txt", ".lock"))
 
 
-def test_mend_sweeps_what_kills_left_and_nothing_else(tmp_path):
+def test_repair_sweeps_what_kills_left_and_nothing_else(tmp_path):
     (tmp_path / "checkpoints/iter_000002").mkdir(parents=True)
     for name in (
         "checkpoints/.iter_000004.tmp",
@@ -103,7 +110,7 @@ def test_mend_sweeps_what_kills_left_and_nothing_else(tmp_path):
         (tmp_path / name).mkdir()
     for name in ("checkpoints/.latest.tmp", ".metrics.jsonl.tmp", ".config.yaml.tmp"):
         (tmp_path / name).write_text("")
-    mend(tmp_path)
+    repair(tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert left == {"checkpoints", "checkpoints/iter_000002", "best_agent", ".mine.tmp"}
 
@@ -111,10 +118,13 @@ def test_mend_sweeps_what_kills_left_and_nothing_else(tmp_path):
 def test_errors_of_the_disk_are_the_users_and_others_are_not(tmp_path):
     with (
         pytest.raises(UserError, match=r"x: cannot be written: No space left on device"),
-        disk_errors_told(tmp_path / "x"),
+        disk_errors_as_user_errors(tmp_path / "x"),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(UserError, match=r"/y: cannot be written: Read-only file system"), disk_errors_told(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"/y: cannot be written: Read-only file system"),
+        disk_errors_as_user_errors(tmp_path),
+    ):
         raise OSError(errno.EROFS, "Read-only file system", "/y")
-    with pytest.raises(ConnectionError), disk_errors_told(tmp_path):
+    with pytest.raises(ConnectionError), disk_errors_as_user_errors(tmp_path):
         raise ConnectionError(errno.ECONNRESET, "Connection reset")

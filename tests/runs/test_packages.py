@@ -8,6 +8,7 @@ from yaml_files import settings
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.packages import check_packages
+from rlhf_dialog.runs.smoke import smoke
 
 TRACKERS = [("wandb", "use_wandb"), ("tensorboard", "use_tensorboard")]
 
@@ -26,15 +27,15 @@ def test_a_tracker_that_is_switched_off_again(monkeypatch):
 
 
 @pytest.mark.parametrize(("package", "key"), TRACKERS)
-@pytest.mark.parametrize("start", ["train", "smoke"])
+@pytest.mark.parametrize("start", [PPOAgent.train, smoke], ids=["train", "smoke"])
 def test_nothing_is_loaded_before(package, key, start, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    for name in ("load_models", "read_source", "build_reward"):
-        monkeypatch.setattr(f"rlhf_dialog.runs.agent.{name}", lambda *_: pytest.fail("something was loaded"))
+    for place in ("building.load_models", "agent.read_source", "building.build_reward"):
+        monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
     agent = PPOAgent(settings(experiment_name="x", **{key: True}))
     with pytest.raises(UserError, match=f"pip install {package}"):
-        getattr(agent, start)()
+        start(agent)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -114,6 +114,11 @@ def test_a_trainer_json_that_cannot_be_read_has_a_way_back(checkpoints):
         check(checkpoints)
 
 
+def test_a_damaged_trainer_json_is_no_way_back(checkpoints):
+    (checkpoints / "iter_000002/trainer.json").write_text("[" * 100_000)
+    assert "--resume_from iter_000001" in way_back(checkpoints / "iter_000003")
+
+
 @pytest.mark.parametrize("poison", [{"files": 3}, {"files": {"policy.safetensors": 7}}, {"sizes": [1]}])
 def test_records_that_make_no_sense_are_damage(checkpoints, poison):
     path = checkpoints / "iter_000003/trainer.json"

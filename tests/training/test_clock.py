@@ -9,13 +9,14 @@ from rlhf_dialog.training.clock import Clock
 
 
 def test_seconds_of_one_name_add_up(monkeypatch):
-    ticks = iter([10.0, 12.0, 20.0, 20.5, 30.0, 34.0])
+    ticks = iter([5.0, 10.0, 12.0, 20.0, 20.5, 30.0, 34.0, 36.0])
     monkeypatch.setattr(clock.time, "perf_counter", lambda: next(ticks))
     watch = Clock(torch.device("cpu"))
     for name in ("rollout", "reward", "rollout"):
         with watch.measured(name):
             pass
     assert watch.seconds == {"rollout": pytest.approx(2.0 + 4.0), "reward": pytest.approx(0.5)}
+    assert watch.elapsed == 31.0
 
 
 def test_a_gpu_is_waited_for_once_when_the_seconds_are_read(monkeypatch):

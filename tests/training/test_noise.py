@@ -16,8 +16,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models import generation, loading
-from rlhf_dialog.training import noise, rollout, update
-from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training import collecting, noise, rollout, update
 from rlhf_dialog.training.trainer import PPOTrainer
 
 MODELS = ("gpt2", "llama", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("qwen2", "mistral")))
@@ -41,7 +40,7 @@ def test_a_healthy_deep_model_passes(kind, caplog):
         trainer.step()
     assert "rounding in 16 bits changes log-probabilities by" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
-    found, now = trainer.update.noise, trainer.rollout
+    found, now = trainer.collector.noise, trainer.rollout
     size = (now.logprobs - now.ref_logprobs).abs()[now.response_mask]
     assert size.mean() > 0.01
     assert size.mean() < 2 * found.mean
@@ -133,7 +132,7 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
         assert torch.equal(torch.get_rng_state(), before)
         return calls[-1]
 
-    monkeypatch.setattr(trainer_module, "differences", watched)
+    monkeypatch.setattr(collecting, "differences", watched)
     make_trainer().step()
     assert not calls  # float32 has fixed tolerances
     trainer = make_trainer(use_amp=True, top_k=5)
@@ -191,7 +190,7 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
         trainer = PPOTrainer(config, models, PROMPTS, Places(), VecInfo(), World(device=device))
         metrics = trainer.step()
         assert models.ref_policy.lm.transformer.h[0].attn.c_attn.weight.dtype == torch.bfloat16
-    noise_of_run = trainer.update.noise
+    noise_of_run = trainer.collector.noise
     assert noise_of_run is not None
     for name in ("objective/kl", "objective/kl_initial"):
         assert abs(metrics[name]) < noise_of_run.mean / 100, name

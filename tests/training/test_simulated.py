@@ -3,7 +3,7 @@
 import torch
 
 from rlhf_dialog.environments.base import Limits
-from rlhf_dialog.training.simulated import Numbers, Simulated
+from rlhf_dialog.training.simulated import DialogueCounter, Simulated
 
 
 def numbers(source, asked):
@@ -37,7 +37,7 @@ def test_environments_are_built_once():
 
 
 def test_the_numbers_go_on_from_a_stored_position():
-    first, second = Numbers(), Numbers()
+    first, second = DialogueCounter(), DialogueCounter()
     assert first.take(3) == [0, 1, 2]
     second.load_state_dict(first.state_dict())
     assert second.take(2) == first.take(2) == [3, 4]

@@ -11,14 +11,13 @@ from tiny import byte_tokenizer
 from trainers import PROMPTS, Holes, Places, Share, make_trainer, numbers_of, parameters
 
 from rlhf_dialog.data.prompts import PromptEncoder
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.generation import Responses, StopRule, respond
 from rlhf_dialog.rewards import processes
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.processes import RewardProcesses
 from rlhf_dialog.rewards.scoring import ScoringRules
-from rlhf_dialog.training import ppo
 from rlhf_dialog.training import trainer as trainer_module
 from rlhf_dialog.training.checks import watch_kl
 
@@ -30,7 +29,7 @@ def test_responses_to_one_prompt_have_a_group_that_is_counted_over_all_ranks(mon
     trainer = make_trainer(advantage_estimator="rloo", num_responses_per_prompt=2, rollout_batch_size=8)
     taken = make_trainer().sampler.take(4)
     monkeypatch.setattr(type(trainer.world), "share", lambda _, items: items[2 * rank : 2 * rank + 2])
-    rollout = trainer._collect(trainer._next_prompts())
+    rollout = trainer.collector.collect(trainer.next_prompts(), 1)
     assert [d.meta["group"] for d in rollout.dialogues] == groups
     assert [d.meta["index"] for d in rollout.dialogues] == [taken[group] for group in groups]
     assert all("group" not in prompt.meta for prompt in trainer.prompts)
@@ -108,7 +107,7 @@ class Asks:
 )
 def test_a_dialogue_of_two_replies_trains_and_passes_the_checks(monkeypatch, keys):
     """The KL of the start is 0, so the token rewards are what the steps and the reward pay; the ratio of the next ones is 1."""
-    monkeypatch.setattr("rlhf_dialog.training.trainer.SingleTurn", Asks)
+    monkeypatch.setattr("rlhf_dialog.training.collecting.SingleTurn", Asks)
     trainer = make_trainer(gamma=1.0, **keys)
     before = parameters(trainer.models.policy)
     metrics = trainer.step()
@@ -134,73 +133,6 @@ def heard(rollout, row):
 
 
 # -- episodes without a score
-
-
-@pytest.mark.parametrize("value", [None, math.nan, math.inf])
-def test_an_episode_without_a_score_stops_or_is_skipped(value, caplog):
-    with pytest.raises(
-        UserError, match=r"reward 'holes' gave (None|nan|inf), which is not .* for dialogue 1 with the resp"
-    ):
-        make_trainer(Holes([1, 4], value)).step()
-    trainer = make_trainer(Holes([1, 4], value), on_reward_error="skip")
-    wanted = make_trainer().sampler.take(6)
-    metrics, rollout = trainer.step(), trainer.rollout
-    assert [d.meta["index"] for d in rollout.dialogues] == [wanted[i] for i in (0, 2, 3, 5)]
-    assert rollout.scores.tolist() == [-1.5, 2.5, -0.5, -1.5]
-    assert metrics["objective/score"] == metrics["reward/holes"] == pytest.approx(-0.25)
-    assert metrics["response/unscored"] == 2
-    assert rollout.reward_scores.total == rollout.reward_scores.parts["holes"].raw == [-1.5, 2.5, -0.5, -1.5]
-    assert "reward 'holes' gave no score for 2 of 6 dialogues" in caplog.text
-    lengths = {name: len(x) for name, x in vars(rollout).items() if isinstance(x, (list, torch.Tensor))}
-    assert set(lengths.values()) == {4}, lengths
-    assert make_trainer().step()["response/unscored"] == 0
-
-
-def test_dropped_tokens_and_episodes_were_generated_all_the_same():
-    expected = make_trainer().step()
-    skipping = make_trainer(Holes([0, 1, 2]), on_reward_error="skip")
-    found = skipping.step()
-    assert found["time_steps"] == expected["time_steps"] > skipping.rollout.num_tokens
-    assert found["episodes"] == expected["episodes"] == 6
-    assert found["response/length"] == skipping.rollout.num_tokens / 3
-
-
-@pytest.mark.parametrize(
-    ("estimator", "places", "kept"),
-    [
-        ("grpo", [0, 7], [1]),  # one of three groups of three is whole
-        ("rloo", [4], [0, 2]),
-        ("reinforce_pp", [0, 7], None),
-        ("gae", [0, 7], None),
-    ],
-)
-def test_baselines_need_whole_groups(estimator, places, kept):
-    keys = {"num_responses_per_prompt": 3, "rollout_batch_size": 9, "on_reward_error": "skip"}
-    trainer = make_trainer(Holes(places), advantage_estimator=estimator, **keys, use_adv_normalize=False)
-    wanted = make_trainer().sampler.take(3)
-    metrics = trainer.step()
-    found = [d.meta["index"] for d in trainer.rollout.dialogues]
-    if kept is None:
-        assert found == [wanted[i // 3] for i in range(9) if i not in places]
-    else:
-        assert found == [wanted[group] for group in kept for _ in range(3)]
-        totals = trainer.rollout.rewards.sum(dim=1).view(-1, 3)
-        sums = (trainer.rollout.advantages * trainer.rollout.response_mask).sum(dim=1)
-        assert totals.shape[0] == len(kept)
-        assert sums.isfinite().all()
-    assert metrics["response/unscored"] == 9 - len(found)
-
-
-@pytest.mark.parametrize(("estimator", "places"), [("gae", range(6)), ("grpo", [0, 3])])
-def test_an_iteration_without_any_score_stops_the_run(estimator, places):
-    keys = {"advantage_estimator": estimator, "num_responses_per_prompt": 3, "on_reward_error": "skip"}
-    trainer = make_trainer(Holes(places), **keys)
-    before = parameters(trainer.models.policy)
-    with pytest.raises(
-        RunStopped, match=r"iteration 1: all 6 episodes are dropped, because the reward 'holes' gave .* no score"
-    ):
-        trainer.step()
-    assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
 
 
 def test_minibatches_follow_the_number_of_episodes():
@@ -243,7 +175,7 @@ def test_skipped_episodes_leave_the_gradient_as_if_they_had_never_been(monkeypat
     monkeypatch.setattr("rlhf_dialog.models.chat_agent.respond", again)
     smaller = make_trainer(Rest(), **keys)
     monkeypatch.setattr(
-        smaller, "_next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]
+        smaller, "next_prompts", lambda: [PROMPTS[i] for i in [make_trainer().sampler.take(6)[j] for j in stay]]
     )
     start = parameters(smaller.models.policy)
     expected = smaller.step()
@@ -275,116 +207,6 @@ def test_a_reward_without_an_end_stops_the_run(monkeypatch, capsys):
 
 
 # -- the update
-
-
-@pytest.mark.parametrize("use_gae", [True, False])
-def test_advantages_and_returns_of_gae(use_gae):
-    trainer = make_trainer(use_gae=use_gae, gamma=0.9, gae_lambda=0.5, lr=1e-2, use_valuenorm=False)
-    trainer.step()
-    coefficient = trainer.kl.kl_coef
-    metrics, r = trainer.step(), trainer.rollout
-    mask = r.response_mask
-    assert r.values[mask].std() > 0
-    rewards = ppo.token_rewards(r.scores, r.logprobs, r.ref_logprobs, mask, coefficient)
-    advantages, returns = ppo.gae(rewards, r.values, mask, 0.9, 0.5 if use_gae else 1.0)
-    torch.testing.assert_close(r.rewards, rewards)
-    torch.testing.assert_close(r.returns, returns)
-    expected = (advantages[mask] - advantages[mask].mean()) / advantages[mask].std(correction=0)
-    torch.testing.assert_close(r.advantages[mask], expected, rtol=1e-4, atol=1e-4)
-    explained = 1 - (returns - r.values)[mask].var() / returns[mask].var()
-    assert metrics["ppo/explained_variance"] == pytest.approx(explained.item(), rel=1e-3)
-
-
-def test_penalties_of_k3_and_whitened_rewards_reach_the_advantages():
-    keys = {"kl_estimator": "k3", "ref_seed": 3, "ref_model": "another", "kl_coef": 0.3, "use_valuenorm": False}
-    trainer = make_trainer(**keys, whiten_rewards=True, use_adv_normalize=False)
-    metrics, r = trainer.step(), trainer.rollout
-    mask, paid = r.response_mask, ppo.paid_rewards(r.scores, r.response_mask)
-    log_r = r.ref_logprobs - r.logprobs
-    plain = (paid - 0.3 * (log_r.exp() - 1 - log_r))[mask]
-    expected = (plain - plain.mean()) / plain.std(correction=0) + plain.mean()
-    torch.testing.assert_close(r.rewards[mask], expected, rtol=1e-4, atol=1e-4)
-    advantages, returns = ppo.gae(r.rewards, r.values, mask, 0.99, 0.95)
-    torch.testing.assert_close((r.advantages, r.returns), (advantages, returns))
-    assert metrics["objective/kl"] == pytest.approx(
-        -log_r[mask].mean().item(), rel=1e-4
-    )  # k1, as the controller's target
-
-
-def test_normalised_values_are_undone_before_gae():
-    trainer = make_trainer(Places(20.0), lr=1e-2, use_adv_normalize=False)
-    trainer.step()
-    mean, deviation = trainer.value_norm.mean, trainer.value_norm.deviation
-    first = trainer.rollout
-    assert mean == pytest.approx(first.returns[first.response_mask].mean().item(), rel=1e-3)
-    metrics, r = trainer.step(), trainer.rollout
-    values = r.values * deviation + mean
-    advantages, returns = ppo.gae(r.rewards, values, r.response_mask, 0.99, 0.95)
-    torch.testing.assert_close(r.advantages, advantages, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(r.returns, returns, rtol=1e-4, atol=1e-4)
-    assert metrics["ppo/value_loss"] < 10  # of normalised targets; the scores reach 50
-
-
-def slow_groups(estimator, r, kl_coef):
-    """Advantages in groups of 3, token by token: the score against the group's, the log-ratios from here on against theirs."""
-    ratios = (r.logprobs - r.ref_logprobs).masked_fill(~r.response_mask, 0.0)
-    expected = torch.zeros_like(r.rewards)
-    for b, t in r.response_mask.nonzero().tolist():
-        group = slice(b // 3 * 3, b // 3 * 3 + 3)
-        scores, to_go = r.scores[group], -kl_coef * ratios[group, t:].sum(dim=1)
-        paid = r.scores[b] - scores.mean()
-        penalty = to_go[b % 3] - to_go.mean()
-        expected[b, t] = 1.5 * (paid + penalty) if estimator == "rloo" else paid / (scores.std() + 1e-4) + penalty
-    return expected
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
-def test_advantages_without_a_critic(estimator):
-    keys = {"num_responses_per_prompt": 3, "gamma": 0.9, "use_adv_normalize": False, "kl_coef": 0.1}
-    trainer = make_trainer(advantage_estimator=estimator, **keys, lr=1e-2)
-    trainer.step()
-    metrics, r = trainer.step(), trainer.rollout
-    expected = ppo.discounted_returns(r.rewards, r.response_mask, 0.9)
-    if estimator != "reinforce_pp":
-        expected = slow_groups(estimator, r, kl_coef=metrics["objective/kl_coef"])
-    torch.testing.assert_close(r.advantages, expected)
-    assert r.rewards[r.response_mask].abs().min() > 0  # each token pays its KL
-    assert math.isnan(metrics["ppo/value_loss"])
-    assert math.isnan(metrics["ppo/explained_variance"])
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_pp"])
-def test_advantages_without_a_critic_are_whitened_over_the_rollout(estimator):
-    keys = {"num_responses_per_prompt": 3, "kl_coef": 0.1, "advantage_estimator": estimator}
-    rollouts = []
-    for use_adv_normalize in (False, True):
-        trainer = make_trainer(**keys, use_adv_normalize=use_adv_normalize)
-        trainer.step()
-        rollouts.append(trainer.rollout)
-    plain, whitened = rollouts
-    mask = plain.response_mask
-    raw = plain.advantages[mask]
-    assert raw.std() > 0
-    expected = (raw - raw.mean()) / raw.std(correction=0)
-    torch.testing.assert_close(whitened.advantages[mask], expected, rtol=1e-4, atol=1e-5)
-    assert not whitened.advantages[~mask].any()
-
-
-def test_groups_without_spread_are_counted():
-    """Two prompts with four responses; the first four have equal scores."""
-    trainer = make_trainer(Holes(range(4), 1.0), advantage_estimator="grpo", rollout_batch_size=8)
-    assert trainer.step()["ppo/flat_groups"] == 1
-    assert "ppo/flat_groups" not in make_trainer().step()
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_penalties_alone_are_not_blown_up_to_full_size(estimator, caplog):
-    """With equal scores everywhere the advantages are KL noise; whitened, they would have a deviation of 1."""
-    keys = {"advantage_estimator": estimator, "kl_coef": 0.01, "ref_seed": 3, "ref_model": "another"}
-    trainer = make_trainer(Holes(range(64), 0.5), rollout_batch_size=8, **keys)
-    assert trainer.step()["ppo/flat_groups"] == 2
-    assert 0 < trainer.rollout.advantages.abs().max() < 0.05
-    assert "iteration 1: the 4 responses to each prompt have equal scores, for all 2 prompts" in caplog.text
 
 
 # -- counting
@@ -469,13 +291,6 @@ def test_kl_coefficient_moves_once_an_iteration():
     found = vars(make_trainer(**given, kl_hold=False).kl)
     assert {name: found[name] for name in given} == given
     assert found["hold"] is False
-
-
-def test_kl_is_the_mean_over_response_tokens():
-    trainer = make_trainer(ref_seed=3, ref_model="another")
-    metrics, r = trainer.step(), trainer.rollout
-    expected = (r.logprobs - r.ref_logprobs)[r.response_mask].mean().item()
-    assert metrics["objective/kl"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_truncation_penalty_reaches_the_scores():

@@ -41,7 +41,7 @@ def learner(rollout: Rollout | None, rows: list[list[int]] | None, world: World,
     if rollout is not None and rows is not None:
         own = copy.deepcopy(rollout.of(rows[world.rank]))
         own.num_generated, own.num_dropped = own.num_tokens, 0
-        trainer._collect_own = lambda _: own
+        trainer.collector.play = lambda _: own
     return trainer
 
 
@@ -57,7 +57,7 @@ def check_ranks(monkeypatch, rows: list[list[int]], exact: bool, **keys) -> None
         monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     keys = {"per_device_microbatch_size": 2, "rollout_batch_size": 7, **keys}
     first = learner(None, None, World(), exact, **keys)
-    rollout = first._collect_own(first._next_prompts())
+    rollout = first.collector.play(first.next_prompts())
     expected = one_step(learner(rollout, [list(range(len(rollout)))], World(), exact, **keys))
     ranks = in_ranks(len(rows), part_of_step, rollout, rows, exact, keys)
     tolerance = 1e-11 if exact else 1e-5

@@ -261,7 +261,7 @@ def test_the_state_of_a_trainer_has_the_number_of_the_next_dialogue():
     first.step()
     second.load_state_dict(first.state_dict())
     assert first.state_dict()["sampler"] == {"dialogues": 6}
-    assert [d.meta["index"] for d in second._next_prompts()] == [6, 7, 8, 9, 10, 11]
+    assert [d.meta["index"] for d in second.next_prompts()] == [6, 7, 8, 9, 10, 11]
 
 
 def told(world):

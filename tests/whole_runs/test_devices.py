@@ -158,7 +158,7 @@ def learner(folder, device, rollout, **keys):
         found = [p for p in engine.module.parameters() if p.requires_grad]
         engine.optimizer = torch.optim.SGD(found, lr=LR)
     if rollout is not None:
-        trainer._collect_own = lambda _: rollout_on(rollout, device)
+        trainer.collector.play = lambda _: rollout_on(rollout, device)
     return trainer
 
 
@@ -173,7 +173,7 @@ def test_an_update_in_float64_is_that_of_the_plain_order_on_the_cpu(device, fold
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     keys, cpu = ONE_STEP | keys, torch.device("cpu")
     first = learner(folder, cpu, None, **keys)
-    rollout = first._collect_own(first._next_prompts())
+    rollout = first.collector.play(first.next_prompts())
     expected = one_step(learner(folder, cpu, rollout, **keys))
     for size in (1, 4) if device.type == "cuda" else (1,):
         found = one_step(learner(folder, device, rollout, **keys | {"per_device_microbatch_size": size}))

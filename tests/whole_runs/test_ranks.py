@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_dialog import main
 from rlhf_dialog.distributed import launch, random_states
-from rlhf_dialog.runs import agent, run
+from rlhf_dialog.runs import building, run
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.whole_run]
 SCRIPT = """
@@ -123,7 +123,7 @@ def test_another_number_of_processes_goes_on_with_a_notice(ppo, before, after, m
             file.write(f"{path} ")
         original(seed, world, *path)
 
-    monkeypatch.setattr(agent, "seed_rank", noted)
+    monkeypatch.setattr(building, "seed_rank", noted)
     monkeypatch.setattr(run, "seed_rank", noted)
     assert {code for code, *_ in ppo(before, "--max_iterations", "2")} == {0}
     first, *others = ppo(after, "--resume")

@@ -13,6 +13,7 @@ from ppo_runs import BROKEN_LINE, planned, rows, same, tree, weights, without_cl
 from transformers import AutoTokenizer
 
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config
+from rlhf_dialog.runs.smoke import smoke
 
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
@@ -522,7 +523,7 @@ def test_smoke_leaves_an_older_run_as_it_is_and_meets_the_same_mistakes(run, ref
     assert run() == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run_results").rglob("*")}
     assert "already contains a run" in refused("--smoke")
-    assert PPOAgent.from_config("ppo.yaml", experiment_name="new").smoke().keys() == {
+    assert smoke(PPOAgent.from_config("ppo.yaml", experiment_name="new")).keys() == {
         *(
             "config",
             "data",

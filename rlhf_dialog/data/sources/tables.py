@@ -1,6 +1,5 @@
 """Parquet files, and folders written by `save_to_disk` of the datasets library, read in memory without writing anything."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 from rlhf_dialog.data.sources.rows import Row
 from rlhf_dialog.data.sources.trees import Tree
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import FAULTS, parsed
 
 
 def read_parquet(data: bytes, where: str) -> Iterator[tuple[str, Row]]:
@@ -31,10 +31,10 @@ def read_saved(tree: Tree, state: str) -> Iterator[tuple[str, Row]]:
 def _arrow_files(tree: Tree, state: str) -> list[str]:
     where = tree.place(state)
     try:
-        known = json.loads(tree.read(state))
+        known = parsed(tree.read(state))
         names = [PurePosixPath(item["filename"]).name for item in known["_data_files"]]
         reordered = known.get("_indices_data_files") or known.get("_indices_files")
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except FAULTS:
         raise UserError(
             f"{where}: this is not the state.json of a saved data set; save the data set again with save_to_disk"
         ) from None

@@ -103,8 +103,9 @@ def _kl(learner: Learner, prompts: Sequence[Dialogue], replies: Sequence[Reply])
     ]
     if not rows:
         return math.nan
-    options = (rows, learner.encoder.encoder.pad_id, BATCH_SIZE)
-    ratios = measured(learner.policy, *options) - measured(learner.reference_policy, *options)
+    ratios = measured(learner.policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE) - measured(
+        learner.reference_policy, rows, learner.encoder.encoder.pad_id, BATCH_SIZE
+    )
     return ratios.sum().item() / sum(len(row.response) for row in rows)
 
 

@@ -33,7 +33,8 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.lora import add_adapters, trained
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
 from rlhf_dialog.models.weights import load_module, save_module
-from rlhf_dialog.runs.checkpoint import damage_told, joined_state, save_agent, split_state
+from rlhf_dialog.own_files import load_json
+from rlhf_dialog.runs.checkpoint import as_user_error, joined_state, save_agent, split_state
 from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Learner:
         remedy = "go back to another version with `feedback rollback`"
         if self.settings.use_lora:
             remedy = f"set lora_r and lora_target_modules back in config.yaml if they were changed, or {remedy}"
-        with damage_told(folder, lambda _: f"; {remedy}"):
+        with as_user_error(folder, lambda _: f"; {remedy}"):
             for name, digest in state["files"].items():
                 if sha256_of_file(folder / name) != digest:
                     raise ValueError(f"{name} has changed since it was written (SHA-256)")
@@ -230,8 +231,9 @@ class Batches:
         self.pairs = [(keys_of(one), learner.encoder.rows(one)) for one in training.pairs]
         self.liked = torch.tensor([one.liked for one in training.answers], dtype=torch.bool)
         liked = int(self.liked.sum())
-        given = (self.settings.desirable_weight, self.settings.undesirable_weight)
-        self.weights = balanced_weights(liked, len(training.answers) - liked, *given)
+        self.weights = balanced_weights(
+            liked, len(training.answers) - liked, self.settings.desirable_weight, self.settings.undesirable_weight
+        )
         learner.reference.add(
             {n: row for names, rows in (*self.answers, *self.pairs) for n, row in zip(names, rows, strict=True)}
         )
@@ -242,8 +244,17 @@ class Batches:
         self.baseline = self._baseline(step["answers"])
         for part in _cut(step["answers"], size):
             liked = self.liked[part].to(self.policy.lm.device)
-            options = (torch.tensor(self.baseline), self.settings.beta, *self.weights)
-            yield "kto", kto_losses(self._log_ratios([self.answers[i] for i in part], 0), liked, *options), 1.0
+            log_ratios = self._log_ratios([self.answers[i] for i in part], 0)
+            desirable_weight, undesirable_weight = self.weights
+            losses = kto_losses(
+                log_ratios,
+                liked,
+                torch.tensor(self.baseline),
+                self.settings.beta,
+                desirable_weight,
+                undesirable_weight,
+            )
+            yield "kto", losses, 1.0
         for part in _cut(step["pairs"], max(1, size // 2)):
             some = [self.pairs[i] for i in part]
             chosen, rejected = self._log_ratios([(n, r) for n, r in some], 0, 1).chunk(2)
@@ -266,8 +277,10 @@ class Batches:
         mixed = [Row(row.prompt, rows[other].response) for row, other in zip(rows, mismatched(len(rows)), strict=False)]
         if not mixed:
             return 0.0
-        options = (mixed, self.pad_id, self.settings.per_device_microbatch_size)
-        return kl_baseline(measured(self.policy, *options) - measured(self.reference.policy, *options)).item()
+        return kl_baseline(
+            measured(self.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
+            - measured(self.reference.policy, mixed, self.pad_id, self.settings.per_device_microbatch_size)
+        ).item()
 
 
 def night_sizes(settings: BotSettings, num_examples: int) -> tuple[int, int, int]:
@@ -309,8 +322,8 @@ def _cut(numbers: list[int], size: int) -> Iterator[list[int]]:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The JSON of a state. Raises UserError when it is damaged, or newer than this program."""
-    with damage_told(folder, lambda _: "; go back to another version with `feedback rollback`"):
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    with as_user_error(folder, lambda _: "; go back to another version with `feedback rollback`"):
+        state = load_json(folder / STATE)
         if state["format_version"] > FORMAT:
             raise UserError(
                 f"{folder}: has format version {state['format_version']}, but this program reads up to {FORMAT}; update "

@@ -316,8 +316,16 @@ def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_r
         "sft": sft if settings.sft_data_path and training.num_new else 0,
         "steps": steps if training.num_new else 0,
     }
-    counts = (used, training.left_out, len(snapshot.heldout))
     said = [*snapshot.trust.lines(), *small_group(settings.person_cap, training)]
     return NightReport(
-        str(bot.folder), snapshot.champion, snapshot.last_event, *counts, power, why, dry_run, people=said
+        str(bot.folder),
+        snapshot.champion,
+        snapshot.last_event,
+        used,
+        training.left_out,
+        len(snapshot.heldout),
+        power,
+        why,
+        dry_run,
+        people=said,
     )

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.schema import Config
@@ -30,6 +31,7 @@ from rlhf_dialog.feedback.night.at_work import Night
 from rlhf_dialog.feedback.night.learner import Learner, Watch, device_of
 from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
+from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import read_metrics
@@ -72,7 +74,7 @@ def _work_folder(night: Night) -> Path:
     """The folder of this night's work; what another night has left there is removed."""
     folder, stamp = night.bot.folder / WORK, {"night": night.snapshot.fingerprint}
     path = folder / "night.json"
-    if folder.is_dir() and not (path.is_file() and json.loads(path.read_text(encoding="utf-8")) == stamp):
+    if folder.is_dir() and json_or(path, None) != stamp:
         remove_whole(folder)
     replace_json(path, stamp)
     return folder
@@ -164,14 +166,14 @@ class NightPPO(PPOAgent):
         super().__init__(config, resume="auto")
         self.learner, self.watch = learner, watch
 
-    def _begin(self, trainer: PPOTrainer) -> RunState:
-        state = super()._begin(trainer)
+    def begin(self, trainer: PPOTrainer) -> RunState:
+        state = super().begin(trainer)
         if trainer.iteration == 0:
             _copy_moments(self.learner.optimizer, trainer.optimizers["policy"])
         return state
 
-    def _log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
-        super()._log(trainer, metrics)
+    def write_log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
+        super().write_log(trainer, metrics)
         self.watch(trainer.iteration, self.config.max_iterations or trainer.iteration)
 
 
@@ -251,9 +253,23 @@ def _take_over(learner: Learner, agent: PPOAgent) -> None:
     learner.num_steps += int(config.max_iterations or 0) * config.num_mini_batch
 
 
+class PreferenceAccuracy(BaseModel):
+    """How often a preference model was right."""
+
+    mean: float
+
+
+class PreferenceReport(BaseModel):
+    """What the night reads of the report of a preference model."""
+
+    num_train_pairs: int
+    accuracy: PreferenceAccuracy
+
+
 def _metrics(folder: Path, members: Sequence[Path]) -> dict[str, float]:
     """The mean accuracy of the preference models on the pairs that they held out, and score and KL of PPO's rollouts."""
-    reports = [json.loads((one / "report.json").read_text(encoding="utf-8")) for one in members]
+    again = f"; remove {folder} and start the night again"
+    reports = [read_json(one / "report.json", end=again, shape=PreferenceReport) for one in members]
     rows = read_metrics(folder / "ppo" / "metrics.jsonl")
     accuracy = sum(report["accuracy"]["mean"] for report in reports) / len(reports)
     found = {"pairs": reports[0]["num_train_pairs"], "accuracy": accuracy}

@@ -27,6 +27,7 @@ from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.models.host import send
 from rlhf_dialog.models.loading import num_embeddings
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.own_files import FAULTS, load_json
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,11 @@ def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
     response_ids[response_mask] = torch.tensor([one for row in rows for one in row.response])
     device = policy.lm.device
     found = teacher_forced(
-        *(policy, send(prompt_ids, device), prompt_mask, send(response_ids, device), response_mask),
+        policy,
+        send(prompt_ids, device),
+        prompt_mask,
+        send(response_ids, device),
+        response_mask,
         temperature=1.0,
         with_entropy=False,
     )
@@ -127,11 +132,11 @@ class Reference:
 
     def __post_init__(self) -> None:
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            found = load_json(self.path)
             if found["setting"] == self.setting:
                 self.known = {str(key): float(value) for key, value in found["logprobs"].items()}
                 self.digests = {key: str(found["rows"][key]) for key in self.known}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is computed again
+        except FAULTS:  # it is computed again
             self.known = {}
 
     def add(self, rows: dict[str, Row]) -> None:

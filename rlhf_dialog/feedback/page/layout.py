@@ -4,6 +4,8 @@ It loads no font, and has no share icon and no footer.
 """
 
 import html
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +17,13 @@ from rlhf_dialog.feedback.page.talk import SCORES
 MAX_WAITING = 500  # events of all people together
 MAX_ANSWERING = 24  # of Gradio's 40 threads; the others store feedback
 CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-FONTS: dict[str, Any] = {
-    "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
-    "font_mono": ["ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace"],
-}
-LOOKS = {"theme": gr.themes.Default(primary_hue="indigo", neutral_hue="slate", **FONTS), "css": CSS}
+THEME = gr.themes.Default(
+    primary_hue="indigo",
+    neutral_hue="slate",
+    font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
+    font_mono=["ui-monospace", "Consolas", "DejaVu Sans Mono", "monospace"],
+)
+LOOKS = {"theme": THEME, "css": CSS}
 
 
 def build(page: Any) -> gr.Blocks:
@@ -40,26 +44,42 @@ def build(page: Any) -> gr.Blocks:
                 version = gr.HTML("", elem_id="who")
                 removed = _forgetting()
         view = [chat, place, compare, tools, score, whole, earlier, version, editor.parts, status]
-        hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        quick = {"outputs": view, **hidden}
-        slow = {**quick, "concurrency_limit": MAX_ANSWERING, "concurrency_id": "answers"}
-        box.submit(page.say, [box, place], **{**slow, "outputs": [box, *view]})
-        chat.retry(page.again, place, **slow)
-        chat.like(page.thumb, place, **quick)
-        edit.click(page.draft, place, [editor.parts, editor.text, status], **hidden)
-        editor.save.click(page.edit, [editor.text, place], **quick)
-        editor.cancel.click(lambda: gr.Column(visible=False), None, editor.parts, **hidden)
-        better[0].click(page.choose_first, place, **quick)
-        better[1].click(page.choose_second, place, **quick)
-        score.input(page.score, [score, place], **quick)
-        whole.input(page.score_dialogue, [whole, place], **quick)
-        why.click(page.why, place, **quick)
-        new.click(page.begin, None, **quick)
-        earlier.input(page.open, earlier, preprocess=False, **quick)  # the list may be older than the server
-        removed.click(page.forget, None, **quick)
-        demo.load(page.begin, None, **quick)
+        on, on_answer = partial(_on, outputs=view), partial(_on_answer, outputs=view)
+        on_answer(box.submit, page.say, [box, place], outputs=[box, *view])
+        on_answer(chat.retry, page.again, place)
+        on(chat.like, page.thumb, place)
+        on(edit.click, page.draft, place, outputs=[editor.parts, editor.text, status])
+        on(editor.save.click, page.edit, [editor.text, place])
+        on(editor.cancel.click, lambda: gr.Column(visible=False), None, outputs=editor.parts)
+        on(better[0].click, page.choose_first, place)
+        on(better[1].click, page.choose_second, place)
+        on(score.input, page.score, [score, place])
+        on(whole.input, page.score_dialogue, [whole, place])
+        on(why.click, page.why, place)
+        on(new.click, page.begin, None)
+        on(earlier.input, page.open, earlier, preprocess=False)  # the list may be older than the server
+        on(removed.click, page.forget, None)
+        on(demo.load, page.begin, None)
         demo.unload(page.leave)
     return demo.queue(max_size=MAX_WAITING, default_concurrency_limit=None, api_open=False)
+
+
+def _on(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any, preprocess: bool = True) -> None:
+    """When `event` of a part happens, do this at once, without a sign of progress."""
+    event(do, inputs, outputs, preprocess=preprocess, show_progress="hidden", api_visibility="private")
+
+
+def _on_answer(event: Callable[..., Any], do: Callable[..., Any], inputs: Any, outputs: Any) -> None:
+    """As `_on`, for what an agent answers: at most MAX_ANSWERING at a time."""
+    event(
+        do,
+        inputs,
+        outputs,
+        show_progress="hidden",
+        api_visibility="private",
+        concurrency_limit=MAX_ANSWERING,
+        concurrency_id="answers",
+    )
 
 
 SCORED = (("last answer", "score"), ("dialogue", "whole"))

@@ -19,7 +19,7 @@ from rlhf_dialog.feedback.page import acts as acts
 from rlhf_dialog.feedback.page.answering import Answering, AnsweringClosed
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_talks import OpenTalks
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, Door
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
 from rlhf_dialog.feedback.page.shown import (
     CONSENT,
     WENT_ON,
@@ -65,11 +65,20 @@ class Page:
         closed = dict.fromkeys(
             ("run_history", "show_error", "ssr_mode", "mcp_server", "pwa", "enable_monitoring"), False
         )
-        words = {"auth_message": CONSENT, "footer_links": [], "max_file_size": 1}
-        parent = gr.mount_gradio_app(FastAPI(openapi_url=None), self.demo, "/", auth=login, **words, **closed, **LOOKS)
+        parent = gr.mount_gradio_app(
+            FastAPI(openapi_url=None),
+            self.demo,
+            "/",
+            auth=login,
+            auth_message=CONSENT,
+            footer_links=[],
+            max_file_size=1,
+            **closed,
+            **LOOKS,
+        )
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         known = (lambda cookies: True) if login is None else self._logged_in
-        self.app = Door(parent, store.bot, self.limits, hosts, known)
+        self.app = RequestFilter(parent, store.bot, self.limits, hosts, known)
 
     def _logged_in(self, cookies: Mapping[str, str]) -> bool:
         """Whether the cookies of a request hold a token that Gradio gave for a password."""

@@ -42,7 +42,7 @@ HEADERS = [
 ]
 
 
-class Door:
+class RequestFilter:
     """ASGI middleware around the page of the bot with this id (32 hexadecimal digits).
 
     It answers to the names `hosts` alone (None: to any): a site that lets its own name lead to this machine must not read the

@@ -241,8 +241,9 @@ class Talk:
                     given: dict[str, Any] = {
                         name: getattr(turn, name) for name in ("token_ids", "logprobs", "sampling")
                     }
-                    where = (self.dialogue, turn.position, turn.speaker, turn.text)
-                    number = store.add_turn(*where, **given, version=turn.version)
+                    number = store.add_turn(
+                        self.dialogue, turn.position, turn.speaker, turn.text, **given, version=turn.version
+                    )
                     self._known = (number, self._known[1])
                     self.turns[place] = replace(turn, id=number, dialogue=self.dialogue)
                     self.last = self.turns[place] if turn is self.last else self.last
@@ -325,8 +326,18 @@ def _newest(store: Store, dialogue: str) -> tuple[int, int]:
 
 
 def _turn(answer: Answer, position: int) -> StoredTurn:
-    lists = list(answer.token_ids), list(answer.logprobs), answer.sampling
-    return StoredTurn(UNSTORED, "", position, "agent", answer.text, *lists, answer.version, time.time())
+    return StoredTurn(
+        UNSTORED,
+        "",
+        position,
+        "agent",
+        answer.text,
+        list(answer.token_ids),
+        list(answer.logprobs),
+        answer.sampling,
+        answer.version,
+        time.time(),
+    )
 
 
 def _checked(value: int) -> int:

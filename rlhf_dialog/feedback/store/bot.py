@@ -8,7 +8,6 @@ feedback.sqlite, config.yaml          what people said; the settings of learning
 """
 
 import fcntl
-import json
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.own_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.lock import locked
 
 logger = logging.getLogger(__name__)
@@ -297,8 +297,8 @@ class Bot:
 
     def _read(self) -> dict[str, Any]:
         path = self.folder / "lineage.json"
-        try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+        with damage_as_user_error(f"{path}: is damaged (", "); put a backup in its place"):
+            tree = load_json(path)
             if tree["format_version"] > FORMAT:
                 raise UserError(
                     f"{path}: has format version {tree['format_version']}, but this program knows versions up to {FORMAT}; "
@@ -307,10 +307,6 @@ class Bot:
             is_whole = isinstance(tree["bot"], str) and FIRST in tree["versions"]
             if not (is_whole and all(_is_record(name, one) for name, one in tree["versions"].items())):
                 raise ValueError("it lacks what a lineage has")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(
-                f"{path}: is damaged ({' '.join(str(error).split())[:200]}); put a backup in its place"
-            ) from error
         return tree
 
 

@@ -155,16 +155,36 @@ def _example(event: Event, turns: Sequence[StoredTurn], changes: Sequence[Event]
     by_id = {turn.id: turn for turn in turns}
     answer = by_id[event.turn or 0]
     prompt = said_before(turns, answer, changes)
-    rest = (dialogue.heldout, None if dialogue.person == event.person else dialogue.person)
+    owner = None if dialogue.person == event.person else dialogue.person
     if event.kind in ("thumb", "score"):
         liked = (event.value or 0) > 0 if event.kind == "thumb" else event.value in LIKED
-        who = (event.kind, event.person, event.dialogue, event.id)
-        return Answer(prompt, answer.text, liked, *who, _ids(answer), *rest)
-    who = (event.kind, event.person, event.dialogue, event.id)
-    if event.kind == "edit":
-        return Pair(prompt, event.text or "", answer.text, *who, None, _ids(answer), *rest)
-    other = by_id[event.other or 0]
-    return Pair(prompt, answer.text, other.text, *who, _ids(answer), _ids(other), *rest)
+        return Answer(
+            prompt,
+            answer.text,
+            liked,
+            kind=event.kind,
+            person=event.person,
+            dialogue=event.dialogue,
+            event=event.id,
+            ids=_ids(answer),
+            heldout=dialogue.heldout,
+            owner=owner,
+        )
+    is_edit = event.kind == "edit"
+    other = answer if is_edit else by_id[event.other or 0]
+    return Pair(
+        prompt,
+        chosen=event.text or "" if is_edit else answer.text,
+        rejected=other.text,
+        kind=event.kind,
+        person=event.person,
+        dialogue=event.dialogue,
+        event=event.id,
+        chosen_ids=None if is_edit else _ids(answer),
+        rejected_ids=_ids(other),
+        heldout=dialogue.heldout,
+        owner=owner,
+    )
 
 
 def said_before(turns: Sequence[StoredTurn], answer: StoredTurn, changes: Sequence[Event]) -> Prompt:

@@ -17,6 +17,7 @@ from typing import Any
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store import schema
 from rlhf_dialog.feedback.store.schema import explained, transaction
+from rlhf_dialog.own_files import damage_as_user_error, parsed
 
 SPEAKERS = ("user", "agent")
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
@@ -315,7 +316,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _turn(row: sqlite3.Row) -> StoredTurn:
-    read = {key: json.loads(row[key]) for key in ("token_ids", "logprobs", "sampling") if row[key] is not None}
+    given = [key for key in ("token_ids", "logprobs", "sampling") if row[key] is not None]
+    with damage_as_user_error(f"the store of feedback: turn {row['id']} is damaged (", "); put a backup in its place"):
+        read = {key: parsed(row[key]) for key in given}
     return StoredTurn(**{**dict(row), **read})
 
 

@@ -11,7 +11,7 @@ from rlhf_dialog.data.sources.record import ACTS
 from rlhf_dialog.environments.corpus import CorpusUser
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import Domain
-from rlhf_dialog.task_oriented.evaluation.fidelity import OTHER, Talk
+from rlhf_dialog.task_oriented.evaluation.fidelity import OTHER, UserTurns
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.acts import Act, acts_of
 from rlhf_dialog.task_oriented.world.goals import goal_of
@@ -32,19 +32,19 @@ Done = Callable[[], None]
 class Talks:
     """What simulated users said, the real talks to compare with them, and what a reader has to know."""
 
-    simulated: list[Talk]
-    real: list[Talk]
+    simulated: list[UserTurns]
+    real: list[UserTurns]
     notes: list[str] = field(default_factory=list)
 
 
-def real_talk(record: DialogueRecord, since: int = 0) -> Talk:
+def real_talk(record: DialogueRecord, since: int = 0) -> UserTurns:
     """The first speaker's turns of a dialogue of the data, from turn `since` on, with their acts where the data has them."""
     acts: list[list[str]] | None = None
     if "dialogue_acts" in record.meta:
         acts = [labels(acts_of(text)) for text in record.meta["dialogue_acts"][::2]][since:]
     elif record.acts:
         acts = [[ACT_NAMES[act]] for act in record.acts[::2]][since:]
-    return Talk(record.turns[::2][since:], acts)
+    return UserTurns(record.turns[::2][since:], acts)
 
 
 def labels(acts: Sequence[Act], known: set[str] | None = None) -> list[str]:
@@ -63,7 +63,7 @@ def replayed(records: Sequence[DialogueRecord], real: Sequence[DialogueRecord], 
             text, _, ended, cut, _ = user.step("")
             turns += [text] if text else []
         acts = real_talk(records[info["record"]]).acts
-        talks.append(Talk(turns, None if acts is None else acts[: len(turns)]))
+        talks.append(UserTurns(turns, None if acts is None else acts[: len(turns)]))
         done()
     return Talks(talks, [real_talk(record) for record in real])
 
@@ -98,7 +98,7 @@ def agenda(
         texts = (
             speak.say_all(said, rngs) if speak else [words.say(acts, rng) for acts, rng in zip(said, rngs, strict=True)]
         )
-        talks.append(Talk(texts, [labels(acts, known) for acts in said] if known else None))
+        talks.append(UserTurns(texts, [labels(acts, known) for acts in said] if known else None))
         done()
     notes = [
         f"{sum(map(bool, goals))} of {len(goals)} goals are those of the data; the others are drawn from the domain."
@@ -138,14 +138,14 @@ def language_model(
     """
     plain = not persona
     openings = [record.turns[0] for record in records] if plain else []
-    talks: list[Talk] = []
+    talks: list[UserTurns] = []
     for start in range(0, len(records), AT_ONCE):
         users = [LMUser(speaker, persona, (), openings, max_turns=max_turns) for _ in records[start : start + AT_ONCE]]
         for at, user in enumerate(users, start):
             user.reset(seed, _options(records[at], plain) | {"dialogue": at})
         _converse(users, partner, seed, start)
         for user in users:
-            talks.append(Talk([turn for turn in user.turns[0::2] if turn][int(plain) :]))
+            talks.append(UserTurns([turn for turn in user.turns[0::2] if turn][int(plain) :]))
             done()
     notes = ["The first turn of each dialogue is real, and left out."] if plain else []
     return Talks(talks, [real_talk(record, int(plain)) for record in real], notes)

@@ -1,6 +1,5 @@
 """A name or a path -> a checked domain."""
 
-import json
 import logging
 from collections.abc import Collection
 from importlib import resources
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE, GOALS, read_camrest
 from rlhf_dialog.task_oriented.domains.domain import Domain, checked, domain_of
 from rlhf_dialog.task_oriented.domains.multiwoz import read_multiwoz
@@ -51,7 +51,7 @@ def load_domain(path_or_name: str | Path) -> Domain:
     """
     if path_or_name in OWN:
         own = resources.files("rlhf_dialog.task_oriented.domains") / f"{path_or_name}.json"
-        domain, where = domain_of(json.loads(own.read_text(encoding="utf-8")), str(path_or_name)), str(path_or_name)
+        domain, where = domain_of(read_json(own), str(path_or_name)), str(path_or_name)
     else:
         path = Path(path_or_name).expanduser()
         domain, where = _read(path), str(path)
@@ -84,7 +84,4 @@ def _read_folder(folder: Path) -> Domain:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON: {' '.join(str(error).split())}") from None
+    return read_json(path, f"{path}: cannot be read as JSON: ")

@@ -25,7 +25,7 @@ TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Talk:
+class UserTurns:
     """The user's side of one dialogue: its turns, and the acts of each, such as `inform food`; None where acts are unknown."""
 
     turns: list[str]
@@ -66,7 +66,7 @@ class Measures:
         return Statistic(mean.rows, mean.value, self.units[name])
 
 
-def measured(talks: Sequence[Talk], labels: Sequence[str]) -> Measures:
+def measured(talks: Sequence[UserTurns], labels: Sequence[str]) -> Measures:
     """Length, questions, variety, repetition, and the share of turns with each of the acts `labels`."""
     owners = np.repeat(np.arange(len(talks)), [len(talk.turns) for talk in talks])
     turns = [turn for talk in talks for turn in talk.turns]
@@ -88,7 +88,7 @@ def measured(talks: Sequence[Talk], labels: Sequence[str]) -> Measures:
     return Measures(values, units)
 
 
-def labels_of(real: Sequence[Talk], simulated: Sequence[Talk]) -> list[str]:
+def labels_of(real: Sequence[UserTurns], simulated: Sequence[UserTurns]) -> list[str]:
     """The acts of the real users, most frequent first; none when one side does not know its acts."""
     if any(talk.acts is None for talk in (*real, *simulated)):
         return []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.evaluation.intervals import Statistic, interval
-from rlhf_dialog.task_oriented.evaluation.fidelity import Array, Talk, words
+from rlhf_dialog.task_oriented.evaluation.fidelity import Array, UserTurns, words
 from rlhf_dialog.task_oriented.evaluation.logistic import Features, fit
 
 FOLDS = 5
@@ -34,7 +34,10 @@ class Sample:
 
 
 def distinguished(
-    real: Sequence[Talk], simulated: Sequence[Talk], seed: int = 0, after_fold: Callable[[], None] = lambda: None
+    real: Sequence[UserTurns],
+    simulated: Sequence[UserTurns],
+    seed: int = 0,
+    after_fold: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """The balanced accuracy on held-out `turns` and `dialogues` with 95 % intervals, and `telling` n-grams of turns.
 
@@ -61,7 +64,7 @@ def ngrams_of(text: str) -> set[str]:
     return {*found, *(f"{a} {b}" for a, b in pairwise(padded))}
 
 
-def _of_turns(real: Sequence[Talk], simulated: Sequence[Talk]) -> Sample:
+def _of_turns(real: Sequence[UserTurns], simulated: Sequence[UserTurns]) -> Sample:
     rows = [
         (ngrams_of(turn), [_log_length(turn)], side, number)
         for number, (side, talk) in enumerate(_both(real, simulated))
@@ -70,7 +73,7 @@ def _of_turns(real: Sequence[Talk], simulated: Sequence[Talk]) -> Sample:
     return _sample(rows)
 
 
-def _of_dialogues(real: Sequence[Talk], simulated: Sequence[Talk]) -> Sample:
+def _of_dialogues(real: Sequence[UserTurns], simulated: Sequence[UserTurns]) -> Sample:
     rows = [
         (
             set().union(*map(ngrams_of, talk.turns)),
@@ -83,7 +86,7 @@ def _of_dialogues(real: Sequence[Talk], simulated: Sequence[Talk]) -> Sample:
     return _sample(rows)
 
 
-def _both(real: Sequence[Talk], simulated: Sequence[Talk]) -> list[tuple[bool, Talk]]:
+def _both(real: Sequence[UserTurns], simulated: Sequence[UserTurns]) -> list[tuple[bool, UserTurns]]:
     """All dialogues with turns, and whether each is simulated."""
     return [(side, talk) for side, talks in ((False, real), (True, simulated)) for talk in talks if talk.turns]
 

@@ -6,7 +6,6 @@ group of related actions has a `Block` of its own.
 N observations, T turns, D features of an observation, A actions.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,
@@ -189,9 +189,8 @@ class GPSarsa:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other arguments."""
         folder = Path(folder)
         try:
-            state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-            self._restore(state, load_file(folder / TENSORS))
-        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            self._restore(load_json(folder / STATE), load_file(folder / TENSORS))
+        except (*FAULTS, SafetensorError) as error:
             raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error
 
     def _prior_of(self, observations: Features) -> Matrix:
@@ -243,11 +242,8 @@ class GPSarsa:
 
 def earlier(folder: str | Path, setting: Setting) -> GPSarsa:
     """The policy that was saved in this folder, for the same sizes. Raises UserError when there is none."""
-    try:
-        args = json.loads((Path(folder) / STATE).read_text(encoding="utf-8"))["args"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"policy.args.prior: {folder} holds no gp_sarsa; name RUN/agent ({error})") from error
-    found = GPSarsa(setting, **args)
+    with damage_as_user_error(f"policy.args.prior: {folder} holds no gp_sarsa; name RUN/agent (", ")"):
+        found = GPSarsa(setting, **load_json(Path(folder) / STATE)["args"])
     found.load(folder)
     return found
 

@@ -1,6 +1,5 @@
 """The networks of a learner at act level: layers, drawing from masked probabilities, one optimizer, and their files."""
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import load_json
 
 STATE, WEIGHTS, OPTIMIZER = "policy.json", "policy.safetensors", "optimizer.safetensors"
 
@@ -104,8 +104,11 @@ def save_learner(learner: Learner, folder: Path, state: dict[str, Any]) -> None:
     write_json(folder / STATE, state)
 
 
-def load_learner(learner: Learner, folder: Path) -> dict[str, Any]:
-    """Restore what `save_learner` wrote; returns the state. Raises UserError when the files do not fit."""
+def load_learner(learner: Learner, folder: Path, shape: Any = dict[str, Any]) -> dict[str, Any]:
+    """Restore what `save_learner` wrote; returns the state, which has the types of `shape`.
+
+    Raises UserError when the files do not fit.
+    """
     try:
         learner.load_state_dict(load_file(folder / WEIGHTS))
         moments: dict[int, dict[str, Tensor]] = {}
@@ -113,6 +116,6 @@ def load_learner(learner: Learner, folder: Path) -> dict[str, Any]:
             number, key = name.split(".")
             moments.setdefault(int(number), {})[key] = x
         learner.optimizer.load_state_dict(learner.optimizer.state_dict() | {"state": moments})
-        return dict(json.loads((folder / STATE).read_text(encoding="utf-8")))
+        return dict(load_json(folder / STATE, shape))
     except (OSError, ValueError, LookupError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error

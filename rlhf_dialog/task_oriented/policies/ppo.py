@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
@@ -36,6 +37,21 @@ from rlhf_dialog.task_oriented.policies.network import (
 from rlhf_dialog.training import ppo
 
 MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
+
+
+class Sums(BaseModel):
+    """What `ValueNormalizer` counts."""
+
+    mean_sum: float
+    square_sum: float
+    weight: float
+
+
+class State(BaseModel):
+    """What the file of this policy has besides tensors."""
+
+    num_updates: int
+    normalizer: Sums
 
 
 @PolicyFactory.register("ppo")
@@ -126,7 +142,7 @@ class PPO:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        state = load_learner(self.learner, Path(folder))
+        state = load_learner(self.learner, Path(folder), State)
         self.num_updates = state["num_updates"]
         self.normalizer.load_state_dict(state["normalizer"])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -99,6 +100,14 @@ class Replay:
         self.stack, self._held = stack, held
 
 
+class Counters(BaseModel):
+    """What the file of a learner has besides tensors."""
+
+    num_dialogues: int
+    num_steps: int
+    due: float
+
+
 class ReplayLearner:
     """What the learners from replay share: drawing actions, steps that are due when dialogues end, and files.
 
@@ -161,7 +170,9 @@ class ReplayLearner:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other sizes."""
-        vars(self).update(load_learner(self.learner, Path(folder)))
+        counters = load_learner(self.learner, Path(folder), Counters)
+        self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
+        self.due = counters["due"]
         self.replay.load(Path(folder))
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:

@@ -1,11 +1,11 @@
 """Checkpoints and agents of dialogue policies: files of the policy's own, and what the run must know to go on exactly."""
 
-import json
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import damage_as_user_error, load_json
 from rlhf_dialog.runs.checkpoint import FORMAT_VERSION, UNANNOUNCED, checkpoints_of, read_state
 from rlhf_dialog.runs.verification import STATE, sealed, verify
 from rlhf_dialog.task_oriented.policies.base import Policy
@@ -72,8 +72,8 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
     path = folder / AGENT
     if not path.is_file():
         raise UserError(f"{folder}: is not the agent of a dialogue policy ({AGENT} is missing); name RUN/agent")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with damage_as_user_error(f"{path}: is damaged: "):
+        found = load_json(path)
         if found["format_version"] != AGENT_FORMAT:
             raise UserError(f"{path}: has format version {found['format_version']}; this program reads {AGENT_FORMAT}")
         keys = ("domain", "error_rate", "user", "max_turns", "policy", "domain_hash")
@@ -84,8 +84,6 @@ def read_policy_agent(folder: Path) -> dict[str, Any]:
             **{key: value for key, value in known.items() if key in PolicyConfig.model_fields}
         ).model_dump()
         return known | {key: checked[key] for key in ("domain", "error_rate", "user", "max_turns", "environment")}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is damaged: {type(error).__name__}: {error}") from error
 
 
 def check_domain(folder: Path, agent: dict[str, Any], domain: Known) -> None:

@@ -64,7 +64,7 @@ class PersonRun:
         self._build()
         with ExitStack() as stack:
             stack.enter_context(locked(self.folder))
-            stack.enter_context(run_folder.disk_errors_told(self.folder))
+            stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
             self._check_folder()
             self._begin()
             self._before = Path(stack.enter_context(TemporaryDirectory()))
@@ -108,7 +108,7 @@ class PersonRun:
         """Prepare the folder, and restore what was learned."""
         if self.overwrite:
             run_folder.clear(self.folder)
-        run_folder.mend(self.folder)
+        run_folder.repair(self.folder)
         source = newest_checkpoint(self.folder / "checkpoints") if self.resumes else None
         if source:
             state = load_policy_checkpoint(source, self.policy, self.identity, self.scene)

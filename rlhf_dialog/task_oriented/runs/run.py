@@ -57,7 +57,7 @@ class PolicyRun:
         self._build()
         with ExitStack() as stack:
             stack.enter_context(locked(self.folder))
-            stack.enter_context(run_folder.disk_errors_told(self.folder))
+            stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
             self._check_folder()
             self._begin(stack)
             with Interrupts(self.config.grace_seconds, run=self.folder, exports=False) as interrupts:
@@ -94,7 +94,7 @@ class PolicyRun:
         if self.overwrite and not self.resume:
             run_folder.clear(self.folder)
             (self.folder / PLOT).unlink(missing_ok=True)
-        run_folder.mend(self.folder)
+        run_folder.repair(self.folder)
         source = newest_checkpoint(self.checkpoints) if self.resume else None
         state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
         host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())

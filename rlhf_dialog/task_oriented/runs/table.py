@@ -16,10 +16,12 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from pydantic import BaseModel
 from torch import nn
 
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import as_read_again, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Policy, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted
@@ -52,6 +54,15 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.policy} at {100 * self.error_rate:g} % error, seed {self.seed}"
+
+
+class CellFile(BaseModel):
+    """The file of a finished cell."""
+
+    format_version: int
+    known: dict[str, Any]
+    made_with: dict[str, Any]
+    points: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ class Plan:
             **{"domain_hash": domain_hash, "test_dialogues": self.test_dialogues},
             **({} if cell.policy in BASELINES else trained),
         }
-        return dict(json.loads(json.dumps(found, default=str)))
+        return dict(as_read_again(found))
 
 
 def defaults_of(policy: str) -> dict[str, Any]:
@@ -115,13 +126,11 @@ def read_cell(folder: Path, cell: Cell, known: dict[str, Any]) -> dict[str, Any]
     path = folder / cell.file
     if not path.is_file():
         return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with damage_as_user_error(f"{path}: is damaged, remove it: "):
+        found: dict[str, Any] = load_json(path, CellFile)
         then = found["known"]
         if found["format_version"] != FORMAT:
             raise ValueError(f"its format version is {found['format_version']}, this program reads {FORMAT}")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{path}: is damaged, remove it: {type(error).__name__}: {error}") from error
     names = sorted({*then, *known})
     changed = [
         f"{name}: {then.get(name)!r} -> {known.get(name)!r}" for name in names if then.get(name) != known.get(name)

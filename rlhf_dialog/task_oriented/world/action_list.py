@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.own_files import read_json
 
 VOWEL_SIGNS = "".join(filter(lambda one: unicodedata.category(one)[0] == "M", map(chr, range(0x300, 0x10000))))
 ALONE = "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # kana and Chinese characters
@@ -89,10 +90,7 @@ class ActionList:
 
 def read_actions(path: Path) -> ActionList:
     """The list in a JSON file. Raises UserError when it cannot be read or used."""
-    try:
-        return ActionList(json.loads(path.read_text(encoding="utf-8-sig")), str(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
+    return ActionList(read_json(path, f"{path}: cannot be read as JSON: ", encoding="utf-8-sig"), str(path))
 
 
 def words_of(text: str) -> list[str]:

@@ -1,6 +1,5 @@
 """A list of actions measured: a scripted person says lines of a table, in which the right action for each is written."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.world.action_list import ActionList
 from rlhf_dialog.task_oriented.world.spoken_actions import Observation
 from rlhf_dialog.task_oriented.world.states import State, Turn
@@ -79,10 +79,7 @@ def read_answers(path: Path, actions: ActionList) -> dict[str, str]:
 
     Raises UserError, with file and action, for a file that cannot be read or used, and for lines that cannot be answered.
     """
-    try:
-        table = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
+    table = read_json(path, f"{path}: cannot be read as JSON: ", encoding="utf-8-sig")
     if not isinstance(table, dict) or not table:
         raise UserError(f"{path}: is not a table of lines; write {FORM}")
     found: dict[str, str] = {}

@@ -26,7 +26,7 @@ from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.training.supervised.halves import Half, of_half
+from rlhf_dialog.training.supervised.data_halves import Half, of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,
     ordered_dataset,

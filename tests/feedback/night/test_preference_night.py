@@ -1,7 +1,9 @@
 """Nights with a preference model and PPO: which pairs they make, what they continue, and that a kill changes nothing."""
 
+import json
 import random
 import shutil
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +18,7 @@ from rlhf_dialog.feedback.night.night import learn
 from rlhf_dialog.feedback.night.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Answer, Pair
-from rlhf_dialog.training import trainer as trainer_module
+from rlhf_dialog.training import collecting
 
 KEYS = {
     "method": "reward_model_ppo",
@@ -65,6 +67,26 @@ def test_answers_to_other_prompts_are_compared_with_their_own_prompts_and_within
 def test_nothing_is_compared_with_itself():
     some = [answer(1, ("Hi .",), "Same .", True), answer(2, ("Hi .",), "Same .", False)]
     assert preference_rows(some, 2, random.Random(0)) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", '{"num_train_pairs": 3, "accuracy": 1}'])
+def test_a_damaged_report_of_a_preference_model_is_named(tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(UserError, match=r"report\.json: is damaged: .*; remove .* and start the night again"):
+        preference_night._metrics(tmp_path, [tmp_path])
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"night": "another"}'])
+def test_the_work_of_another_night_or_of_one_that_cannot_be_told_is_removed(tmp_path, text):
+    folder = tmp_path / preference_night.WORK
+    folder.mkdir()
+    (folder / "night.json").write_text(text)
+    (folder / "pairs.jsonl").touch()
+    night = SimpleNamespace(bot=SimpleNamespace(folder=tmp_path), snapshot=SimpleNamespace(fingerprint="this one"))
+    for _ in range(2):
+        assert preference_night._work_folder(night) == folder
+        assert [path.name for path in folder.iterdir()] == ["night.json"]
+        assert json.loads((folder / "night.json").read_text()) == {"night": "this one"}
 
 
 # --- nights ---
@@ -168,7 +190,7 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
                 preference_night, "train_preference_model", dying(preference_night.train_preference_model, 2)
             )
         elif where == "in PPO":
-            patched.setattr(trainer_module, "collect", dying(trainer_module.collect, 3))
+            patched.setattr(collecting, "collect", dying(collecting.collect, 3))
         else:
             patched.setattr(preference_night, "remove_whole", dying(preference_night.remove_whole, 1))
         with pytest.raises(Killed):

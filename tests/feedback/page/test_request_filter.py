@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, Door
+from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
 from rlhf_dialog.feedback.store.limits import Limits
 
 BOT = "abcdef0123456789" * 2
@@ -44,7 +44,7 @@ def app():
 
 @pytest.fixture
 def door(app):
-    return Door(app, BOT, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
+    return RequestFilter(app, BOT, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
 
 
 HOST = "127.0.0.1:7860"
@@ -142,9 +142,9 @@ def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
     "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
 )
 def test_names_of_this_machine_and_named_ones(app, host):
-    door = Door(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"})
+    door = RequestFilter(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"})
     assert ask(door, "/", host=host)[0] == 200
-    assert ask(Door(app, BOT, Limits(), None), "/", host=f"any.{host}")[0] == 200
+    assert ask(RequestFilter(app, BOT, Limits(), None), "/", host=f"any.{host}")[0] == 200
 
 
 def test_the_refusal_says_what_to_do(door):
@@ -197,7 +197,7 @@ def test_other_sites_are_never_allowed_to_read(door, app):
 
 
 def test_only_the_form_for_the_password_is_open_to_strangers(app):
-    door = Door(app, BOT, Limits(), known=lambda cookies: cookies.get("token") == "right")
+    door = RequestFilter(app, BOT, Limits(), known=lambda cookies: cookies.get("token") == "right")
     closed = ["/gradio_api/heartbeat/a", "/gradio_api/queue/data", "/gradio_api/startup-events", "/gradio_api/app_id",
               "/gradio_api/user", "/gradio_api/login_check", "/manifest.json", "/logout", "/robots.txt"]  # fmt: skip
     for path in closed:

@@ -297,6 +297,17 @@ def test_a_file_that_may_not_be_written(store):
         store.begin(ANN, "terminal")
 
 
+def test_a_damaged_column_is_named(store):
+    dialogue = store.begin(ANN, "terminal")
+    turn = store.add_turn(dialogue, 0, "agent", "Two streets .")
+    with closing(sqlite3.connect(store.path)) as plain, plain:
+        for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            plain.execute(f"DROP TRIGGER {name}")  # they allow no update
+        plain.execute("UPDATE turns SET token_ids = '[1,' WHERE id = ?", (turn,))
+    with pytest.raises(UserError, match=rf"turn {turn} is damaged \(.*\); put a backup in its place"):
+        store.turns(dialogue)
+
+
 def test_a_damaged_file(store):
     for _ in range(30):
         talk(store, answer="an answer " * 200)

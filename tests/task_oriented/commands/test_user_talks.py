@@ -6,7 +6,7 @@ from small_domain import small_domain
 from rlhf_dialog.data.sources import DialogueRecord
 from rlhf_dialog.task_oriented.commands import user_talks
 from rlhf_dialog.task_oriented.commands.user_talks import labels, real_talk
-from rlhf_dialog.task_oriented.evaluation.fidelity import Talk
+from rlhf_dialog.task_oriented.evaluation.fidelity import UserTurns
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.users import language_model
 from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
@@ -23,11 +23,11 @@ PLAIN = DialogueRecord(["One .", "Two .", "Three ."])
 
 
 def test_the_real_users_turns_and_acts():
-    assert real_talk(CAMREST) == Talk(
+    assert real_talk(CAMREST) == UserTurns(
         ["Green tea .", "Her phone ?"], [["inform tea", "inform area"], ["request phone"]]
     )
-    assert real_talk(DAILY, 1) == Talk(["A bun , please .", "Thanks ."], [["directive"], ["inform"]])
-    assert real_talk(PLAIN) == Talk(["One .", "Three ."], None)
+    assert real_talk(DAILY, 1) == UserTurns(["A bun , please .", "Thanks ."], [["directive"], ["inform"]])
+    assert real_talk(PLAIN) == UserTurns(["One .", "Three ."], None)
     assert labels([]) == ["other"]
     assert labels([Act("bye"), Act("inform", "tea", "a"), Act("inform", "tea", "b")], {"inform tea"}) == ["inform tea"]
 

@@ -38,6 +38,7 @@ def test_a_file_of_ones_own(tmp_path):
     [
         ("restorant", None, "domain 'restorant': there is no such file or folder; did you mean 'restaurant'"),
         ("{folder}/a.json", "{", r"a\.json: cannot be read as JSON: "),
+        ("{folder}/a.json", "[" * 100_000, r"a\.json: cannot be read as JSON: is nested too deeply"),
         ("{folder}", None, "expected one file .-rules.json .*, found neither; name a file"),
     ],
 )

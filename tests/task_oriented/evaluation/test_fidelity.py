@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.task_oriented.evaluation import fidelity
-from rlhf_dialog.task_oriented.evaluation.fidelity import Talk, compared, labels_of, measured, sentences, tokens, words
+from rlhf_dialog.task_oriented.evaluation.fidelity import (
+    UserTurns,
+    compared,
+    labels_of,
+    measured,
+    sentences,
+    tokens,
+    words,
+)
 
 REAL = [
-    Talk(["I want Thai food.", "What's the phone?", "Bye."], [["inform food"], ["request phone"], ["other"]]),
-    Talk(["cheap , please", "Bye !"], [["inform price", "inform food"], ["other"]]),
+    UserTurns(["I want Thai food.", "What's the phone?", "Bye."], [["inform food"], ["request phone"], ["other"]]),
+    UserTurns(["cheap , please", "Bye !"], [["inform price", "inform food"], ["other"]]),
 ]
 SURE = {"mean": 0.9, "low": 0.8, "high": 0.95}
 CHANCE = {"mean": 0.52, "low": 0.48, "high": 0.56}
@@ -51,14 +59,19 @@ def test_the_measures_by_hand():
 
 
 def test_the_acts_are_those_of_the_real_users():
-    assert labels_of(REAL, [Talk(["Hi"], [["hello"]])]) == ["inform food", "other", "request phone", "inform price"]
-    assert labels_of(REAL, [Talk(["Hi"])]) == []
+    assert labels_of(REAL, [UserTurns(["Hi"], [["hello"]])]) == [
+        "inform food",
+        "other",
+        "request phone",
+        "inform price",
+    ]
+    assert labels_of(REAL, [UserTurns(["Hi"])]) == []
 
 
 def test_differences_by_hand_and_the_largest_first():
     rng = np.random.default_rng(0)
-    real = [Talk(["a b"] * int(n)) for n in rng.integers(1, 4, 50)]
-    simulated = [Talk(["a b c ?"] * int(n)) for n in rng.integers(2, 5, 50)]
+    real = [UserTurns(["a b"] * int(n)) for n in rng.integers(1, 4, 50)]
+    simulated = [UserTurns(["a b c ?"] * int(n)) for n in rng.integers(2, 5, 50)]
     found = compared(measured(real, []), measured(simulated, []))
     turns = found["turns in a dialogue"]
     sizes = [np.array([len(talk.turns) for talk in some]) for some in (real, simulated)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.task_oriented.evaluation import two_sample
-from rlhf_dialog.task_oriented.evaluation.fidelity import Talk
+from rlhf_dialog.task_oriented.evaluation.fidelity import UserTurns
 from rlhf_dialog.task_oriented.evaluation.two_sample import distinguished, ngrams_of
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -16,7 +16,7 @@ def talks(seed, count=40, extra=(), share=0.0):
     """Dialogues of random words; `extra` is added to a share of the turns."""
     rng = Random(seed)
     return [
-        Talk(
+        UserTurns(
             [
                 " ".join([*rng.choices(WORDS, k=rng.randint(2, 6)), *(extra if rng.random() < share else ())])
                 for _ in range(rng.randint(1, 5))
@@ -47,20 +47,20 @@ def test_a_share_of_turns_that_give_themselves_away_is_found():
 
 
 def test_length_and_order_of_words_are_seen():
-    short, long = [Talk(["yes no"] * 2)] * 12, [Talk(["yes no"] * 5)] * 12
+    short, long = [UserTurns(["yes no"] * 2)] * 12, [UserTurns(["yes no"] * 5)] * 12
     assert distinguished(short, long)["dialogues"]["mean"] == 1
     assert distinguished(short, long)["turns"]["mean"] == 0.5
-    assert distinguished(short, [Talk(["no yes"] * 2)] * 12)["turns"]["mean"] == 1
+    assert distinguished(short, [UserTurns(["no yes"] * 2)] * 12)["turns"]["mean"] == 1
 
 
 def test_marks_and_capitals_are_not_seen():
-    plain, marked = [Talk(["is it far ?", "well no"])] * 12, [Talk(["Is it far?", "Well - No!"])] * 12
+    plain, marked = [UserTurns(["is it far ?", "well no"])] * 12, [UserTurns(["Is it far?", "Well - No!"])] * 12
     assert distinguished(plain, marked)["turns"]["mean"] == 0.5
     assert ngrams_of("Is it?") == ngrams_of(" is  IT , ?")
 
 
 def test_many_turns_on_one_side_do_not_change_what_chance_is():
-    found = distinguished([Talk(talk.turns * 6) for talk in talks(1)], talks(2))
+    found = distinguished([UserTurns(talk.turns * 6) for talk in talks(1)], talks(2))
     assert 0.35 < found["turns"]["mean"] < 0.65
 
 

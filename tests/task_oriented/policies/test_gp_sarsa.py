@@ -261,11 +261,19 @@ def test_files_of_other_arguments_or_damaged_ones_are_refused(tmp_path):
     taught(GPSarsa(SETTING), random_dialogues(3)).save(tmp_path)
     with pytest.raises(UserError, match=r"saved with the arguments .*'sigma': 5.0.* but these are .*'sigma': 4.0"):
         GPSarsa(SETTING, sigma=4.0).load(tmp_path)
-    (tmp_path / "policy.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
-        GPSarsa(SETTING).load(tmp_path)
+    for name, text in (("policy.json", "[" * 100_000), ("policy.json", "3"), ("policy.safetensors", "")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+            GPSarsa(SETTING).load(tmp_path)
     with pytest.raises(UserError, match=r"policy\.args\.prior: .* holds no gp_sarsa; name RUN/agent"):
         GPSarsa(SETTING, prior=str(tmp_path / "nowhere")).posterior(np.zeros((1, SIZES[0]), np.float32))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"args": 3}', '{"args": {"colour": 3}}'])
+def test_a_prior_whose_file_is_damaged_is_refused(tmp_path, text):
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(UserError, match=r"policy\.args\.prior: .* holds no gp_sarsa; name RUN/agent"):
+        GPSarsa(SETTING, prior=str(tmp_path)).posterior(np.zeros((1, SIZES[0]), np.float32))
 
 
 def test_a_reward_that_is_not_finite_stops_the_run_before_anything_is_learned():

@@ -126,6 +126,7 @@ def learned(seed):
     return policy
 
 
+@pytest.mark.thorough
 def test_ppo_learns_the_right_masked_policy_of_a_toy():
     episodes = play(learned(seed=0), Colours, 99, range(100))
     right = np.concatenate([one.actions == best(one.observations, one.masks) for one in episodes])
@@ -151,6 +152,15 @@ def test_two_equal_runs_learn_the_same_and_a_saved_policy_goes_on_exactly(tmp_pa
     assert names == ["optimizer.safetensors", "policy.json", "policy.safetensors"]
     with pytest.raises(UserError, match="does not fit"):
         colours(hidden_sizes=(8,)).load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"num_updates": 1, "normalizer": {"weight": 1}}'])
+def test_a_state_that_is_damaged_is_refused(tmp_path, text):
+    policy = colours()
+    policy.save(tmp_path)
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+        policy.load(tmp_path)
 
 
 def test_the_learning_rate_falls_to_its_share_over_the_updates_of_the_run():

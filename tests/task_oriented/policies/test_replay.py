@@ -111,6 +111,15 @@ def test_a_damaged_file_is_named(tmp_path):
         replay.load(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", '{"num_dialogues": 1, "num_steps": null, "due": 0}'])
+def test_counters_that_are_damaged_are_refused(tmp_path, text):
+    policy = build_policy("dqn", {"hidden_sizes": [4]}, Setting(3, 4))
+    policy.save(tmp_path)
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(UserError, match="does not fit this policy, or is damaged"):
+        policy.load(tmp_path)
+
+
 def test_steps_are_due_when_dialogues_end_and_a_rest_waits():
     policy = build_policy("dqn", {"hidden_sizes": [4], "steps_per_dialogue": 0.4}, Setting(3, 4))
     made = []

@@ -90,6 +90,7 @@ def test_an_agent_says_what_it_is_for(tmp_path):
     [
         (None, "is not the agent of a dialogue policy"),
         ("{", "is damaged"),
+        ("[" * 100_000, "is damaged: is nested too deeply"),
         ({}, "is damaged: KeyError"),
         ({"format_version": 9}, "has format version 9; this program reads 1"),
     ],

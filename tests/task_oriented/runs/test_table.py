@@ -142,7 +142,13 @@ def test_the_default_arguments_decide_too(plan, tmp_path, monkeypatch):
         read_cell(tmp_path, cell, plan.known_of(cell, "hash"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"known": {}}', json.dumps({"format_version": 9, "known": {}}), "{"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{", '{"known": {}}', json.dumps({"format_version": 9, "known": {}}), "[" * 100_000),
+        *('{"format_version": 1, "known": []}', '{"format_version": 1, "known": {}, "made_with": {}, "points": 3}'),
+    ],
+)
 def test_a_damaged_cell_is_named(plan, tmp_path, text):
     cell = Cell("dqn", 0.15, 3)
     (tmp_path / cell.file).write_text(text, encoding="utf-8")

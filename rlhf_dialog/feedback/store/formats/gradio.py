@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from rlhf_dialog.data.sources.text import decoded
 from rlhf_dialog.data.sources.trees import read_bytes
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats.record import Found, Judgement, answered, text_of
+from rlhf_dialog.own_files import parsed
 
 CHAT_HEADER = ["conversation", "index", "value", "flag", "timestamp"]  # its rows have no cell for "value"
 ADDED = ("flag", "username", "timestamp")  # to the components' labels
@@ -123,8 +123,8 @@ def _interface(header: list[str], where: str, ignored: tuple[str, ...]) -> Calla
 
 def _parsed(cell: str, where: str) -> Any:
     try:
-        return json.loads(_unescaped(cell))
-    except (ValueError, RecursionError) as error:
+        return parsed(_unescaped(cell))
+    except ValueError as error:
         raise UserError(f"{where}: found {cell[:60]!r}, wanted JSON ({error}); is this a log of Gradio?") from None
 
 

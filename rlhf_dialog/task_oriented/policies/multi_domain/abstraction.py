@@ -3,7 +3,6 @@
 The abstraction is JSON: for each domain its slots, and the name that each of them shares with its counterparts elsewhere.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import log
@@ -14,6 +13,7 @@ import numpy as np
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.domains import UNKNOWN, MultiDomain
 from rlhf_dialog.task_oriented.domains.services import Service
 from rlhf_dialog.task_oriented.policies.base import Features
@@ -74,11 +74,8 @@ def read_abstraction(path: str | Path, domain: MultiDomain) -> Abstraction:
 
     Raises UserError for a file that is something else, an unknown domain or slot, and a name that two slots of a domain have.
     """
-    try:
-        found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        given = {name: dict(slots) for name, slots in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path}: is not an abstraction, an object with the slots of each domain: {error}") from error
+    begin = f"{path}: is not an abstraction, an object with the slots of each domain: "
+    given: Abstraction = read_json(Path(path), begin, shape=dict[str, dict[str, Any]])
     for name, slots in given.items():
         known = abstraction_of(domain.only([name]))[name]
         for slot, label in slots.items():

@@ -1,7 +1,6 @@
 """What a lookup asks: pages by title, from a file on this machine or from a fetcher of the user's own."""
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import read_json
 
 NEAREST = 3  # titles that are offered where there is no page
 
@@ -53,11 +53,7 @@ class OfflineFile:
     def __init__(self, path: str | Path | None = None):
         own = resources.files("rlhf_dialog.task_oriented.policies.multi_domain") / "encyclopedia.json"
         source, where = (Path(path).expanduser(), str(path)) if path is not None else (own, "encyclopedia.json")
-        try:
-            data = json.loads(source.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{where}: cannot be read as JSON: {' '.join(str(error).split())}") from None
-        self.found, self.titles = _pages(data, where)
+        self.found, self.titles = _pages(read_json(source, f"{where}: cannot be read as JSON: "), where)
 
     def fetch(self, title: str) -> Page | list[str] | None:
         """The page or the candidates of the title; case, punctuation and articles do not matter."""

@@ -1,15 +1,16 @@
 """Several domains and their policies behind one `act`. N observations, D features, A actions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.policies import base
 from rlhf_dialog.task_oriented.policies.base import (
     Actions,
@@ -25,6 +26,13 @@ from rlhf_dialog.task_oriented.policies.multi_domain.views import OF_EPISODE, Pi
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 
 STATE, UPDATE = "policy.json", "update"
+
+
+class State(BaseModel):
+    """The file of a manager; the policies of its domains have their own."""
+
+    num_updates: int
+    taught: list[str]
 
 
 @PolicyFactory.register("manager")
@@ -95,11 +103,8 @@ class Manager:
 
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other policies."""
-        try:
-            state = json.loads((Path(folder) / STATE).read_text(encoding="utf-8"))
-            self.num_updates, self._taught = state["num_updates"], set(state["taught"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{folder}: holds no manager, or is damaged: {error}") from error
+        state = read_json(Path(folder) / STATE, f"{folder}: holds no manager, or is damaged: ", shape=State)
+        self.num_updates, self._taught = state["num_updates"], set(state["taught"])
         self._pieces.load(Path(folder))
         for name, policy in self.policies.items():
             policy.load(Path(folder) / name)

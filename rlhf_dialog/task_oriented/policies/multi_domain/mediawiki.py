@@ -1,19 +1,15 @@
 """Pages of a wiki, over the network: the API of MediaWiki with its extension TextExtracts, as Wikipedia has it."""
 
-import contextlib
 import ipaddress
 import json
 import re
-import socket
-import ssl
-import time
 from collections.abc import Collection
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.foreign_code import TimeLimit, within
+from rlhf_dialog.foreign_code import TimeLimit
+from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
 from rlhf_dialog.task_oriented.policies.multi_domain.encyclopedia import NEAREST, LookupFailed, Page
 
 MAX_ANSWER = 1 << 21  # bytes
@@ -48,7 +44,8 @@ class MediaWiki:
         self.may_be_private = self.parts.hostname in private
         if not re.fullmatch(r"[\x20-\x7e]+", user_agent):
             raise UserError(f"user_agent: {user_agent!r} must be one line of ASCII text")
-        self.user_agent = user_agent
+        headers = {"User-Agent": user_agent, "Accept": "application/json"}
+        self.client = Client(self.parts, headers, check_address=self._check_address)
 
     def fetch(self, title: str) -> Page | list[str] | None:
         """The page; of a disambiguation page the titles that it links to. Raises LookupFailed."""
@@ -83,45 +80,27 @@ class MediaWiki:
             raise LookupFailed(BROKEN) from None
 
     def _get(self, **query: Any) -> Any:
-        path = f"{self.parts.path}?{urlencode({'format': 'json', 'formatversion': 2, **query})}"
+        target = f"{self.parts.path}?{urlencode({'format': 'json', 'formatversion': 2, **query})}"
         try:
-            body = within(self.timeout_s, lambda: self._body(path))
-        except (TimeLimit, TimeoutError):
+            body = self.client.ask("GET", target, Limits(self.timeout_s, MAX_ANSWER))
+        except TimeLimit:
             raise LookupFailed(f"the wiki gave no answer within {self.timeout_s:g} seconds") from None
-        except (OSError, HTTPException, UnicodeError):  # UnicodeError: a name that cannot be one
+        except Unreachable:
             raise LookupFailed("the wiki cannot be reached") from None
+        except Refused as error:
+            raise LookupFailed(f"the wiki answered with status {error.status}") from None
+        except TooLong:
+            raise LookupFailed(f"the wiki answered with more than {MAX_ANSWER} bytes") from None
+        except EndedEarly:
+            raise LookupFailed(BROKEN) from None
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise LookupFailed(BROKEN) from None
 
-    def _body(self, path: str) -> bytes:
-        """The bytes of the answer, at most MAX_ANSWER, read until the time is up."""
-        deadline = time.monotonic() + self.timeout_s
-        kind = HTTPSConnection if self.parts.scheme == "https" else HTTPConnection
-        with contextlib.closing(kind(self.parts.hostname or "", self.parts.port or kind.default_port)) as connection:
-            self._connect(connection)
-            connection.request("GET", path, headers={"User-Agent": self.user_agent, "Accept": "application/json"})
-            response, body = connection.getresponse(), b""
-            if response.status != 200:
-                raise LookupFailed(f"the wiki answered with status {response.status}")
-            while chunk := response.read1(1 << 16):
-                body += chunk
-                if len(body) > MAX_ANSWER:
-                    raise LookupFailed(f"the wiki answered with more than {MAX_ANSWER} bytes")
-                if time.monotonic() > deadline:
-                    raise TimeLimit
-        return body
-
-    def _connect(self, connection: HTTPConnection) -> None:
-        """To an address of the host that was checked, so that no second resolution can lead elsewhere."""
-        host, port = connection.host, connection.port
-        address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    def _check_address(self, address: str) -> None:
         if not self.may_be_private and not is_public(address):
-            raise LookupFailed(f"{host} has an address that is not public; private_hosts can allow it")
-        connection.sock = socket.create_connection((address, port), self.timeout_s)
-        if self.parts.scheme == "https":
-            connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+            raise LookupFailed(f"{self.parts.hostname} has an address that is not public; private_hosts can allow it")
 
 
 def is_public(address: str) -> bool:

@@ -25,7 +25,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
-from rlhf_dialog.training.supervised.halves import Half, of_half
+from rlhf_dialog.training.supervised.data_halves import Half, of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps, prepare
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
@@ -135,11 +135,14 @@ def new_model(config: RelevanceConfig, pairs: list[Dialogue]) -> RelevanceModel:
     """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
     texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
     tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
-    sizes = {"vocab_size": len(tokenizer), "copied_turns": config.context_size}
-    sizes |= {name: getattr(config, name) for name in RelevanceSizes.model_fields if name not in sizes}
+    sizes = {
+        name: getattr(config, name) for name in RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
+    }
     bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
     try:
-        return RelevanceModel(RelevanceSizes(**sizes), tokenizer, bank)
+        return RelevanceModel(
+            RelevanceSizes(vocab_size=len(tokenizer), copied_turns=config.context_size, **sizes), tokenizer, bank
+        )
     except ValueError as error:
         raise UserError(str(error)) from error
 

@@ -2,7 +2,7 @@ import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.halves import of_half
+from rlhf_dialog.training.supervised.data_halves import of_half
 
 PAIRS = [Dialogue(["a"], meta={"dialogue": number}) for number in (0, 0, 1, 4, 5, 5)]
 

@@ -15,7 +15,7 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.host import fetch, send
 
 
-class Sheet:
+class ResponseBuffer:
     """The responses of B rows; `rows` (b,) are those to which `put` writes, `ids` (B, T) what was written, on the device."""
 
     def __init__(self, shape: torch.Size, pad_id: int, device: torch.device):

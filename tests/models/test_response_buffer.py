@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlhf_dialog.errors import RunStopped
-from rlhf_dialog.models.sheet import Sheet, ids_of
+from rlhf_dialog.models.response_buffer import ResponseBuffer, ids_of
 
 PAD, END = 9, 1
 TOKENS = [[5, 6, 7, 8], [5, END, 3, 3], [END, 4, 4, 4]]
@@ -18,7 +18,7 @@ def ended(ids):
 def written(look_at, drop=False, tokens=TOKENS, logprobs=LOGPROBS, kept=None):
     """The columns of a sheet that was looked at after these numbers of tokens."""
     tokens, logprobs = torch.tensor(tokens), torch.tensor(logprobs)
-    sheet = Sheet(tokens.shape, PAD, torch.device("cpu"))
+    sheet = ResponseBuffer(tokens.shape, PAD, torch.device("cpu"))
     for t in range(tokens.shape[1]):
         sheet.put(t, {"ids": tokens[sheet.rows, t], "logprobs": logprobs[sheet.rows, t]})
         if kept is not None:

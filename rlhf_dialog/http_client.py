@@ -1,0 +1,137 @@
+"""One request over HTTP: limits on its time and on its answer, no redirects, no proxies of the environment."""
+
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from urllib.parse import SplitResult
+
+from rlhf_dialog.foreign_code import TimeLimit, within
+
+CHUNK = 1 << 16  # bytes
+AGENT = "rlhf-dialog"
+TO_PROXY = ("Proxy-Authorization",)  # not for the server behind it
+
+
+class Unreachable(Exception):
+    """There is no connection, or a broken one; `reason` is what the system or http.client raised."""
+
+    def __init__(self, reason: Exception):
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Refused(Exception):
+    """The status of the answer is not one of success."""
+
+    def __init__(self, status: int):
+        super().__init__(status)
+        self.status = status
+
+
+class TooLong(Exception):
+    """The answer has more bytes than are read."""
+
+
+class EndedEarly(Exception):
+    """The answer lacks its last bytes."""
+
+    def __init__(self, missing: int):
+        super().__init__(missing)
+        self.missing = missing
+
+
+@dataclass(frozen=True)
+class Limits:
+    """seconds: from the name's resolution to the last byte; size: bytes of an answer"""
+
+    seconds: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """Asks one server, with a new connection for each request.
+
+    proxy: http or https, before the server
+    check_address: called with the address that the server's name has, before the connection, which goes to this very address: no
+    second resolution can lead elsewhere; what it raises reaches the caller. Without it every address of the name is tried
+    """
+
+    url: SplitResult
+    headers: Mapping[str, str]
+    proxy: SplitResult | None = None
+    check_address: Callable[[str], None] | None = None
+
+    def ask(self, method: str, target: str, limits: Limits, body: bytes | None = None) -> bytes:
+        """The body of the answer, whose status is 200 to 299; `target` is path and query.
+
+        Raises TimeLimit, Unreachable, Refused, TooLong and EndedEarly.
+        """
+        try:
+            return within(limits.seconds, lambda: self._ask(method, target, limits, body))
+        except TimeoutError:
+            raise TimeLimit from None
+        except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError: a name that cannot be one
+            raise Unreachable(error) from None
+
+    def _ask(self, method: str, target: str, limits: Limits, body: bytes | None) -> bytes:
+        deadline = time.monotonic() + limits.seconds
+        headers = {"User-Agent": AGENT} | {name.title(): value for name, value in self.headers.items()}
+        for_proxy = {name: headers.pop(name) for name in TO_PROXY if name in headers and self._has_tunnel}
+        is_forwarded = self.proxy is not None and not self._has_tunnel  # the proxy reads the whole address
+        place = f"http://{self.url.netloc}{target}" if is_forwarded else target
+        with closing(self._connection(limits.seconds, for_proxy)) as connection:
+            connection.request(method, place, body, {**headers, "Connection": "close"})
+            response = connection.getresponse()
+            if not 200 <= response.status < 300:
+                raise Refused(response.status)
+            return _whole(response, limits.size, deadline)
+
+    @property
+    def _has_tunnel(self) -> bool:
+        """Whether a proxy hands on what it cannot read."""
+        return self.proxy is not None and self.url.scheme == "https"
+
+    def _connection(self, seconds: float, for_proxy: dict[str, str]) -> HTTPConnection:
+        """A connection that is opened by its first request, or to the address that was checked."""
+        kind = HTTPSConnection if self._has_tunnel else _kind(self.proxy or self.url)
+        place = self.proxy or self.url
+        connection = kind(place.hostname or "", place.port or kind.default_port, timeout=seconds)
+        if self._has_tunnel:
+            connection.set_tunnel(self.url.hostname or "", self.url.port or kind.default_port, for_proxy)
+        elif self.check_address is not None:
+            connection.sock = self._checked_socket(connection)
+        return connection
+
+    def _checked_socket(self, connection: HTTPConnection) -> socket.socket:
+        """A connection to the address that was checked."""
+        assert self.check_address is not None
+        host, port = connection.host, connection.port
+        address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+        self.check_address(address)
+        plain = socket.create_connection((address, port), connection.timeout)
+        if self.url.scheme == "http":
+            return plain
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+
+
+def _whole(response: HTTPResponse, size: int, deadline: float) -> bytes:
+    """The body of an answer."""
+    found = b""
+    while chunk := response.read1(CHUNK):
+        found += chunk
+        if len(found) > size:
+            raise TooLong
+        if time.monotonic() > deadline:
+            raise TimeLimit
+    if response.length:
+        raise EndedEarly(response.length)
+    return found
+
+
+def _kind(url: SplitResult) -> type[HTTPConnection]:
+    return HTTPSConnection if url.scheme == "https" else HTTPConnection

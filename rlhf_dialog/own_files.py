@@ -1,0 +1,73 @@
+"""Read the JSON files that this program writes: what a damaged one raises becomes one sentence."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rlhf_dialog.errors import UserError
+
+FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what a damaged file and its readers raise
+MAX_FAULT = 300  # characters
+
+
+def parsed(text: str | bytes, shape: Any = None) -> Any:
+    """The JSON of a text. Raises ValueError when it is none, is nested too deeply, or has not the types of `shape`."""
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if shape is not None:
+        TypeAdapter(shape).validate_python(tree, strict=True)
+    return tree
+
+
+def load_json(path: Path | Traversable, shape: Any = None, encoding: str = "utf-8") -> Any:
+    """The JSON of a file, see `parsed`. Raises OSError or ValueError: for readers that have a message for all their files."""
+    return parsed(path.read_text(encoding=encoding), shape)
+
+
+def read_json(
+    path: Path | Traversable, begin: str = "", end: str = "", shape: Any = None, encoding: str = "utf-8"
+) -> Any:
+    """The JSON of a file. Raises UserError: `begin` (by default the file), what is wrong, `end` (what to do).
+
+    shape: a type whose parts the file must have, such as `dict[str, int]` or a model of pydantic; it may have others too
+    """
+    with damage_as_user_error(begin or f"{path}: is damaged: ", end):
+        return load_json(path, shape, encoding)
+
+
+def json_or(path: Path, default: Any, shape: Any = None) -> Any:
+    """The JSON of a file, or `default` where there is none that can be read: for what can be made again."""
+    try:
+        return load_json(path, shape)
+    except (OSError, ValueError):
+        return default
+
+
+def as_read_again(tree: Any) -> Any:
+    """What a reader of the written tree gets: lists for tuples, texts for keys, and for what JSON does not know."""
+    return json.loads(json.dumps(tree, default=str))
+
+
+@contextmanager
+def damage_as_user_error(begin: str, end: str = "") -> Iterator[None]:
+    """Turn what a damaged file raises in the block into a UserError of one sentence: `begin`, the fault, `end`."""
+    try:
+        yield
+    except FAULTS as error:
+        raise UserError(f"{begin}{_fault(error)}{end}") from error
+
+
+def _fault(error: BaseException) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        text = ": ".join((".".join(map(str, first["loc"])) or "the file", first["msg"]))
+    else:
+        text = f"{type(error).__name__}: {error}" if isinstance(error, LookupError) else str(error)
+    return " ".join(text.split())[:MAX_FAULT]

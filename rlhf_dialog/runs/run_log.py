@@ -1,0 +1,71 @@
+"""What a run writes and shows after each iteration, on rank 0, and what it says of its best agent at the end."""
+
+import contextlib
+import logging
+from pathlib import Path
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.runs.tracking import Trackers
+from rlhf_dialog.runs.validation import Best
+from rlhf_dialog.runs.wandb_tracker import open_wandb
+from rlhf_dialog.training.trainer import PPOTrainer
+
+logger = logging.getLogger(__name__)
+NO_BEST_AGENT = "none, because its checkpoint was removed before the run went back"
+
+
+class RunLog:
+    """The trackers of a run: wandb opens with the lock of the folder, the others when the loop begins.
+
+    `goes_on`: the run continues its own run of wandb.
+    """
+
+    def __init__(self, config: Config, run_folder: Path, goes_on: bool):
+        self.config, self.run_folder = config, run_folder
+        self.wandb = open_wandb(config, run_folder, goes_on)
+        self.trackers: Trackers | None = None
+
+    @property
+    def files(self) -> Path | None:
+        """What wandb has in the run folder."""
+        return self.wandb.files if self.wandb else None
+
+    def open(self, done: int) -> None:
+        """Open the other trackers after `done` iterations."""
+        self.trackers = Trackers(self.config, self.run_folder, done, self.wandb)
+
+    def write(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
+        """The metrics of an iteration, the progress and, where it is time, samples."""
+        if self.trackers is None:
+            return
+        self.trackers.log(trainer.iteration, metrics)
+        self.trackers.advance(trainer.progress)
+        interval = self.config.sample_interval
+        if trainer.rollout and interval and trainer.iteration % interval == 0:
+            self.trackers.show_samples(trainer.rollout, trainer.iteration)
+
+    def complete(self, iteration: int, metrics: dict[str, float]) -> bool:
+        """Make sure that metrics.jsonl has the line of an iteration; returns whether it has."""
+        return self.trackers is not None and self.trackers.complete(iteration, metrics)
+
+    def close(self) -> None:
+        """At the very end, because wandb waits until all metrics are uploaded."""
+        if self.trackers:
+            self.trackers.close()
+        elif self.wandb:
+            with contextlib.suppress(Exception):
+                self.wandb.close()
+
+
+def report_best(best: Best | None, eval_metric: str, folder: Path) -> None:
+    """Say which iteration was the best, and where its agent is."""
+    if best is None:
+        logger.warning("eval/%s was never a number, so there is no best agent", eval_metric)
+        return
+    logger.info(
+        "best eval/%s: %.4f after iteration %d; its agent: %s",
+        best.metric,
+        best.value,
+        best.iteration,
+        folder if folder.exists() else NO_BEST_AGENT,
+    )

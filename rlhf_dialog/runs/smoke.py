@@ -1,0 +1,42 @@
+"""`--smoke`: two prompts through every stage of a run, from the data to a reply of the saved agent."""
+
+import contextlib
+import time
+
+from rlhf_dialog.distributed.placement import check_placement
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import ChatAgent
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.agent import PPOAgent
+from rlhf_dialog.runs.run import two_prompts
+
+
+def smoke(agent: PPOAgent) -> dict[str, float]:
+    """Pass two prompts through every stage of the agent's run, in a folder that is removed again; returns seconds by stage.
+
+    Raises what `PPOAgent.train` would raise.
+    """
+    start = time.perf_counter()
+    agent.meet()
+    check_placement(agent.config, agent.world.device)  # with the numbers of the run itself
+    with contextlib.ExitStack() as stack:
+        folder = agent.world.on_main(lambda: stack.enter_context(run_folder.folder_beside(agent.run_folder)))
+        small = PPOAgent(two_prompts(agent.config, folder, agent.world.size))
+        small.is_trial = True
+        small.times.seconds["config"] = time.perf_counter() - start
+        metrics = small.train()
+        agent.world.on_main(lambda: _answer_once(small))
+    small.times.add(metrics)
+    return small.times.in_order()
+
+
+def _answer_once(agent: PPOAgent) -> None:
+    """Load the agent that was saved, as chat.py does, and let it reply to a prompt."""
+    if agent.trainer is None or agent.trainer.rollout is None:
+        raise UserError("there is no agent yet; call train() first")
+    turns, device = agent.trainer.rollout.dialogues[0].prompt_turns, str(agent.trainer.models.policy.lm.device)
+    agent.trainer = agent.validation = None  # one model at a time in the memory of the device
+    with agent.times.measured("chat"):
+        trust = agent.config.trust_remote_code
+        speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust)
+        speaker.chat(turns[-1], turns[:-1])

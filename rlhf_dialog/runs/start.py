@@ -1,0 +1,58 @@
+"""How a run starts in its folder: as a new run, in place of another one, from a checkpoint, or with another run's weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.lock import check_unlocked
+from rlhf_dialog.runs.packages import check_packages
+from rlhf_dialog.runs.publish import check_push
+
+
+@dataclass
+class Start:
+    """What the flags of the command line ask for.
+
+    resume: go on after the newest checkpoint; `auto`: if there is a run in the folder, else begin one
+    weights_from: the folder of another run, whose weights the run begins with
+    resume_from: a checkpoint of the run folder to which the run goes back
+    """
+
+    overwrite: bool = False
+    resume: bool | Literal["auto"] = False
+    weights_from: Path | None = None
+    resume_from: str | None = None
+
+    def settle(self, folder: Path, world: World) -> None:
+        """Decide for `resume="auto"`: continue the run that is there, or begin one, with the weights that were asked for.
+
+        A run that was killed before it had saved those weights has nothing to continue, and is replaced.
+        """
+        if self.resume != "auto":
+            return
+        self.resume = world.on_main(lambda: run_folder.has_begun(folder))
+        if self.resume and self.weights_from is not None:
+            if world.on_main(lambda: run_folder.has_results(folder)):
+                self.weights_from = None
+            else:
+                self.resume, self.overwrite = False, True
+
+    def check(self, config: Config, folder: Path) -> None:
+        """What can be known of the run folder before anything is loaded. Raises UserError."""
+        check_packages(config)
+        check_push(config)
+        check_unlocked(folder)
+        if self.overwrite and self.resume_from is not None:
+            raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
+        run_folder.check_folder(folder, self.overwrite, bool(self.resume), config.save_interval, self.resume_from)
+        if self.weights_from is None:
+            return
+        if self.resume:
+            raise UserError(
+                "--resume_weights_only begins a new run, --resume and --resume_from go on with an old one; give one of them"
+            )
+        run_folder.check_source(self.weights_from, folder)

@@ -1,0 +1,55 @@
+"""How a run starts in its folder: --resume auto, and what it begins with."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from ppo_runs import rows
+
+RUN = Path("run_results/ppo")
+
+
+@pytest.mark.whole_run
+def test_resume_auto_begins_a_run_and_goes_on_with_it(run, capsys):
+    words = ["--resume", "auto", "--save_interval", "1"]
+    assert run("--resume", "--max_iterations", "1") == 2
+    assert "contains no checkpoint to resume from" in capsys.readouterr().err
+    assert run(*words, "--max_iterations", "1") == 0
+    assert run(*words, "--max_iterations", "2") == 0
+    assert "resumed after iteration 1" in capsys.readouterr().err
+    assert [row["iteration"] for row in rows(RUN)] == [1, 2]
+    before = (RUN / "metrics.jsonl").read_bytes()
+    assert run(*words, "--max_iterations", "2") == 0  # of a finished run
+    assert (RUN / "metrics.jsonl").read_bytes() == before
+    assert run("--max_iterations", "2") == 2  # without it, a run in the folder is refused as ever
+
+
+@pytest.mark.whole_run
+def test_resume_auto_takes_the_weights_of_another_run_only_to_begin_with(run, capsys):
+    assert run("--max_iterations", "1", "--experiment_name", "old") == 0
+    words = ["--resume", "auto", "--resume_weights_only", "run_results/old", "--save_interval", "1"]
+    assert run(*words, "--max_iterations", "1") == 0
+    assert "loaded the weights of" in capsys.readouterr().err
+    assert run(*words, "--max_iterations", "2") == 0
+    said = capsys.readouterr().err
+    assert "loaded the weights of" not in said
+    assert "resumed after iteration 1" in said
+
+
+@pytest.mark.whole_run
+def test_resume_auto_begins_again_where_a_kill_came_before_the_weights_were_saved(run, capsys):
+    assert run("--max_iterations", "1", "--experiment_name", "old") == 0
+    (RUN / "checkpoints/.iter_000000.tmp").mkdir(parents=True)
+    (RUN / "config.yaml").write_text("")
+    words = ["--resume", "auto", "--resume_weights_only", "run_results/old", "--max_iterations", "1"]
+    assert run(*words) == 0
+    assert "loaded the weights of" in capsys.readouterr().err
+
+
+def test_resume_auto_does_not_go_on_where_another_run_is_working(run, capsys):
+    RUN.mkdir(parents=True)
+    lock = {"pid": 7, "host": "elsewhere", "process_start": "1", "since": "then", "heartbeat": int(time.time())}
+    (RUN / ".lock").write_text(json.dumps(lock))
+    assert run("--resume", "auto") == 2
+    assert "in use by process 7 on elsewhere" in capsys.readouterr().err
