@@ -17,9 +17,8 @@ OUTSIDE = {  # page in the checkout: its name on the site
     "reward_models/README.md": "REWARD_MODELS.md",
 }
 SOURCES = {page: source for source, page in OUTSIDE.items()}
-BEGINS = re.compile(
-    r"^(?! |[-*|] ?|\d+\. )(.+\n)(?=[-*|] |\d+\. )", flags=re.MULTILINE
-)  # text right above a list or a table
+# text right above a list or a table
+BEGINS = re.compile(r"^(?! |[-*] |\||\d+\. )(.+\n)(?=[-*] |\||\d+\. )", flags=re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|`[^`]*`)*)\]\(([^)\s]+)\)")
 
 
