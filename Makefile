@@ -7,12 +7,13 @@
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
 # make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md
+# make site        the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart month test test-whole test-all lint hooks bench docs clean
+.PHONY: quickstart month test test-whole test-all lint hooks bench docs site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -44,6 +45,9 @@ docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py
 	$(BIN)/python scripts/write_scaling_docs.py
 
+site: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -59,5 +63,9 @@ docs: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed]"
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf runs site .pytest_cache .mypy_cache .ruff_cache

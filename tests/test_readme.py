@@ -1,4 +1,4 @@
-"""The README's commands name what exists, its snippets run, and the generated page is up to date."""
+"""The commands of the README and of the pages that go on from it name what exists, their snippets run."""
 
 import json
 import re
@@ -19,18 +19,21 @@ from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 from rlhf_dialog.rewards.composite import build_reward
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTINUED = [ROOT / "docs" / f"{name}.md" for name in ("RUNS", "EVALUATION", "EXTENDING")]
+PAGES = "\n".join([README, *(path.read_text(encoding="utf-8") for path in CONTINUED)])
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", PAGES, re.DOTALL)
 
 
 def commands() -> list[str]:
-    return [line for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    lines = (line for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines() if line.strip())
+    return list(dict.fromkeys(lines))
 
 
 def files() -> dict[str, str]:
-    """The files that the README tells to save: blocks whose first line is `# name`."""
+    """The files that the pages tell to save: blocks whose first line is `# name`."""
     named = (re.match(r"# (\S+\.(?:py|yaml))\n", block) for block in blocks("python") + blocks("yaml"))
     return {match[1]: match.string for match in named if match}
 
@@ -68,7 +71,7 @@ def python_names_what_exists(words: list[str]) -> bool:
         config, _, _ = parse_arguments(words[2:], ())
         return (ROOT / "configs" / config).is_file() or config in files()
     name = Path(words[1]).stem  # a script of a few lines calls the command of its name; its parts share the first word
-    parts = (ROOT / "rlhf_dialog").rglob(f"commands/{name.split('_')[0]}*.py")
+    parts = (ROOT / "rlhf_dialog").rglob(f"commands/**/{name.split('_')[0]}*.py")
     return knows_options(words, (ROOT / words[1], ROOT / "rlhf_dialog" / "chat.py", *parts))
 
 
@@ -77,15 +80,11 @@ def test_a_command_names_what_exists():
     assert [command for command in commands() if not names_what_exists(command)] == []
 
 
-def test_links_and_pictures_exist():
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / target).is_file(), target
-
-
 @pytest.fixture
 def registered():
-    """The classes of the README's my_train.py, which leave the registries afterwards."""
-    exec(files()["my_train.py"], {"__name__": "readme"})
+    """The classes of the pages' my_train.py and my_metric.py, which leave the registries afterwards."""
+    for name, imported in (("my_train.py", ""), ("my_metric.py", "import my_train  # registers the reward\n")):
+        exec(files()[name].replace(imported, ""), {"__name__": "readme"})
     yield
     del RewardFactory.classes["Politeness"], VecInfoFactory.classes["QuestionShare"]
 
@@ -103,7 +102,7 @@ def test_extending_it_takes_the_snippets_as_they_stand(tmp_path):
         dialogues = property(lambda self: self)
 
     rollout = TwoDialogues([Dialogue([], "Why ?"), Dialogue([], "No .")])
-    assert VecInfoFactory.create(config.vec_info_class.id, {})(rollout) == {"response/questions": 0.5}
+    assert VecInfoFactory.create("QuestionShare", {})(rollout) == {"response/questions": 0.5}
 
 
 def test_an_evaluator_of_ones_own_judges_the_dialogue():
@@ -140,13 +139,16 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]
     runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
     assert len(runnable) == 10
-    for command in (*runnable, "python my_train.py --config polite.yaml", "python from_python.py"):
+    own = [c for c in commands() if "my_train.py" in c or "my_metric.py" in c]
+    for command in (*runnable, *own, "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     metrics = (after_the_quickstart / "run_results" / "polite" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 3
-    assert {"reward/politeness", "response/questions"} <= set(json.loads(metrics[-1]))
+    assert "reward/politeness" in json.loads(metrics[-1])
+    asked = (after_the_quickstart / "run_results" / "asked" / "metrics.jsonl").read_text().splitlines()
+    assert {"reward/politeness", "response/questions"} <= set(json.loads(asked[-1]))
     assert (after_the_quickstart / "ppo_agent" / "model.safetensors").is_file()
 
 

@@ -16,7 +16,11 @@ PROGRAMS = sorted(
     for folder in ("rlhf_dialog", "scripts", "reward_models")
     for path in (ROOT / folder).rglob("*.py")
 )
-DOCUMENTS = ["README.md", "reward_models/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    "README.md",
+    "reward_models/README.md",
+    *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+]
 BANNED = {
     "so many": r"\bso many\b(?! that)",
     "anew": r"\banew\b",
