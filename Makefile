@@ -24,7 +24,7 @@ test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
 
 test-whole: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10 -m "(whole_run or thorough) and not slow and not gpu and not multiprocess and not quickstart and not ci and not browser"
 
 test-all: .venv/installed-all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m ""

@@ -8,7 +8,7 @@ from folders import contents, names
 
 from rlhf_dialog import UserError
 from rlhf_dialog.runs.branches import check_metrics, chosen_checkpoint, leave_later
-from rlhf_dialog.runs.folder import mend
+from rlhf_dialog.runs.folder import repair
 
 
 def make_checkpoints(folder, *iterations, latest, best=None):
@@ -66,7 +66,7 @@ def kill_before(monkeypatch, count):
 @pytest.mark.parametrize("best", [None, 4])
 def test_a_kill_before_any_change_of_going_back(tmp_path, monkeypatch, best):
     def go_back(folder, state):
-        mend(folder)
+        repair(folder)
         leave_later(folder, folder / "checkpoints/iter_000002", state)
 
     state = {"validation": {"best": {"iteration": 1}}}

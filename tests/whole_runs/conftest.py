@@ -1,4 +1,4 @@
-"""Whole runs: `make test-fast` leaves out what lies here."""
+"""Whole runs: `make test-whole` runs what lies here."""
 
 from pathlib import Path
 
