@@ -19,7 +19,6 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
 from rlhf_dialog.own_files import as_read_again
 from rlhf_dialog.rewards.base import BaseReward, models_inside
-from rlhf_dialog.runs.formulas import PRECISION_OF_TODAY, REVISION
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
@@ -37,6 +36,8 @@ BATCH_KEYS = (
 FREE_KEYS = ("per_device_microbatch_size", "disable_cuda", "disable_wandb")
 KEPT_KEYS = {"kl_coef": "no effect: the controller continues with the value of the checkpoint"}
 OPERATION_ARGS = ("batch_size", "timeout_s", "retries", "backoff_s", "num_workers", "token_env", "headers_env")
+PRECISION_KEYS = ("precision", "use_amp", "amp_dtype")
+FORMULAS = 2  # the revision of the formulas that train or select a model; a change of one makes it larger
 SAMPLES = 256  # numbers per parameter that the fingerprint of a model reads
 
 
@@ -70,7 +71,7 @@ def essential(args: Any) -> Any:
 
 def settings_of(config: Config) -> dict[str, Any]:
     """The settings that change the numbers of a run, but may be changed at `--resume`."""
-    names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, *PRECISION_OF_TODAY]
+    names = [*PPOKeys.model_fields, *DoubledKeys.model_fields, *RewardKeys.model_fields, *PRECISION_KEYS]
     kept = [name for name in names if name not in (*SHARED_KEYS, *BATCH_KEYS, *FREE_KEYS)]
     if config.use_linear_lr_decay:
         kept += ["total_time_steps", "max_iterations", "total_episodes"]
@@ -128,8 +129,24 @@ def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -
 
 def record(config: Config, identity: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint records about its run, in addition to its state."""
-    known = {"settings": settings_of(config), "formulas": REVISION}
+    known = {"settings": settings_of(config), "formulas": FORMULAS}
     return {"identity": identity, "identity_sha256": sha256_of(identity), **known}
+
+
+def refuse_other_formulas(source: Path, state: dict[str, Any]) -> None:
+    """Raises UserError when the checkpoint was computed with other formulas than those of this version."""
+    if (then := state.get("formulas", 1)) != FORMULAS:
+        raise UserError(
+            f"{source}: was computed with other formulas (revision {then}; this version has {FORMULAS}), so the run cannot be "
+            "continued; begin a new one, with its weights: --resume_weights_only RUN_FOLDER"
+        )
+
+
+def begun_precision(config: Config, settings: Any) -> dict[str, Any]:
+    """The precision in which a run began, from the `settings` of its checkpoint, where the configuration asks for none."""
+    if config.use_amp is not None or config.precision != "auto" or not isinstance(settings, dict):
+        return {}
+    return {key: settings[key] for key in PRECISION_KEYS if key in settings and settings[key] != getattr(config, key)}
 
 
 def changed_settings(config: Config, then: Any) -> list[str]:

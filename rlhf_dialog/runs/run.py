@@ -1,6 +1,5 @@
 """A run on disk: how it starts or continues in its folder, and its checkpoints. Rank 0 writes, every rank reads."""
 
-import json
 import logging
 from contextlib import suppress
 from functools import partial
@@ -23,7 +22,7 @@ from rlhf_dialog.distributed.zero_checkpoint import (
 )
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs import formulas, identity, reward_files
+from rlhf_dialog.runs import identity, reward_files
 from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
     as_user_error,
@@ -57,9 +56,9 @@ def keep_precision(config: Config, world: World, checkpoints: Path, resume_from:
             source = chosen_checkpoint(checkpoints, resume_from)
             if source is not None:
                 return read_state(checkpoints, source)[1].get("settings", {})
-        return formulas.PRECISION_OF_TODAY
+        return {}
 
-    for key, value in formulas.old_precision(config, world.on_main(settings_before)).items():
+    for key, value in identity.begun_precision(config, world.on_main(settings_before)).items():
         setattr(config, key, value)
 
 
@@ -122,7 +121,7 @@ class RunState:
             _, state = read_state(self.checkpoints, source)
         world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
         with world.fail_together():
-            self._keep_old_meanings(source, state)
+            identity.refuse_other_formulas(source, state)
             self._compare(source, state)
             refuse_another_partitioning(source, state, trainer.engines, world)
         self._load(source, state)
@@ -144,21 +143,6 @@ class RunState:
             self._write_best_agent(best)
             self._load(source, state)
         logger.info("resumed after iteration %d", trainer.iteration)
-
-    def _keep_old_meanings(self, source: Path, state: dict[str, Any]) -> None:
-        """Give keys that are newer than the run the meaning that they have in it; report what is computed differently now."""
-        settings = state.get("settings", {})
-        kept = formulas.old_meanings(self.config, settings)
-        for key, value in kept.items():
-            setattr(self.config, key, value)
-        changed = formulas.changes_since(state.get("formulas", 1), self.config)
-        changed += [f"{key} is new: kept at {json.dumps(value)}" for key, value in kept.items() if key not in settings]
-        if changed:
-            logger.warning(
-                "%s: was written by an earlier version; the run goes on, but not to the same numbers:%s",
-                source,
-                "".join(f"\n  - {one}" for one in changed),
-            )
 
     def _write_best_agent(self, best: Path) -> None:
         """Write `best_agent/` from the checkpoint `best`, unless that is damaged; its weights stay in the trainer."""
@@ -210,12 +194,6 @@ class RunState:
 
     def _compare(self, source: Path, state: dict[str, Any]) -> None:
         """Reject the checkpoint of another run; log the settings that may change and did."""
-        if "identity" not in state:
-            logger.warning(
-                "%s: was written by an earlier version that did not record its settings, so they are not compared",
-                source,
-            )
-            return
         identity.refuse_another_run(self.identity, state["identity"], source)
         if edited := reward_files.changed(self.reward_files, state.get("reward_files")):
             logger.warning("files of the reward have changed since %s: %s", source, ", ".join(edited))

@@ -185,3 +185,36 @@ def test_the_identity_holds_the_models_of_a_reward(depth):
 
 def test_the_identity_names_what_a_reward_asks():
     assert identity.part_names(summed(Words(), Halved(Words()))) == ["words", "halved", "words"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings_then", "kept"),
+    [
+        ({}, {"use_amp": False, "amp_dtype": "auto"}, {"use_amp": False}),  # strict float32, on a GPU too
+        ({}, {"use_amp": True, "amp_dtype": "fp16"}, {"use_amp": True, "amp_dtype": "fp16"}),
+        ({}, {}, {}),
+        ({"precision": "bf16"}, {"use_amp": False}, {}),
+        ({"use_amp": True}, {"use_amp": False}, {}),
+        ({}, {"precision": "auto", "use_amp": None, "amp_dtype": "auto"}, {}),
+        ({}, {"precision": "bf16", "use_amp": None, "amp_dtype": "auto"}, {"precision": "bf16"}),
+    ],
+)
+def test_a_run_goes_on_in_its_precision_unless_the_user_asks_for_one(keys, settings_then, kept):
+    config = settings(**keys)
+    assert identity.begun_precision(config, settings_then) == kept
+    for key, value in kept.items():
+        setattr(config, key, value)  # each of them is valid beside the others
+    assert identity.begun_precision(settings(), identity.settings_of(settings())) == {}
+
+
+@pytest.mark.parametrize("state", [{}, {"formulas": 1}, {"formulas": 3}])
+def test_a_checkpoint_of_other_formulas_is_refused_in_one_sentence(state):
+    with pytest.raises(
+        UserError, match=r"iter_000002: was computed with other formulas .* --resume_weights_only"
+    ) as caught:
+        identity.refuse_other_formulas(Path("iter_000002"), state)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_checkpoint_of_today_is_not_refused():
+    identity.refuse_other_formulas(Path("iter_000002"), identity.record(settings(), {}))
