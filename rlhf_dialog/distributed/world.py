@@ -102,10 +102,6 @@ class World:
         dist.broadcast_object_list(values, src=0)
         return values[0]
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self.sum_of([0.0])
-
     def on_main(self, action: Callable[[], T]) -> T:
         """Run `action` on rank 0 only; all ranks return its result, or raise its error. Do not nest calls."""
         if self.size == 1:

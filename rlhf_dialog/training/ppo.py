@@ -57,19 +57,6 @@ def kl_penalties(
     return masked(-kl_coef * estimate, response_mask)
 
 
-def token_rewards(
-    scores: Tensor,
-    logprobs: Tensor,
-    ref_logprobs: Tensor,
-    response_mask: Tensor,
-    kl_coef: float,
-    turn_rewards: Tensor | None = None,
-) -> Tensor:
-    """All rewards (B, T): `paid_rewards` and `kl_penalties` together."""
-    paid = paid_rewards(scores, response_mask, turn_rewards)
-    return paid + kl_penalties(logprobs, ref_logprobs, response_mask, kl_coef)
-
-
 def gae(
     rewards: Tensor, values: Tensor, response_mask: Tensor, gamma: float, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:

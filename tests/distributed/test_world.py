@@ -92,7 +92,6 @@ def exchange(world: World) -> tuple:
     x = torch.tensor([world.rank + 1.0, 10.0], requires_grad=True)
     total = world.sum(x)
     first = world.on_main(lambda: f"from {world.rank}")
-    world.barrier()
     told = world.broadcast({"rank": world.rank})
     return (
         total.tolist(),
@@ -118,7 +117,7 @@ def fail(world: World, errors: dict) -> tuple[str, str, str]:
             if world.rank in errors:
                 raise errors[world.rank]
     except Exception as error:
-        world.barrier()  # nobody is left behind
+        assert world.sum_of([1.0]) == [world.size]  # nobody is left behind
         return type(error).__name__, str(error), str(error.__cause__)
     return "", "", ""
 

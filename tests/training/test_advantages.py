@@ -19,7 +19,7 @@ def test_advantages_and_returns_of_gae(use_gae):
     metrics, r = trainer.step(), trainer.rollout
     mask = r.response_mask
     assert r.values[mask].std() > 0
-    rewards = ppo.token_rewards(r.scores, r.logprobs, r.ref_logprobs, mask, coefficient)
+    rewards = ppo.paid_rewards(r.scores, mask) + ppo.kl_penalties(r.logprobs, r.ref_logprobs, mask, coefficient)
     advantages, returns = ppo.gae(rewards, r.values, mask, 0.9, 0.5 if use_gae else 1.0)
     torch.testing.assert_close(r.rewards, rewards)
     torch.testing.assert_close(r.returns, returns)

@@ -85,8 +85,9 @@ def test_two_turns_by_hand():
         [0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0],
         [0] * 10,
     ]
-    arguments = (rollout.scores, rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, 0.2)
-    assert ppo.token_rewards(*arguments, rollout.turn_rewards).tolist() == [
+    paid = ppo.paid_rewards(rollout.scores, rollout.response_mask, rollout.turn_rewards)
+    penalties = ppo.kl_penalties(rollout.logprobs, rollout.ref_logprobs, rollout.response_mask, 0.2)
+    assert (paid + penalties).tolist() == [
         [0, 0, 0.25, 0, 0, 0, 0, 0, 9.0, 0],  # Recording gives 10, 20, 30
         [0, 0, 20.5, 0, 0, 0, 0, 0, 0, 0],
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 30.0],

@@ -10,7 +10,6 @@ from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
 
 BUILT_IN = ("ppo", "gp_sarsa", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
-SEVERAL = ("manager", "committee")  # of several domains only
 
 
 @PolicyFactory.register("handcrafted")

@@ -22,7 +22,6 @@ USER_INTENTS = (
     ),
     *("repeat", "null"),
 )
-SYSTEM_INTENTS = ("hello", "request", "confirm", "select", "inform", "except", "bye", "reqmore", "null")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Features, Policy, Setting
 from rlhf_dialog.task_oriented.policies.replay import Replay
-from rlhf_dialog.task_oriented.world.multi_domain.actions import GLOBAL
 from rlhf_dialog.task_oriented.world.multi_domain.observations import MultiLayout
 
 Rows = NDArray[np.int64]
@@ -60,7 +59,7 @@ class Views:
         self.domain, layout = domain, MultiLayout(domain)
         self.of = {name: View(setting, domain, name) for name in domain.services}
         self._current = [places["current"] for places in layout.places.values()]
-        self.num_actions, self.num_global = setting.num_actions, len(GLOBAL)
+        self.num_actions = setting.num_actions
 
     def check(self, names: Iterable[Any], where: str) -> None:
         """Raises UserError, with the place where it was named, for a domain that is unknown."""

@@ -7,7 +7,7 @@ from small_domain import small_domain
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting, choose, stream
-from rlhf_dialog.task_oriented.policies.built_in import SEVERAL, build_policy
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.policies.multi_domain.handcrafted import HandcraftedMulti
 from rlhf_dialog.task_oriented.policies.multi_domain.manager import Manager
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
@@ -171,7 +171,7 @@ def test_damage_and_one_domain_are_named(tmp_path):
         (tmp_path / "policy.json").write_text(text)
         with pytest.raises(UserError, match="holds no manager, or is damaged"):
             Manager(setting_of(TWO)).load(tmp_path)
-    for name in SEVERAL:
+    for name in ("manager", "committee"):
         with pytest.raises(UserError, match=f"policy {name}: needs several domains"):
             build_policy(name, {}, Setting(5, 3, domain=small_domain()))
 
