@@ -23,6 +23,11 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.models.lora import trained
 
+GROUPS = {
+    1: "single_partition_of_fp32_groups",
+    2: "single_partition_of_fp32_groups",
+    3: "fp32_partitioned_groups_flat",
+}
 NORMS = {1: "scaled_global_norm", 2: "scaled_global_norm", 3: "_get_norm_groups"}  # what its step asks for the norm
 
 
@@ -205,6 +210,40 @@ class DeepSpeedEngine(Engine):
                     p.data = own
         if self.stage > 0:
             self.optimizer.refresh_fp32_params()
+
+    def _flats(self) -> list[Tensor]:
+        return list(getattr(self.optimizer, GROUPS[self.stage]))
+
+    def describe_partitions(self) -> dict[str, Any]:
+        scaler = vars(self.optimizer.loss_scaler)
+        return {
+            "precision": self.settings.precision,
+            "scaler": {key: x for key, x in scaler.items() if isinstance(x, int | float)},
+        }
+
+    def partitions(self) -> dict[str, Tensor]:
+        inner = self.optimizer.optimizer.state
+        found = {}
+        for i, flat in enumerate(self._flats()):
+            found[f"{i}.weights"] = flat.detach().cpu().contiguous()
+            for key, x in inner.get(flat, {}).items():
+                found[f"{i}.{key}"] = torch.as_tensor(x).detach().cpu().contiguous()
+        return found
+
+    def restore_partitions(self, tensors: dict[str, Tensor], scaler: dict[str, float]) -> None:
+        inner = self.optimizer.optimizer.state
+        for i, flat in enumerate(self._flats()):
+            weights = tensors.pop(f"{i}.weights")
+            if weights.shape != flat.shape:
+                raise ValueError(f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()}")
+            flat.data.copy_(weights)
+            names = [name for name in tensors if name.startswith(f"{i}.")]
+            slots = {name.split(".", 1)[1]: tensors.pop(name) for name in names}
+            if slots:
+                inner[flat] = {key: x if x.dim() == 0 else x.to(flat.device) for key, x in slots.items()}
+        if tensors:
+            raise ValueError(f"the file has partitions that this run does not have: {', '.join(sorted(tensors)[:3])}")
+        vars(self.optimizer.loss_scaler).update(scaler)
 
 
 def whole_shape(parameter: Any) -> torch.Size:

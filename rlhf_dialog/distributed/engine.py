@@ -6,6 +6,7 @@ DeepSpeed is another class with the methods of `Engine`; the code that uses an e
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,6 +44,11 @@ class Engine:
                     "ignore", ".*broadcast_buffers", FutureWarning
                 )  # its newer name is not in torch 2.6
                 self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
+
+    @property
+    def stage(self) -> int:
+        """DeepSpeed's ZeRO stage: from 1 on the optimizer is partitioned over the processes, at 3 the weights too."""
+        return 0
 
     @contextmanager
     def microbatch(self, last: bool) -> Iterator[None]:
@@ -95,3 +101,24 @@ class Engine:
 
     def set_lr(self, lr: float) -> None:
         self.optimizer.param_groups[0]["lr"] = lr
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside the block, rank 0 has the whole weights in the module, to save them; all ranks enter it."""
+        yield
+
+    @contextmanager
+    def writable(self) -> Iterator[None]:
+        """Inside the block, every rank can load weights into the module."""
+        yield
+
+    def partitions(self) -> dict[str, torch.Tensor]:
+        """This rank's part of the weights and the optimizer's state, where they are partitioned."""
+        return {}
+
+    def describe_partitions(self) -> dict[str, Any]:
+        """What a checkpoint records of the partitions, as JSON."""
+        return {}
+
+    def restore_partitions(self, tensors: dict[str, torch.Tensor], scaler: dict[str, float]) -> None:
+        """Take over what `partitions` and the scaler in `describe_partitions` were. Raises ValueError when they do not fit."""

@@ -219,8 +219,8 @@ class Placement:
     @property
     def _shared_out(self) -> list[tuple[Any, nn.Module]]:
         """DeepSpeed's engine and our module of every model whose weights are partitioned."""
-        trained = [e for e in self.engines.values() if isinstance(e, DeepSpeedEngine) and e.stage == 3]
-        return [(e.engine, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
+        trained = [e for e in self.engines.values() if e.stage == 3]
+        return [(e.model, e.module) for e in trained] + [(e.engine, e.module) for e in self.frozen]
 
     def _decide(self) -> bool:
         """Whether the rollout gathers the weights: as `zero3_gather_for_generation` says; `auto`: if they fit on all ranks."""
@@ -302,8 +302,7 @@ class Placement:
         """Inside the block, rank 0 can save the trained modules as if it held them in full; the other ranks wait."""
         with ExitStack() as stack:
             for engine in self.engines.values():
-                if isinstance(engine, DeepSpeedEngine):
-                    stack.enter_context(engine.whole())
+                stack.enter_context(engine.whole())
             yield
 
     @contextmanager
@@ -311,8 +310,7 @@ class Placement:
         """Inside the block, every rank can load weights into the trained modules."""
         with ExitStack() as stack:
             for engine in self.engines.values():
-                if isinstance(engine, DeepSpeedEngine):
-                    stack.enter_context(engine.writable())
+                stack.enter_context(engine.writable())
             yield
 
 

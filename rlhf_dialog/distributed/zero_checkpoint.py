@@ -11,24 +11,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from rlhf_dialog.distributed.deepspeed_engine import DeepSpeedEngine
 from rlhf_dialog.distributed.engine import Engine
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 
 STAGING = ".partitions.tmp"
-GROUPS = {
-    1: "single_partition_of_fp32_groups",
-    2: "single_partition_of_fp32_groups",
-    3: "fp32_partitioned_groups_flat",
-}
 
 
-def shared_out(engines: Mapping[str, Engine]) -> dict[str, DeepSpeedEngine]:
+def shared_out(engines: Mapping[str, Engine]) -> dict[str, Engine]:
     """The engines whose optimizer is partitioned over the processes."""
-    return {name: e for name, e in engines.items() if isinstance(e, DeepSpeedEngine) and e.stage > 0}
+    return {name: e for name, e in engines.items() if e.stage > 0}
 
 
 def whole_optimizers(engines: Mapping[str, Engine]) -> dict[str, torch.optim.Optimizer]:
@@ -61,7 +54,7 @@ def write_partitions(checkpoints: Path, engines: Mapping[str, Engine], world: Wo
     with world.fail_together():
         for name, engine in mine.items():
             try:
-                save_file(_tensors(engine), staging / file_name(name, world.rank))
+                save_file(engine.partitions(), staging / file_name(name, world.rank))
             except OSError as error:
                 raise UserError(f"{staging}: cannot be written: {error}") from error
     return staging
@@ -79,8 +72,7 @@ def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
         name: {
             "stage": engine.stage,
             "world_size": world.size,
-            "precision": engine.settings.precision,
-            "scaler": {key: x for key, x in vars(engine.optimizer.loss_scaler).items() if isinstance(x, int | float)},
+            **engine.describe_partitions(),
         }
         for name, engine in shared_out(engines).items()
     }
@@ -112,34 +104,4 @@ def _sharing(found: dict[str, Any]) -> str:
 def read_partitions(source: Path, state: dict[str, Any], engines: Mapping[str, Engine], world: World) -> None:
     """Restore this rank's partitions. Raises ValueError when they do not fit, and the errors of reading the files."""
     for name, engine in shared_out(engines).items():
-        _restore(engine, load_file(source / file_name(name, world.rank)))
-        vars(engine.optimizer.loss_scaler).update(state["zero"][name]["scaler"])
-
-
-def _flats(engine: DeepSpeedEngine) -> list[Tensor]:
-    return list(getattr(engine.optimizer, GROUPS[engine.stage]))
-
-
-def _tensors(engine: DeepSpeedEngine) -> dict[str, Tensor]:
-    inner = engine.optimizer.optimizer.state
-    found = {}
-    for i, flat in enumerate(_flats(engine)):
-        found[f"{i}.weights"] = flat.detach().cpu().contiguous()
-        for key, x in inner.get(flat, {}).items():
-            found[f"{i}.{key}"] = torch.as_tensor(x).detach().cpu().contiguous()
-    return found
-
-
-def _restore(engine: DeepSpeedEngine, tensors: dict[str, Tensor]) -> None:
-    inner = engine.optimizer.optimizer.state
-    for i, flat in enumerate(_flats(engine)):
-        weights = tensors.pop(f"{i}.weights")
-        if weights.shape != flat.shape:
-            raise ValueError(f"partition {i} has {weights.numel()} weights, but this run needs {flat.numel()}")
-        flat.data.copy_(weights)
-        names = [name for name in tensors if name.startswith(f"{i}.")]
-        slots = {name.split(".", 1)[1]: tensors.pop(name) for name in names}
-        if slots:
-            inner[flat] = {key: x if x.dim() == 0 else x.to(flat.device) for key, x in slots.items()}
-    if tensors:
-        raise ValueError(f"the file has partitions that this run does not have: {', '.join(sorted(tensors)[:3])}")
+        engine.restore_partitions(load_file(source / file_name(name, world.rank)), state["zero"][name]["scaler"])
