@@ -147,6 +147,32 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
         node[leaf] = value
 
 
+def override_all(raw: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Set all dotted keys; another `id` than the file's drops the `args` that the file has for its own class.
+
+    >>> override_all(raw := {"environment": {"id": "restaurant", "args": {"user": "fixed"}}}, {"environment.id": "mine"})
+    >>> raw
+    {'environment': {'id': 'mine'}}
+    """
+    for key, value in overrides.items():
+        parent, _, leaf = key.rpartition(".")
+        node = _node(raw, parent) if leaf == "id" else None
+        if isinstance(node, dict) and node.get("id") not in (None, value):
+            node.pop("args", None)
+    for key, value in overrides.items():
+        override(raw, key, value)
+
+
+def _node(raw: Any, key: str) -> Any:
+    """What the nested mapping holds at the dotted key; None where there is nothing."""
+    for name in key.split("."):
+        if isinstance(raw, list) and name.isdecimal() and int(name) < len(raw):
+            raw = raw[int(name)]
+        else:
+            raw = raw.get(name) if isinstance(raw, dict) else None
+    return raw
+
+
 def _index(node: list[Any], name: str, key: str) -> int:
     if not name.isdecimal() or int(name) >= len(node):
         raise UserError(f"--{key}: '{name}' is not a position in a list of {len(node)}; use 0 to {len(node) - 1}")
@@ -156,8 +182,7 @@ def _index(node: list[Any], name: str, key: str) -> int:
 def load_settings(schema: type[S], path: Path | None, overrides: dict[str, Any] | None = None) -> S:
     """Defaults < file < overrides, validated as `schema`. Raises one UserError that lists every mistake."""
     raw = read_yaml(path) if path else {}
-    for key, value in (overrides or {}).items():
-        override(raw, key, value)
+    override_all(raw, overrides or {})
     return _validate(schema, raw, str(path or "arguments"), [])
 
 
@@ -172,8 +197,7 @@ def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Co
     """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
     path = Path(path)
     raw = read_yaml(path)
-    for key, value in (overrides or {}).items():
-        override(raw, key, value)
+    override_all(raw, overrides or {})
     for key in [key for key in raw if key in NO_EFFECT]:
         logger.info("%s: has no effect here; %s", key, NO_EFFECT[key])
         del raw[key]

@@ -23,6 +23,7 @@ from rlhf_dialog.config.loading import (
     load_config,
     load_settings,
     override,
+    override_all,
     parse_arguments,
     read_yaml,
     shipped,
@@ -661,3 +662,18 @@ def test_any_dotted_key_is_set_or_refused(key, value):
     for name in key.split("."):
         node = node[int(name)] if isinstance(node, list) else node[name]
     assert node is value
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"reward_class.id": "NoReward"}, {"id": "NoReward"}),  # the file's arguments are those of its own class
+        ({"reward_class.id": "Meteor"}, {"id": "Meteor", "args": {"parts": [{"id": "A", "args": {"a": 1}}]}}),
+        ({"reward_class.args.b": 2, "reward_class.id": "Other"}, {"id": "Other", "args": {"b": 2}}),  # in any order
+        ({"reward_class.args.parts.0.id": "B"}, {"id": "Meteor", "args": {"parts": [{"id": "B"}]}}),
+    ],
+)
+def test_another_id_drops_the_arguments_of_the_files_class(given, wanted):
+    raw = {"reward_class": {"id": "Meteor", "args": {"parts": [{"id": "A", "args": {"a": 1}}]}}}
+    override_all(raw, given)
+    assert raw == {"reward_class": wanted}
