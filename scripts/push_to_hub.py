@@ -1,4 +1,4 @@
-"""Publish an agent:  python scripts/push_to_hub.py --agent runs/quickstart/agent --repo NAME [--private] [--dry-run]"""
+"""Publish an agent:  python scripts/push_to_hub.py --agent runs/quickstart/agent --repo NAME [--private] [--dry_run]"""
 
 import sys
 

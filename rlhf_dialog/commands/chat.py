@@ -14,7 +14,14 @@ import torch
 
 from rlhf_dialog import wings
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, answered, word_of
-from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed, exit_code_of, set_up_logging
+from rlhf_dialog.commands.command_line import (
+    TRUST_REMOTE_CODE,
+    Parser,
+    check_device,
+    check_seed,
+    exit_code_of,
+    set_up_logging,
+)
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing
 from rlhf_dialog.errors import UserError
@@ -94,7 +101,7 @@ def at_temperature(sampling: Sampling, temperature: float) -> Sampling:
 
 def main(argv: list[str] | None = None) -> int:
     """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Chat with an agent in the terminal, and teach a bot by rating it.")
+    parser = Parser(description="Chat with an agent in the terminal, and teach a bot by rating it.")
     parser.add_argument(
         "--agent",
         help="folder of an agent, a training run, a bot (made by rlhf-dialog feedback init) or a chat model, or a name on the "

@@ -73,6 +73,20 @@ def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str])
     main(settings)
 
 
+class Parser(argparse.ArgumentParser):
+    """Reads `--max-prompts` as `--max_prompts`, which is how options are spelled here."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's own."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([_underscored(word) for word in words], namespace)
+
+
+def _underscored(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", name) else word
+
+
 def program() -> str:
     """The command line before the arguments: `rlhf-dialog train`, or `python train_ppo.py`."""
     name = sys.argv[0]

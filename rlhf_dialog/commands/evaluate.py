@@ -24,6 +24,7 @@ import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselv
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.command_line import (
     TRUST_REMOTE_CODE,
+    Parser,
     check_device,
     check_output,
     check_seed,
@@ -57,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--agent", required=True, help="folder of the agent (any causal LM folder is one), or its name on the Hub")
     add(

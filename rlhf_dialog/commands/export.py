@@ -8,7 +8,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, home_path, new_folder, set_up_logging
+from rlhf_dialog.commands.command_line import (
+    Parser,
+    exit_code_of,
+    exit_on_sigterm,
+    home_path,
+    new_folder,
+    set_up_logging,
+)
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
@@ -53,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--run", type=home_path, required=True, help="run folder, e.g. run_results/first")
     add("--checkpoint", help="checkpoint to export, e.g. iter_000004 or 4; default: the newest")

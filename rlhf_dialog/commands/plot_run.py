@@ -9,7 +9,7 @@ python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 import argparse
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import check_output, exit_code_of, home_path, set_up_logging
+from rlhf_dialog.commands.command_line import Parser, check_output, exit_code_of, home_path, set_up_logging
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.plot import plot
@@ -19,7 +19,7 @@ from rlhf_dialog.runs.tracking import read_metrics
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=home_path, required=True, help="run folder that contains metrics.jsonl")
     parser.add_argument("--output", type=home_path, help="PNG file to write; default: plot.png in the run folder")
     options = parser.parse_args(argv)

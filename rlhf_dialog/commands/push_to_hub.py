@@ -1,9 +1,9 @@
 """Publish an agent or a reward model on the Hugging Face Hub: its weights, tokenizer and settings, and a model card.
 
-python scripts/push_to_hub.py --agent runs/quickstart/agent --repo NAME --dry-run
+python scripts/push_to_hub.py --agent runs/quickstart/agent --repo NAME --dry_run
 
 The card is written from the run that the agent is in: task, data, reward, evaluation.json, limits, settings and versions. It
-holds no text of the data, and of a path only its last name. --dry-run writes the folder that would be uploaded, and opens no
+holds no text of the data, and of a path only its last name. --dry_run writes the folder that would be uploaded, and opens no
 connection; look at it first. The token is that of `hf auth login`, or HF_TOKEN.
 
 A repository that does not exist is created. One that holds something else is refused without --overwrite; an earlier agent of
@@ -13,7 +13,14 @@ the run of the same name gets a new commit. All files arrive in one commit, or n
 import argparse
 import logging
 
-from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, home_path, new_folder, set_up_logging
+from rlhf_dialog.commands.command_line import (
+    Parser,
+    exit_code_of,
+    exit_on_sigterm,
+    home_path,
+    new_folder,
+    set_up_logging,
+)
 from rlhf_dialog.config.checks import repository_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.publishing.files import write
@@ -32,15 +39,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--agent", type=home_path, required=True, help="folder of the agent, or of a reward model")
     add("--repo", required=True, help="name of the repository: NAME, or USER/NAME")
     add("--private", action="store_true", help="create the repository as private; default: public")
     add("--overwrite", action="store_true", help="replace the files of a repository that holds something else")
     add("--evaluation", type=home_path, help="output of evaluate; default: evaluation.json in the run of the agent")
-    add("--dry-run", action="store_true", help="only write the folder that would be uploaded")
-    add("--output", help="new or empty folder for --dry-run; default: ./hub_NAME")
+    add("--dry_run", action="store_true", help="only write the folder that would be uploaded")
+    add("--output", help="new or empty folder for --dry_run; default: ./hub_NAME")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
 
@@ -51,7 +58,7 @@ def _main(options: argparse.Namespace) -> None:
     except ValueError as error:
         raise UserError(f"--repo: found {options.repo[:100]!r}, wanted {error}") from None
     if options.output and not options.dry_run:
-        raise UserError("--output: only --dry-run writes a folder; add it, or leave out --output")
+        raise UserError("--output: only --dry_run writes a folder; add it, or leave out --output")
     if not options.dry_run:
         target = Target(options.repo, "--repo", options.private, options.overwrite)
         logger.info("published: %s", publish(options.agent, target, "--agent", options.evaluation))

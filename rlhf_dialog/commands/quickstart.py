@@ -26,7 +26,7 @@ from rich.table import Table
 
 import rlhf_dialog
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.commands.command_line import check_seed, exit_code_of
+from rlhf_dialog.commands.command_line import Parser, check_seed, exit_code_of
 from rlhf_dialog.config.loading import shipped
 from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.terminal import Console
@@ -140,7 +140,7 @@ STAGES = (
 
 def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
     """The command line; `folder` is the default of --folder. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every stage (default: 0)")
     parser.add_argument(
         "--folder", type=Path, default=folder, help=f"where the stages run and write runs/ (default: {folder})"

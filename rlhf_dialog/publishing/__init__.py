@@ -1,7 +1,7 @@
 """A finished model on the Hub: which of its files are published, its model card, and one commit that holds them all.
 
 - **What is not named is not uploaded** (`files`): weights, tokenizer and settings by their names; never a pickle, code,
-  config.yaml, evaluation.json or a link. `--dry-run` writes the same bytes that a push sends.
+  config.yaml, evaluation.json or a link. `--dry_run` writes the same bytes that a push sends.
 - **The card is written from the run** (`card`, `reward_card`): its config.yaml and evaluation.json are read as data, and
   nothing that they name is built. The intervals and the baselines are in the header (`model-index`) too, beside the
   agent's number.

@@ -56,7 +56,12 @@ class RewardInput:
         marks = control_tokens(tokenizer, written).pattern
         own = form == DIALOGUE and separator not in tokenizer.all_special_tokens
         self._marks = re.compile(f"{marks}|{re.escape(separator)}" if own else marks)
-        self._ids: Callable[[Sequence[str], str], Ids] = getattr(self, f"_{form}")
+        self._ids: Callable[[Sequence[str], str], Ids] = {
+            DIALOGUE: self._dialogue,
+            CHAT_TEMPLATE: self._chat_template,
+            TEXT: self._text,
+            PAIR: self._pair,
+        }[form]
 
     def spoken(self, text: str) -> str:
         """A turn as the model sees it."""

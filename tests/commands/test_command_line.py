@@ -285,3 +285,13 @@ def test_the_home_folder_in_an_argument(tmp_path, monkeypatch):
     assert command_line.home_path("./~nosuch/x") == Path("~nosuch/x")
     with pytest.raises(argparse.ArgumentTypeError, match="no such user"):
         command_line.home_path("~nosuch/x")
+
+
+def test_options_are_read_with_hyphens_too():
+    parser = command_line.Parser()
+    parser.add_argument("--max_prompts", type=int)
+    parser.add_argument("--name")
+    for words in (["--max_prompts", "3"], ["--max-prompts", "3"], ["--max-prompts=3"]):
+        assert parser.parse_args(words).max_prompts == 3
+    assert parser.parse_args(["--name", "a-b", "--max-prompts=3"]).name == "a-b"
+    assert parser.parse_args(["--name=a-b"]).name == "a-b"

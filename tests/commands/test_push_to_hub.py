@@ -34,7 +34,7 @@ def push(*words) -> int:
 def test_the_folder_of_a_dry_run_is_an_agent(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert push("--agent", trained, "--repo", "ada/polite", "--dry-run") == 0, capsys.readouterr().err
+    assert push("--agent", trained, "--repo", "ada/polite", "--dry_run") == 0, capsys.readouterr().err
     folder = tmp_path / "hub_polite"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.config.vocab_size == len(tokenizer)
@@ -56,7 +56,7 @@ def test_a_pushed_agent_is_what_a_dry_run_shows_and_loads_by_its_name(
     assert f"published: {hub_server.url}/ada/polite" in capsys.readouterr().err
     repo = hub_server.repos["ada/polite"]
     assert (repo.private, len(repo.commits)) == (True, 2)
-    assert push("--agent", trained, "--repo", "ada/polite", "--dry-run", "--output", "dry") == 0
+    assert push("--agent", trained, "--repo", "ada/polite", "--dry_run", "--output", "dry") == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "dry").iterdir()} == {
         name: x for name, x in repo.files.items() if name != ".gitattributes"
     }
@@ -92,7 +92,7 @@ def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(tr
     [
         (["--agent", "{agent}", "--repo", "a//b"], "--repo: found 'a//b', wanted the name of a repository"),
         (["--agent", "{agent}", "--repo", "a--b"], "--repo: found 'a--b', wanted the name of a repository"),
-        (["--agent", "{agent}", "--repo", "a", "--output", "o"], "--output: only --dry-run writes a folder"),
+        (["--agent", "{agent}", "--repo", "a", "--output", "o"], "--output: only --dry_run writes a folder"),
         (["--agent", "nowhere", "--repo", "a"], "--agent: no such folder: 'nowhere'"),
         (["--agent", "{agent}/..", "--repo", "a"], "is not an agent: it has no config.json; did you mean"),
         (

@@ -123,3 +123,11 @@ def counts(examples: Examples, num_people: int) -> list[str]:
         f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
         f"people: {num_people}" + (f" (largest shares: {shown})" if shown else ""),
     ]
+
+
+SUBCOMMANDS = {  # name: what adds its arguments, and what does it
+    "init": (init_arguments, run_init),
+    "status": (status_arguments, run_status),
+    "rollback": (rollback_arguments, run_rollback),
+    "forget": (forget_arguments, run_forget),
+}

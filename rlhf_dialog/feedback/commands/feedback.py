@@ -1,13 +1,12 @@
 """The command `rlhf-dialog feedback`: its first argument selects what is done with a bot; only that module is imported."""
 
-import argparse
 import sys
 from importlib import import_module
 
-from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, home_path, program, set_up_logging
+from rlhf_dialog.commands.command_line import Parser, exit_code_of, exit_on_sigterm, home_path, program, set_up_logging
 from rlhf_dialog.errors import UserError, nearest
 
-SUBCOMMANDS = {  # name: module with `NAME_arguments(parser)` and `run_NAME(options)`, what the subcommand does
+SUBCOMMANDS = {  # name: module that has it in a table of its own, what the subcommand does
     "init": ("rlhf_dialog.feedback.commands.bot", "make a bot folder that begins with an agent"),
     "serve": ("rlhf_dialog.feedback.commands.serve", "let people talk to a bot and rate it in a browser"),
     "status": ("rlhf_dialog.feedback.commands.bot", "show the versions of a bot, and what people said of them"),
@@ -36,15 +35,15 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"error: there is no subcommand {chosen!r} of feedback{advice}\n")
         return UserError.exit_code
     path, meaning = SUBCOMMANDS[chosen]
-    module = import_module(path)
-    parser = argparse.ArgumentParser(prog=f"{name} {chosen}", description=f"{meaning[0].upper()}{meaning[1:]}.")
+    add_arguments, run = import_module(path).SUBCOMMANDS[chosen]
+    parser = Parser(prog=f"{name} {chosen}", description=f"{meaning[0].upper()}{meaning[1:]}.")
     parser.add_argument("--run", type=home_path, required=True, help="folder of the bot, e.g. runs/bot")
-    getattr(module, f"{chosen}_arguments")(parser)
+    add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     options = parser.parse_args(rest)
     set_up_logging()
     exit_on_sigterm()
-    return exit_code_of(lambda: getattr(module, f"run_{chosen}")(options), options.debug)
+    return exit_code_of(lambda: run(options), options.debug)
 
 
 def usage(name: str) -> str:

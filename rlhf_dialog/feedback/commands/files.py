@@ -104,3 +104,10 @@ def run_backup(options: argparse.Namespace) -> None:
     finally:
         store.close()
     logger.info("%s copied to %s", store.path, options.file)
+
+
+SUBCOMMANDS = {  # name: what adds its arguments, and what does it
+    "export": (export_arguments, run_export),
+    "import": (import_arguments, run_import),
+    "backup": (backup_arguments, run_backup),
+}

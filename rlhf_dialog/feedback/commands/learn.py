@@ -14,7 +14,7 @@ from rlhf_dialog.terminal import visible
 def learn_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of `learn`, besides --run."""
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be used and left out, and change nothing"
+        "--dry_run", action="store_true", help="say what would be used and left out, and change nothing"
     )
 
 
@@ -46,3 +46,8 @@ class Steps:
         self.bar.update(self.task, completed=done)
         if done == steps:
             self.bar.stop()
+
+
+SUBCOMMANDS = {  # name: what adds its arguments, and what does it
+    "learn": (learn_arguments, run_learn),
+}

@@ -43,7 +43,7 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="who may use the page; a file has one user:password a line. Needed for another --host and for --share",
     )
     parser.add_argument(
-        "--allow-host",
+        "--allow_host",
         metavar="NAME",
         action="append",
         default=[],
@@ -133,11 +133,11 @@ def login_of(given: str) -> Login:
 
 
 def allowed_names(given: list[str]) -> list[str]:
-    """The names of --allow-host. Raises UserError for an address of a page."""
+    """The names of --allow_host. Raises UserError for an address of a page."""
     for name in given:
         if not re.fullmatch(r"[\w.-]+", name):
             raise UserError(
-                f"--allow-host {name}: give a name alone, without http:// and port: chat.example.org, for example"
+                f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
     return given
 
@@ -212,3 +212,8 @@ def serve(app: Any, listening: socket.socket) -> None:
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=SECONDS_TO_END
     )
     Server(config).run(sockets=[listening])
+
+
+SUBCOMMANDS = {  # name: what adds its arguments, and what does it
+    "serve": (serve_arguments, run_serve),
+}

@@ -113,7 +113,7 @@ class RequestFilter:
             names = ", ".join(sorted(self._hosts))
             return (
                 403,
-                f"this page answers to the names {names} alone; start it with --allow-host NAME to add another one",
+                f"this page answers to the names {names} alone; start it with --allow_host NAME to add another one",
             )
         if not OPEN.fullmatch(scope["path"]):
             return 404, "this page does not have that"

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import (
+    Parser,
     check_device,
     check_output,
     check_seed,
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--data_path", required=True, help="real dialogues, whose first speaker is the user: any data source")
     add("--splits", nargs="+", choices=SPLITS, default=["validation", "test"], help="default: validation test")

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import (
+    Parser,
     check_output,
     check_seed,
     exit_code_of,
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--agent", type=home_path, required=True, help="folder of the agent, runs/NAME/agent")
     add("--dialogues", type=int, default=1000, help="dialogues of each policy; default 1000")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.commands.command_line import check_seed, exit_code_of, home_path, new_folder
+from rlhf_dialog.commands.command_line import Parser, check_seed, exit_code_of, home_path, new_folder
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import progress
 from rlhf_dialog.task_oriented.policies.base import Setting
@@ -29,7 +29,7 @@ SEEDS_APART = 2**25
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
     add("--dialogues", type=int, default=100, help="training dialogues; a tenth of it for validation; default: 100")

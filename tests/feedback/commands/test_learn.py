@@ -17,7 +17,7 @@ def bot(tmp_path):
 
 
 def test_it_learns_and_says_what_it_did(bot, capsys):
-    assert feedback.main(["learn", "--run", str(bot.folder), "--dry-run"]) == 0
+    assert feedback.main(["learn", "--run", str(bot.folder), "--dry_run"]) == 0
     assert "dry run: nothing was changed" in capsys.readouterr().out
     assert bot.champion() == "0001"
     assert feedback.main(["learn", "--run", str(bot.folder)]) == 0

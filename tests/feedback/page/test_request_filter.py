@@ -155,7 +155,7 @@ def test_the_refusal_says_what_to_do(door):
 
     asyncio.run(door({"type": "http", "path": "/", "method": "GET", "headers": [], "scheme": "http"}, None, send))
     assert json.loads(sent[1]["body"])["detail"] == (
-        "this page answers to the names 127.0.0.1, ::1, localhost alone; start it with --allow-host NAME to add another one"
+        "this page answers to the names 127.0.0.1, ::1, localhost alone; start it with --allow_host NAME to add another one"
     )
 
 

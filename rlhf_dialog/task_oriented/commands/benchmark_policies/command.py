@@ -4,7 +4,7 @@ python scripts/benchmark_policies.py --policies all --errors 0 15 30 --seeds 5 -
 python scripts/benchmark_policies.py --policies gp_sarsa dqn --errors 15 --seeds 2 --marks 100 400 --output small.json
 python scripts/benchmark_policies.py --policies all --seeds 3 --domain DIR --output own.json --markdown own.md
 python scripts/benchmark_policies.py --policies mine --register train_own_policy.py --output mine.json
-python scripts/benchmark_policies.py --policies dqn --args "{dqn: {lr: 5e-4}}" --first-seed 100 --output tried.json
+python scripts/benchmark_policies.py --policies dqn --args "{dqn: {lr: 5e-4}}" --first_seed 100 --output tried.json
 
 random and handcrafted are always in the table; they are measured without training. All policies meet the same test dialogues,
 which none is trained on. Intervals are 95 %, over seeds and dialogues. Written are OUTPUT, with each training and a summary,
@@ -33,6 +33,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from rlhf_dialog.atomic_files import replace_file, replace_json
 from rlhf_dialog.commands.command_line import (
+    Parser,
     check_output,
     exit_code_of,
     exit_on_sigterm,
@@ -86,19 +87,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--policies", nargs="+", required=True, help=f"names, or all: {', '.join(ALL)}")
     add("--errors", nargs="+", type=float, default=[0, 15, 30], help="in percent; default 0 15 30")
     add("--seeds", type=int, default=5, help="trainings of each policy at each error rate; default 5")
-    add("--first-seed", "--first_seed", type=int, default=0, help="another number gives other trainings; default 0")
+    add("--first_seed", type=int, default=0, help="another number gives other trainings; default 0")
     add("--marks", nargs="+", type=int, default=[400, 1000, 4000], help="dialogues; default 400 1000 4000")
     add("--domain", default="restaurant", help="restaurant, or the path of a domain; default restaurant")
     add("--user", default="friendly", help="friendly, unfriendly or fixed; default friendly")
-    add("--test-dialogues", "--test_dialogues", type=int, default=500, help="of each measurement; default 500")
+    add("--test_dialogues", type=int, default=500, help="of each measurement; default 500")
     add("--args", metavar="YAML", help="arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}")
     add("--register", metavar="FILE", help=REGISTER)
-    add("--language-model", "--language_model", type=home_path, metavar="AGENT", help="the row language_model, at 0 %%")
+    add("--language_model", type=home_path, metavar="AGENT", help="the row language_model, at 0 %%")
     add("--processes", type=int, default=os.cpu_count() or 1, help="trainings at a time; it changes no result")
     add("--budget", help="90m, 1h or 300s: no training begins after it")
     add("--output", type=home_path, required=True, help="JSON file to write")
@@ -130,7 +131,7 @@ def _checked(options: argparse.Namespace) -> float:
             raise UserError(f"--{name.replace('_', '-')}: found {getattr(options, name)}, wanted {least} or more")
     if not 0 <= options.first_seed <= VALIDATION_SEED - options.seeds:
         raise UserError(
-            f"--first-seed: found {options.first_seed}, wanted 0 to {VALIDATION_SEED - options.seeds}; above are the seeds of "
+            f"--first_seed: found {options.first_seed}, wanted 0 to {VALIDATION_SEED - options.seeds}; above are the seeds of "
             "dialogues that no training meets"
         )
     if not all(0 <= error <= 100 for error in options.errors):
@@ -147,7 +148,7 @@ def _checked(options: argparse.Namespace) -> float:
     if options.markdown in (options.output, options.output.with_suffix(".png")):
         raise UserError(f"--markdown: '{options.markdown}' is written by --output already; name another file")
     if LANGUAGE_MODEL in options.policies:
-        raise UserError(f"--policies: leave {LANGUAGE_MODEL} out; --language-model RUN/agent adds its row")
+        raise UserError(f"--policies: leave {LANGUAGE_MODEL} out; --language_model RUN/agent adds its row")
     if options.budget is None:
         return float("inf")
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([smh])", options.budget)

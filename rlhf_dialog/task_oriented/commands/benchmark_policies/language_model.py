@@ -25,11 +25,11 @@ def language_model_cell(folder: Path, error_rates: list[float]) -> Cell:
     """The one cell of the row. Raises UserError when there is nothing to measure."""
     if not is_language_model(folder):
         raise UserError(
-            f"--language-model {folder}: holds no language model; name RUN/agent of a run with an environment"
+            f"--language_model {folder}: holds no language model; name RUN/agent of a run with an environment"
         )
     if 0.0 not in error_rates:
         raise UserError(
-            "--language-model: words have no error channel; add 0 to --errors, or leave the language model out"
+            "--language_model: words have no error channel; add 0 to --errors, or leave the language model out"
         )
     return Cell(LANGUAGE_MODEL, 0.0, 0)
 

@@ -1,5 +1,6 @@
 """The agenda-based user: a goal, and a stack of what to say next, with goodbye at the bottom."""
 
+from collections.abc import Callable
 from random import Random
 
 from rlhf_dialog.task_oriented.domains import DONTCARE, NAME, TYPE, Domain
@@ -70,8 +71,8 @@ class AgendaUser:
         """Change goal and agenda by what the system said."""
         if not self.agenda and said.intent != "reqmore" and self._done() and self.rng.random() < LEAVES_WHEN_DONE:
             self._leave()
-        elif said.intent in ("hello", "request", "confirm", "select", "inform", "reqmore", "bye"):
-            getattr(self, f"_hear_{said.intent}")(said)
+        elif said.intent in HEARD:
+            HEARD[said.intent](self, said)
         else:
             self.agenda.append((self.last_said[0], list(self.last_said[1])))
 
@@ -326,3 +327,14 @@ def _acts(intent: str, pairs: list[Pair]) -> list[Act]:
     if intent in ("inform", "confirm"):
         return [Act(intent, slot, value) for slot, value in pairs]
     return [Act(intent), *(Act("inform", slot, value) for slot, value in pairs)]
+
+
+HEARD: dict[str, Callable[[AgendaUser, Heard], None]] = {  # what the user does when the system says this
+    "hello": AgendaUser._hear_hello,
+    "request": AgendaUser._hear_request,
+    "confirm": AgendaUser._hear_confirm,
+    "select": AgendaUser._hear_select,
+    "inform": AgendaUser._hear_inform,
+    "reqmore": AgendaUser._hear_reqmore,
+    "bye": AgendaUser._hear_bye,
+}

@@ -28,7 +28,7 @@ TINY = [
     "--marks",
     "10",
     "20",
-    "--test-dialogues",
+    "--test_dialogues",
     "20",
 ]
 OWN = """
@@ -137,7 +137,7 @@ def test_policies_errors_and_seeds_may_be_added(whole, here, tmp_path, caplog):
     ("more", "said"),
     [
         (["--marks", "10", "30"], "marks: [10, 20] -> [10, 30]"),
-        (["--test-dialogues", "30"], "test_dialogues: 20 -> 30"),
+        (["--test_dialogues", "30"], "test_dialogues: 20 -> 30"),
         (["--user", "fixed"], "user: 'friendly' -> 'fixed'"),
         (["--args", "{dqn: {lr: 1e-4}}"], "args: "),
         (["--domain", "restaurant"], "domain_hash: "),
@@ -169,13 +169,13 @@ def test_cells_of_other_settings_are_refused_by_name(whole, here, more, said, ca
         (["--user", "rude"], "user 'rude' is unknown"),
         (["--domain", "nowhere"], "nowhere"),
         (["--register", "nowhere.py"], "nowhere.py"),
-        (["--language-model", "nowhere"], "holds no language model"),
+        (["--language_model", "nowhere"], "holds no language model"),
         (["--output", "."], "--output"),
-        (["--policies", "dqn", "language_model"], "--language-model RUN/agent adds its row"),
+        (["--policies", "dqn", "language_model"], "--language_model RUN/agent adds its row"),
         (["--errors", "15", "15.0000001"], "--errors: found 15.0000001, wanted 6 digits at most"),
-        (["--first-seed", "-1"], "--first-seed: found -1, wanted 0 to"),
-        (["--first-seed", str(2**31)], "--first-seed: found 2147483648"),  # the users of the tests
-        (["--first-seed", str(2**30 - 1)], f"wanted 0 to {2**30 - 2}"),  # two seeds; 2^30 has the users of validations
+        (["--first_seed", "-1"], "--first_seed: found -1, wanted 0 to"),
+        (["--first_seed", str(2**31)], "--first_seed: found 2147483648"),  # the users of the tests
+        (["--first_seed", str(2**30 - 1)], f"wanted 0 to {2**30 - 2}"),  # two seeds; 2^30 has the users of validations
     ],
 )
 def test_a_mistake_ends_with_code_2_and_writes_nothing(here, tmp_path, more, said, capsys):
@@ -240,7 +240,7 @@ def test_arguments_come_from_a_file_too(here, tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 def test_a_row_of_another_first_seed(here, tmp_path):
-    given = words(tmp_path, "--policies", "gp_sarsa", "--first-seed", "7", "--seeds", "1")
+    given = words(tmp_path, "--policies", "gp_sarsa", "--first_seed", "7", "--seeds", "1")
     assert benchmark_policies.main(given) == 0
     assert {cell["known"]["seed"] for cell in table(tmp_path)["cells"]} == {7}
 

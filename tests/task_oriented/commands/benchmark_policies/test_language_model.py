@@ -52,14 +52,14 @@ def test_its_row_is_in_the_table_without_errors_alone(agent, tmp_path, monkeypat
         "--errors",
         "0",
         "15",
-        "--test-dialogues",
+        "--test_dialogues",
         "3",
         "--seeds",
         "1",
         "--output",
         str(output),
     ]
-    assert benchmark_policies.main([*words, "--domain", str(domain), "--language-model", str(agent)]) == 0
+    assert benchmark_policies.main([*words, "--domain", str(domain), "--language_model", str(agent)]) == 0
     rows = json.loads(output.read_text(encoding="utf-8"))["summary"]
     assert [row["error_rate"] for row in rows if row["policy"] == "language_model"] == [0.0]
 
