@@ -13,7 +13,7 @@ from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.models.chat_agent import AgentSettings
 from rlhf_dialog.task_oriented.commands.compare_users import USERS, _parse
 from rlhf_dialog.task_oriented.domains import load_domain
-from rlhf_dialog.task_oriented.world import act_level
+from rlhf_dialog.task_oriented.world import act_world
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.multi_domain import act_level as multi_act_level
 
@@ -95,5 +95,5 @@ def test_the_parts_are_there():
 
 
 def test_the_numbers_of_the_definition():
-    assert (act_level.TURN_REWARD, act_level.SUCCESS_REWARD, act_level.MAX_TURNS) == (-1, 20, 25)
+    assert (act_world.TURN_REWARD, act_world.SUCCESS_REWARD, act_world.MAX_TURNS) == (-1, 20, 25)
     assert (multi_act_level.END_REWARD, multi_act_level.MAX_TURNS) == ((80, -40), 20)
