@@ -121,16 +121,16 @@ class Client:
 
 def _whole(response: HTTPResponse, size: int, deadline: float) -> bytes:
     """The body of an answer."""
-    found = b""
+    body = b""
     while chunk := response.read1(CHUNK):
-        found += chunk
-        if len(found) > size:
+        body += chunk
+        if len(body) > size:
             raise TooLong
         if time.monotonic() > deadline:
             raise TimeLimit
     if response.length:
         raise EndedEarly(response.length)
-    return found
+    return body
 
 
 def _kind(url: SplitResult) -> type[HTTPConnection]:

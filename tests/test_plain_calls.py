@@ -1,4 +1,4 @@
-"""Calls say which argument gets which value: no literal tuple or dict is packed into one to save lines."""
+"""What a reader of a call or a name must not have to guess: which argument gets which value, and what a thing is."""
 
 import ast
 from collections.abc import Iterator
@@ -80,3 +80,34 @@ def test_what_counts_as_packed():
     assert packed("def g(*args, **kwargs):\n    return f(*args, **kwargs)") == []
     assert packed("def g():\n    options = {}\n    if a:\n        options['b'] = 1\n    return f(**options)") == []
     assert packed("f(*(x for x in y), *rows.values(), **settings.args, **{KEY: 1})") == []
+
+
+SHORT_LIVED = {"found", "told", "own"}  # say that a thing was found, not what it is
+LINES = 5
+
+
+def vague(source: str) -> list[tuple[str, str]]:
+    """Function and name, where one of SHORT_LIVED lives for more than LINES lines."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, Function)]
+    long_lived = []
+    for function in functions:
+        nodes = list(ast.walk(function))
+        for name in SHORT_LIVED:
+            lines = [node.lineno for node in nodes if isinstance(node, ast.Name) and node.id == name]
+            lines += [node.lineno for node in nodes if isinstance(node, ast.arg) and node.arg == name]
+            if lines and max(lines) - min(lines) > LINES:
+                long_lived.append((function.name, name))
+    return long_lived
+
+
+def test_names_say_what_a_thing_is():
+    files = sorted((ROOT / "rlhf_dialog").rglob("*.py"))
+    places = {str(path.relative_to(ROOT)): vague(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: names for path, names in places.items() if names} == {}
+
+
+def test_which_names_are_vague():
+    long = "def f():\n    found = 1\n" + "    x = 2\n" * 5 + "    return found"
+    assert vague(long) == [("f", "found")]
+    assert vague(long.replace("    x = 2\n", "", 1)) == []
+    assert vague(long.replace("found", "replies")) == []

@@ -40,14 +40,14 @@ def find_agent(root: Path = Path()) -> Path:
     if (root / "ppo_agent").is_dir():
         return root / "ppo_agent"
     places = [root / name for name in ("run_results", "runs")]
-    found = {path: path for place in places for path in place.glob("*/agent") if path.is_dir()}
-    found |= wings.for_chat("bots")(places)
-    if not found:
+    agents = {path: path for place in places for path in place.glob("*/agent") if path.is_dir()}
+    agents |= wings.for_chat("bots")(places)
+    if not agents:
         raise UserError(
             "no agent found in ./ppo_agent, run_results/*/agent or runs/*/agent, and no bot in run_results or runs; train "
             "one, or set --agent DIR"
         )
-    return max(found, key=lambda folder: found[folder].stat().st_mtime)
+    return max(agents, key=lambda folder: agents[folder].stat().st_mtime)
 
 
 def converse(begin: Callable[[], AnsweringTalk], read: Callable[[str], str], screen: Screen) -> None:

@@ -108,18 +108,18 @@ def export(
 def _chosen(run: Path, checkpoint: str | None) -> Path:
     """The checkpoint of that name or number, or the newest. Raises UserError with the list of checkpoints."""
     folder = run / "checkpoints"
-    found = checkpoints_of(folder)
-    if not found:
+    checkpoints = checkpoints_of(folder)
+    if not checkpoints:
         has_begun = (run / "config.yaml").is_file()
         reason = "has no checkpoint yet" if has_begun else "is not a run folder with checkpoints"
         raise UserError(f"--run: '{run}' {reason}; choose another run folder, e.g. run_results/first")
     if checkpoint is None:
-        return newest_checkpoint(folder) or found[-1]
+        return newest_checkpoint(folder) or checkpoints[-1]
     number = re.fullmatch("(?:iter_)?([0-9]{1,250})", checkpoint)
-    for path in found:
+    for path in checkpoints:
         if number and iteration_of(path) == int(number[1]):
             return path
-    names = ", ".join(path.name for path in found)
+    names = ", ".join(path.name for path in checkpoints)
     raise UserError(f"--checkpoint: there is no '{checkpoint[:250]}' in {folder}; choose one of {names}")
 
 
@@ -157,12 +157,12 @@ def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> tuple[P
     return policy.eval(), tokenizer
 
 
-def _refuse_another_base(found: str, config: Config, source: Path, state: dict[str, Any]) -> None:
+def _refuse_another_base(given: str, config: Config, source: Path, state: dict[str, Any]) -> None:
     """Raises UserError if the model is not the one that the adapter was trained on."""
     with as_user_error(source):
-        wanted = state.get("identity", {}).get("model_path", found)  # earlier versions did not record it
-    if found != wanted:
+        wanted = state.get("identity", {}).get("model_path", given)  # earlier versions did not record it
+    if given != wanted:
         raise UserError(
             f"{source}: its adapter belongs to another model than '{config.model_path}' now holds (trained on "
-            f"{str(wanted)[:100]!r}, found {found!r}); set --model_path to the folder of the model that the run started from"
+            f"{str(wanted)[:100]!r}, found {given!r}); set --model_path to the folder of the model that the run started from"
         )

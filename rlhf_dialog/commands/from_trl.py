@@ -148,7 +148,7 @@ def _launcher_reason(name: str, value: Any, keys: dict[str, Any]) -> str:
 
 def _options(words: list[str]) -> dict[str, Any]:
     """`--key value`, `--key=value`, `--key first second` (a list) and `--key` alone (true); words before them are ignored."""
-    found: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
@@ -156,10 +156,10 @@ def _options(words: list[str]) -> dict[str, Any]:
             name = name.replace("-", "_")
             if name.removeprefix("no_") != name and name[3:] in (*RENAMED, *SAME):
                 name, equals, value = name[3:], "=", "false"  # as HfArgumentParser makes it for what is true by default
-            found[name] = [value] if equals else []
+            words_of[name] = [value] if equals else []
         elif name:
-            found[name].append(word)
-    values = {name: [_value(word) for word in some] for name, some in found.items()}
+            words_of[name].append(word)
+    values = {name: [_value(word) for word in some] for name, some in words_of.items()}
     return {name: True if not some else some[0] if len(some) == 1 else some for name, some in values.items()}
 
 

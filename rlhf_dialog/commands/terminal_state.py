@@ -37,13 +37,13 @@ def terminal_person() -> str:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), _created(path) as file:
             os.write(file, f"{secrets.token_hex(16)}\n".encode())
-        found = path.read_text(encoding="ascii").strip()
-        if not re.fullmatch(r"[0-9a-f]{32}", found):
+        person = path.read_text(encoding="ascii").strip()
+        if not re.fullmatch(r"[0-9a-f]{32}", person):
             raise ValueError(f"{path} does not hold 32 hexadecimal digits; remove it")
     except (OSError, ValueError) as error:
         logger.warning("your id cannot be kept: %s; what you say now cannot be found later as yours", error)
         return secrets.token_hex(16)
-    return found
+    return person
 
 
 @contextlib.contextmanager

@@ -248,15 +248,15 @@ def check_token_count(config: Config, settings: EngineSettings) -> None:
 
     Nothing is checked when `rollout_batch_size` sets the number of responses.
     """
-    found = settings.sizes.get("train_batch_size")
-    if found is None or config.rollout_batch_size is not None:
+    batch_size = settings.sizes.get("train_batch_size")
+    if batch_size is None or config.rollout_batch_size is not None:
         return
     tokens = config.episode_length * config.env_num
-    if found * config.num_mini_batch != tokens:
+    if batch_size * config.num_mini_batch != tokens:
         fits = tokens // config.num_mini_batch
         advice = f"{fits} fits, or" if fits * config.num_mini_batch == tokens else "use"
         raise UserError(
-            f"{settings.source}: train_batch_size {found} is not episode_length {config.episode_length} * env_num "
+            f"{settings.source}: train_batch_size {batch_size} is not episode_length {config.episode_length} * env_num "
             f"{config.env_num} / num_mini_batch {config.num_mini_batch} = {tokens / config.num_mini_batch:g} tokens; {advice} "
             '"auto"'
         )

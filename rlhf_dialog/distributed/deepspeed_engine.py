@@ -111,14 +111,14 @@ class DeepSpeedEngine(Engine):
         """The norm of the gradient before the step clips it to the limit in the document, a scalar."""
         if self.stage == 0:
             grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-            found = nn.utils.get_total_norm(grads)
+            norm = nn.utils.get_total_norm(grads)
         else:
             from deepspeed.runtime.utils import combine_grad_norm_groups
 
-            found = getattr(self.optimizer, NORMS[self.stage])()
-            found = combine_grad_norm_groups(found) if isinstance(found, list) else found
-            found = found / self.optimizer.loss_scale
-        self.norm = float(found)
+            norm = getattr(self.optimizer, NORMS[self.stage])()
+            norm = combine_grad_norm_groups(norm) if isinstance(norm, list) else norm
+            norm = norm / self.optimizer.loss_scale
+        self.norm = float(norm)
         return torch.tensor(self.norm, dtype=torch.float64, device=self.world.device)
 
     def clip(self, limit: float, norm: float) -> None:
@@ -180,13 +180,13 @@ class DeepSpeedEngine(Engine):
     def _whole(self, parameter: nn.Parameter) -> Tensor | None:
         """The whole parameter on rank 0, from the fp32 master copy where there is one; None on the other ranks."""
         deepspeed = importlib.import_module("deepspeed")
-        found = None
+        whole = None
         if self.settings.half and parameter.requires_grad:
-            found = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(parameter)
-            found = None if found is None else found.detach()
+            whole = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(parameter)
+            whole = None if whole is None else whole.detach()
             return (
-                found.float().cpu().clone().view(whole_shape(parameter))
-                if found is not None and self.world.is_main
+                whole.float().cpu().clone().view(whole_shape(parameter))
+                if whole is not None and self.world.is_main
                 else None
             )
         with deepspeed.zero.GatheredParameters([parameter]):

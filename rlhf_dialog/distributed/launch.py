@@ -86,15 +86,15 @@ def _refuse_shared_devices(world: World) -> None:
     index, visible = world.device.index, torch.cuda.device_count()
     properties = torch.cuda.get_device_properties(index)
     device = str(getattr(properties, "uuid", (os.environ.get("CUDA_VISIBLE_DEVICES"), index)))
-    found = world.gather((socket.gethostname(), device, world.local_rank != index, visible))
-    for number, (host, one, *_, seen) in enumerate(found):
-        first = [other[:2] for other in found].index((host, one))
+    of_ranks = world.gather((socket.gethostname(), device, world.local_rank != index, visible))
+    for number, (host, one, *_, seen) in enumerate(of_ranks):
+        first = [other[:2] for other in of_ranks].index((host, one))
         if first != number:
             raise UserError(
                 f"processes {first} and {number} have the same CUDA device of {host}, where a process sees {seen}; start one "
                 "process per device, or use device: cpu"
             )
-    if any(in_turn for *_, in_turn, _ in found):
+    if any(in_turn for *_, in_turn, _ in of_ranks):
         logger.info("each process takes one of the CUDA devices that it sees (%s), not that of its LOCAL_RANK", visible)
 
 

@@ -68,7 +68,7 @@ def forget_staging(checkpoints: Path) -> None:
 
 def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
     """The description of the partitions in a checkpoint, as JSON; empty without any."""
-    found = {
+    engines_of_zero = {
         name: {
             "stage": engine.stage,
             "world_size": world.size,
@@ -76,7 +76,7 @@ def describe(engines: Mapping[str, Engine], world: World) -> dict[str, Any]:
         }
         for name, engine in shared_out(engines).items()
     }
-    return {"zero": found} if found else {}
+    return {"zero": engines_of_zero} if engines_of_zero else {}
 
 
 def refuse_another_partitioning(

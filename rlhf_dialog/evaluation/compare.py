@@ -67,23 +67,25 @@ class Comparison:
         `random_train_reply` draws from. Raises RewardError when the reward fails.
         """
         self.answers = {name: self._answers_of(agent, name) for name, agent in self.systems.items()}
-        measured = {name: measure.measure(found, self.judges) for name, found in self.answers.items()}
-        result: dict[str, Any] = {name: measure.with_intervals(found, self.seed) for name, found in measured.items()}
+        measured = {name: measure.measure(answers, self.judges) for name, answers in self.answers.items()}
+        result: dict[str, Any] = {
+            name: measure.with_intervals(answers, self.seed) for name, answers in measured.items()
+        }
         names = list(next(iter(result.values())))
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
         if with_sweep or best_of:
             ours = measured["after" if "after" in measured else "metrics"]
             swept = (self._sweep(ours) if with_sweep else {}) | self._best_of(best_of or 0)
-            result["sweep"] = {name: self._complete(found, names) for name, found in swept.items()}
+            result["sweep"] = {name: self._complete(answers, names) for name, answers in swept.items()}
             result["sweep_difference"] = {
-                name: measure.differences(found, ours, self.seed) for name, found in swept.items()
+                name: measure.differences(answers, ours, self.seed) for name, answers in swept.items()
             }
         agent = next(iter(self.systems.values()))
         others = replies.baseline_replies(self.prompts, train_replies, agent, self.seed)
         result["baselines"] = {
-            name: self._complete(measure.measure(found, self.judges), names)
-            for name, found in replies.progress(list(others.items()), "baselines")
+            name: self._complete(measure.measure(answers, self.judges), names)
+            for name, answers in replies.progress(list(others.items()), "baselines")
         }
         self.answers |= others
         return result
@@ -100,15 +102,15 @@ class Comparison:
 
     def _difference(self, measured: dict[str, Measured]) -> dict[str, Any]:
         """After minus before; metrics that count tokens have no difference between two tokenizers."""
-        found: dict[str, Any] = measure.differences(measured["before"], measured["after"], self.seed)
+        compared: dict[str, Any] = measure.differences(measured["before"], measured["after"], self.seed)
         first, second = (self.systems[name].encoder.tokenizer.get_vocab() for name in ("before", "after"))
         if first != second:
             logger.warning(
                 "the two agents have different tokenizers: mean_length and reference_perplexity count different tokens and "
                 "are not compared"
             )
-            found |= {name: NOTHING for name in ("mean_length", "reference_perplexity") if name in found}
-        return found
+            compared |= {name: NOTHING for name in ("mean_length", "reference_perplexity") if name in compared}
+        return compared
 
     def _complete(self, measured: Measured, names: list[str]) -> dict[str, Any]:
         """The metrics of a baseline; what a system without a model cannot have is null."""
@@ -117,29 +119,29 @@ class Comparison:
 
     def _sweep(self, ours: Measured) -> dict[str, Measured]:
         """Every agent at sharper sampling, by names such as `before, greedy`; `ours` are the numbers of the agent."""
-        found = {}
+        rows = {}
         for system, agent in self.systems.items():
             for how, changes in SWEEP.items():
                 title = f"{system}, {how}"
                 sharper = replace(self.sampling, **changes)
-                found[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
+                rows[title] = measure.measure(self._generate(agent, self.prompts, sharper, title), self.judges)
         if "before" in self.systems and (match := self.matched(ours.points()["distinct_2"])):
-            found[match.title] = measure.measure(match.answers, self.judges)
-        return found
+            rows[match.title] = measure.measure(match.answers, self.judges)
+        return rows
 
     def _best_of(self, count: int) -> dict[str, Measured]:
         """Every agent with the best of `count` replies to each prompt, by names such as `before, best of 4`."""
         if not count:
             return {}
-        found = {}
+        rows = {}
         for system, agent in self.systems.items():
             title = f"{system}, best of {count}"
             drawn = [
                 replies.generate_replies(agent, self.prompts, self.sampling, self.seed + i, self.batch_size, title)
                 for i in range(count)
             ]
-            found[title] = measure.measure(measure.best_of(drawn, self.judges), self.judges)
-        return found
+            rows[title] = measure.measure(measure.best_of(drawn, self.judges), self.judges)
+        return rows
 
     def matched(self, wanted: float) -> Match | None:
         """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.
@@ -168,14 +170,14 @@ class Comparison:
         return Match(temperature, measure.distinct(answers, 2), wanted, answers)
 
 
-def sampling_like(own: Sampling, given: dict[str, Any], min_new_tokens: int, greedy: bool) -> Sampling:
+def sampling_like(sampling: Sampling, given: dict[str, Any], min_new_tokens: int, greedy: bool) -> Sampling:
     """The agent's `own` sampling with the filters that are `given`; both agents of a comparison get the same.
 
     Raises UserError when a filter is out of range.
     """
-    filters = {name: getattr(own, name) if value is None else value for name, value in given.items()}
+    filters = {name: getattr(sampling, name) if value is None else value for name, value in given.items()}
     if not (filters["temperature"] >= 1e-4 and filters["top_k"] >= 0 and 0 < filters["top_p"] <= 1):
         raise UserError(
             f"{filters}: temperature must be at least 0.0001, top_k at least 0, top_p above 0 and at most 1"
         )
-    return Sampling(own.max_new_tokens, **filters, min_new_tokens=min_new_tokens, greedy=greedy)
+    return Sampling(sampling.max_new_tokens, **filters, min_new_tokens=min_new_tokens, greedy=greedy)

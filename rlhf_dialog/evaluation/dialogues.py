@@ -34,14 +34,14 @@ class Played:
 
 def numbers_of(played: Sequence[Played]) -> dict[str, Array]:
     """For each measure the numbers (N,) of N dialogues: success, reward, turns, words in a reply, and whether it was cut off."""
-    found = {
+    numbers = {
         "success": [one.success for one in played],
         "reward": [one.paid for one in played],
         "turns": [float(len(one.replies)) for one in played],
         "words": [float(np.mean([len(text.split()) for text in one.replies])) for one in played],
         "truncated": [float(one.dialogue.truncated) for one in played],
     }
-    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+    return {name: np.array(values, dtype=np.float64) for name, values in numbers.items()}
 
 
 def distinct(played: Sequence[Played]) -> dict[str, Array]:

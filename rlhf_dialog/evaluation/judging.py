@@ -26,38 +26,38 @@ def notes(
 
     `judge_path`: the folder of `judges.judge`, if there is one; `reward_paths`: the folders of the reward's classifiers.
     """
-    found = [
+    lines = [
         f"Intervals: {NUM_RESAMPLES:,} resamples of {num_dialogues(prompts):,} dialogues, each with all its prompts "
         f"(distinct-n: of blocks of {BLOCK} replies). They leave out the seed of the training: an agent of another seed may "
         "differ by more."
     ]
-    found += [
+    lines += [
         f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train another one "
         "on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
         for name, model in judges.relevance.items()
         if any(same_weights(model, one.model) for one in _rewards(judges, RelevanceReward))
     ]
-    found += [
+    lines += [
         f"The relevance model of {name}_r1 and that of the reward learned from the same dialogues ({model.learned_from[0]}, "
         f"half: {model.learned_from[1]}): their mistakes may be alike. Train one on half: even, the other on half: odd."
         for name, model in judges.relevance.items()
         if model.learned_from and any(_share_dialogues(model, one.model) for one in _rewards(judges, RelevanceReward))
     ]
     if not have_acts(prompts):
-        return found
+        return lines
     if judges.judge and judge_path and is_the_rewards(judges, judge_path, reward_paths):
-        found.append(
+        lines.append(
             f"The judge {judge_path} is the same model as the reward's own act classifier: the acts have no independent "
             "judge. Train another one on other dialogues (configs/judge_dailydialog_small.yaml)."
         )
     elif judges.judge and judges.intent and same_weights(judges.judge.model, judges.intent.model):
-        found.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
+        lines.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
     elif not judges.judge and judges.intent in classifiers_of(judges):
-        found.append(
+        lines.append(
             "The acts (intent_accuracy, intent_macro_f1) are judged by the reward's own act classifier; name one that the "
             "reward never saw with --judge."
         )
-    return found
+    return lines
 
 
 def num_dialogues(prompts: Sequence[Dialogue]) -> int:

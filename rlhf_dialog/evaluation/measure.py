@@ -93,7 +93,7 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     """
     dialogues = replies.dialogues
     texts = [dialogue.response for dialogue in dialogues]
-    found = Measured(
+    measured = Measured(
         {
             "mean_length": np.asarray(replies.num_tokens, dtype=np.float64),
             "mean_words": _array(len(text.split()) for text in texts),
@@ -106,16 +106,16 @@ def measure(replies: Replies, judges: Judges) -> Measured:
     )
     if judges.scorer:
         begin_scoring(judges.scorer.reward, judges.purpose, judges.iteration)
-        found.per_prompt |= _of_reward(dialogues, judges.scorer)
-    _add_own(found, dialogues, judges)
+        measured.per_prompt |= _of_reward(dialogues, judges.scorer)
+    _add_own(measured, dialogues, judges)
     if have_references(dialogues):
-        _add_overlap(found, dialogues, judges)
+        _add_overlap(measured, dialogues, judges)
     for name, classifier in (("intent", judges.intent), ("judge", judges.judge)):
         if classifier and have_acts(dialogues):
-            _add_acts(found, replies, classifier, name)
+            _add_acts(measured, replies, classifier, name)
     if replies.reference_nll is not None:
-        found.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
-    return found
+        measured.pooled["reference_perplexity"] = Statistic(replies.reference_nll, perplexity)
+    return measured
 
 
 def best_of(drawn: Sequence[Replies], judges: Judges) -> Replies:
@@ -155,47 +155,47 @@ def _of_reward(dialogues: list[Dialogue], scorer: Scorer) -> dict[str, Array]:
     return {"score": scorer.less_penalty(_array(scores.total), truncated), **parts}
 
 
-def _add_own(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
+def _add_own(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
     """Recall by the relevance models, and the numbers of rewards and metrics of the user's."""
     groups = dialogue_numbers(dialogues).tolist()
     for name, model in judges.relevance.items():
         recalled = recalls(model, dialogues, groups, judges.seed)
-        found.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
+        measured.per_prompt |= {f"{name}_{metric}": values for metric, values in recalled.items()}
     for name, reward in judges.own.items():
         begin_scoring(reward, judges.purpose, judges.iteration)
-        found.per_prompt[name] = _array(scored(reward, dialogues, ScoringRules(skip_unscored=True)).total)
+        measured.per_prompt[name] = _array(scored(reward, dialogues, ScoringRules(skip_unscored=True)).total)
 
 
-def _add_overlap(found: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
+def _add_overlap(measured: Measured, dialogues: list[Dialogue], judges: Judges) -> None:
     """ROUGE, BLEU, METEOR, and METEOR against the references of another prompt."""
     end = LEGACY_END if judges.legacy_eou else ""
-    own = [[text + end for text in d.references or [d.reference or ""]] for d in dialogues]
-    foreign = [own[i] for i in others(len(own), judges.seed)]
+    references = [[text + end for text in d.references or [d.reference or ""]] for d in dialogues]
+    foreign = [references[i] for i in others(len(references), judges.seed)]
     replies = [d.response + ("" if d.truncated else end) for d in dialogues]
-    rouges = [rouge(texts, reply) for texts, reply in zip(own, replies, strict=True)]
-    found.per_prompt |= {kind: _array(scores[kind] for scores in rouges) for kind in ROUGE_KINDS}
-    for name, wanted in (("meteor", own), ("meteor_shuffled", foreign)):
+    rouges = [rouge(texts, reply) for texts, reply in zip(references, replies, strict=True)]
+    measured.per_prompt |= {kind: _array(scores[kind] for scores in rouges) for kind in ROUGE_KINDS}
+    for name, wanted in (("meteor", references), ("meteor_shuffled", foreign)):
         pairs = zip(wanted, replies, strict=True)
-        found.per_prompt[name] = _array(meteor(texts, reply, judges.wordnet) for texts, reply in pairs)
-    if len(own) == 1:
-        found.per_prompt["meteor_shuffled"] = np.full(1, np.nan)  # there is no other prompt
-    found.per_prompt["meteor_margin"] = found.per_prompt["meteor"] - found.per_prompt["meteor_shuffled"]
-    counts = [bleu_counts(texts, reply) for texts, reply in zip(own, replies, strict=True)]
-    found.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)
+        measured.per_prompt[name] = _array(meteor(texts, reply, judges.wordnet) for texts, reply in pairs)
+    if len(references) == 1:
+        measured.per_prompt["meteor_shuffled"] = np.full(1, np.nan)  # there is no other prompt
+    measured.per_prompt["meteor_margin"] = measured.per_prompt["meteor"] - measured.per_prompt["meteor_shuffled"]
+    counts = [bleu_counts(texts, reply) for texts, reply in zip(references, replies, strict=True)]
+    measured.pooled["sacrebleu"] = Statistic(np.asarray(counts, dtype=np.float64), bleu_of)
 
 
-def _add_acts(found: Measured, replies: Replies, classifier: Intent, name: str) -> None:
+def _add_acts(measured: Measured, replies: Replies, classifier: Intent, name: str) -> None:
     """`<name>_accuracy` of the wanted act over all prompts and for each act, and `<name>_macro_f1`."""
     acts = [dialogue.act or 0 for dialogue in replies.dialogues]
     fixed = replies.always_act
     classes = classifier.predict(replies.dialogues) if fixed is None else [fixed] * len(acts)
     counts = act_counts(classes, acts)
     hits, _, wanted = np.split(counts, 3, axis=1)
-    found.per_prompt[f"{name}_accuracy"] = hits.sum(axis=1)
-    found.pooled[f"{name}_macro_f1"] = Statistic(counts, macro_f1)
+    measured.per_prompt[f"{name}_accuracy"] = hits.sum(axis=1)
+    measured.pooled[f"{name}_macro_f1"] = Statistic(counts, macro_f1)
     for i in range(NUM_ACTS):
         columns = np.stack([hits[:, i], wanted[:, i]], axis=1)
-        found.pooled[f"{name}_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
+        measured.pooled[f"{name}_accuracy_{ACTS[i + 1]}"] = Statistic(columns, intervals.ratio)
 
 
 def perplexity(sums: Array) -> Array:
@@ -219,14 +219,14 @@ def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, I
     """
     first = _on_common_prompts(before, after).statistics()
     second = _on_common_prompts(after, before).statistics()
-    found = {}
+    compared = {}
     for name in first | second:
         both = name in first and name in second
-        found[name] = intervals.difference(first[name], second[name], seed) if both else dict(UNKNOWN)
+        compared[name] = intervals.difference(first[name], second[name], seed) if both else dict(UNKNOWN)
         if left_out := _left_out(name, before, after):
-            found[name]["left_out"] = left_out
+            compared[name]["left_out"] = left_out
             logger.warning("difference of %s: %d prompts are left out, because one side has no number", name, left_out)
-    return found
+    return compared
 
 
 def _on_common_prompts(measured: Measured, other: Measured) -> Measured:

@@ -32,14 +32,14 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
     guesses = {LONGER: longer, SHORTER: -longer, MORE_CHARACTERS: wider, FEWER_CHARACTERS: -wider}
     guesses |= {COPIES: _copies(pairs), RANDOM: _guesses(len(pairs), seed)}
     hits = {name: Statistic(_with_ones(_hits(guess)), _ratio, units) for name, guess in guesses.items()}
-    own = Statistic(_with_ones(_hits(chosen - rejected)), _ratio, units)
+    accuracy = Statistic(_with_ones(_hits(chosen - rejected)), _ratio, units)
     best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
     result = {
         "num_pairs": len(pairs),
         "num_prompts": int(units.max()) + 1,
-        "accuracy": share(own),
+        "accuracy": share(accuracy),
         "baselines": {name: share(statistic) for name, statistic in hits.items()},
-        "above_best_baseline": {"baseline": best} | difference(hits[best], own),
+        "above_best_baseline": {"baseline": best} | difference(hits[best], accuracy),
         **{unit: _length_report(pairs, chosen, rejected, unit) for unit in UNITS},
         "last_turn_repeated": {"preferred_to_chosen": _repetition(pairs, score, chosen)},
         "calibration": calibration(chosen - rejected, seed),
@@ -100,35 +100,35 @@ def rank_correlation(first: Array, second: Array) -> float | None:
 def notes(result: dict[str, Any]) -> list[str]:
     """What a reader has to know, the worst first: in plain sentences."""
     accuracy, best = result["accuracy"], result["above_best_baseline"]
-    found = [_length_note(result, unit) for unit in UNITS if measures_length(result, unit)][:1]
+    lines = [_length_note(result, unit) for unit in UNITS if measures_length(result, unit)][:1]
     if best["low"] <= 0:
-        found.append(
+        lines.append(
             f"This model is not shown to be better than the rule '{best['baseline'].replace('_', ' ')}', which is right in "
             f"{result['baselines'][best['baseline']]['mean']:.0%} of the pairs without any model."
         )
     if accuracy["low"] <= 0.5 <= accuracy["high"]:
-        found.append("Its accuracy may be that of chance: as a reward it is worth nothing.")
+        lines.append("Its accuracy may be that of chance: as a reward it is worth nothing.")
     if accuracy["high"] < 0.5:
-        found.append(
+        lines.append(
             "It prefers the rejected reply more often than the chosen one: are the columns exchanged in some rows?"
         )
     if result["baselines"][COPIES]["low"] > 0.6:
-        found.append(
+        lines.append(
             "The chosen reply usually repeats more of the last turn than the rejected one: are 'chosen' and 'rejected' exchanged?"
         )
     if (result["last_turn_repeated"]["preferred_to_chosen"] or 0) > 0.5:
-        found.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
+        lines.append("It scores a mere repetition of the last turn above the chosen reply in most pairs.")
     if result["last_turn_repeated"]["preferred_to_chosen"] is None:
-        found.append(
+        lines.append(
             "No pair has a prompt apart from its replies: in a dialogue, the model will read a form that it was not trained on."
         )
     if not result["swap"]["passed"]:
-        found.append(
+        lines.append(
             "The probability of an exchanged pair is not one less the first one: a score depends on its batch."
         )
     if result["num_pairs"] < FEW_PAIRS:
-        found.append(f"There are only {result['num_pairs']} held-out pairs, so the intervals are wide.")
-    return found
+        lines.append(f"There are only {result['num_pairs']} held-out pairs, so the intervals are wide.")
+    return lines
 
 
 def _length_note(result: dict[str, Any], unit: str) -> str:

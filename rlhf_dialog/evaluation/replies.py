@@ -51,7 +51,7 @@ def generate_replies(
     The random numbers of a prompt are those that it has among all prompts, whichever of them are answered.
     """
     torch.manual_seed(seed)
-    speaker, own = (
+    speaker, rows_of_rank = (
         Speaker(speaker.policy, speaker.encoder, sampling, speaker.stop),
         range(len(prompts)) if only is None else only,
     )
@@ -59,7 +59,7 @@ def generate_replies(
     for start in progress(range(0, len(prompts), batch_size), title):
         size = min(batch_size, len(prompts) - start)
         uniform = random_numbers(size, sampling, speaker.policy.lm.device)
-        first, end = max(own.start, start), min(own.stop, start + size)
+        first, end = max(rows_of_rank.start, start), min(rows_of_rank.stop, start + size)
         if first < end:
             replies = speaker.reply(prompts[first:end], uniform[first - start : end - start])
             dialogues += [

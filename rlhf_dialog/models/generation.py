@@ -243,13 +243,13 @@ def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool
     """Log-probabilities, entropies and the other columns of Responses for `tokens` (b,) drawn from `scores` (b, V)."""
     whole = scores.logsumexp(dim=-1)
     probabilities = (scores - whole.unsqueeze(1)).exp_()
-    found = {
+    statistics = {
         "logprobs": scores.gather(1, tokens.unsqueeze(1)).squeeze(1) - whole,
         "entropy": whole - probabilities.mul_(scores).nan_to_num_(nan=0.0).sum(dim=-1),
     }
     if decoder.values is not None:
-        found["values"] = decoder.values
-    return found | ({"features": decoder.features} if filtered else {})
+        statistics["values"] = decoder.values
+    return statistics | ({"features": decoder.features} if filtered else {})
 
 
 def _draw(scores: Tensor, uniform: Tensor | None) -> Tensor:

@@ -244,13 +244,13 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
 
 def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Config) -> None:
     try:
-        own = read_tokenizer(config.model_path, "model_path", config.trust_remote_code)
+        saved_tokenizer = read_tokenizer(config.model_path, "model_path", config.trust_remote_code)
     except UserError:
         logger.info(
             "the model folder has no tokenizer, so env.args.tokenizer_path '%s' is used without a comparison", path
         )
         return
-    if own(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
+    if saved_tokenizer(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
         raise UserError(
             f"env.args.tokenizer_path: '{path}' gives other token ids than the tokenizer in the model's folder "
             f"'{config.model_path}'; leave tokenizer_path out to use the model's own"
@@ -359,18 +359,18 @@ def build_trained(
     if critic_lm is None:
         is_copy = separate and not config.use_lora and config.critic_class is None
         critic_lm = copy.deepcopy(lm) if is_copy else lm
-    own: tuple[str | None, str | None] = (None, None)
+    of_both: tuple[str | None, str | None] = (None, None)
     if config.use_lora:
         adapters = ["policy", "critic"] if separate else ["policy"]
         add_adapters(lm, adapters, config.lora_r, config.lora_alpha, config.lora_target_modules, config.seed)
-        own = ("policy", "critic")
+        of_both = ("policy", "critic")
     if config.activation_checkpointing:
         for trunk in {id(one): one.base_model for one in (lm, critic_lm)}.values():
             recompute_layers(trunk)
-    policy = Policy(lm, with_value_head=uses_critic and not separate, adapter=own[0], **amp)
+    policy = Policy(lm, with_value_head=uses_critic and not separate, adapter=of_both[0], **amp)
     if config.critic_class is not None:
         return policy, network.new_critic(config.critic_class, config.seed, amp)
-    return policy, Critic(critic_lm, adapter=own[1], **amp) if separate else None
+    return policy, Critic(critic_lm, adapter=of_both[1], **amp) if separate else None
 
 
 def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -> None:

@@ -68,7 +68,7 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
     linear = [n for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and id(m) in trunk]
     if targets is None:
         return linear
-    found: set[str] = set()
+    targeted: set[str] = set()
     for target in targets:
         chosen = {name for name in linear if name == target or name.endswith(f".{target}")}
         if not chosen:
@@ -76,8 +76,8 @@ def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str
             raise UserError(
                 f"lora_target_modules: '{target}' is not a linear layer of the trunk of {type(lm).__name__}; use one of {known}"
             )
-        found |= chosen
-    return [name for name in linear if name in found]
+        targeted |= chosen
+    return [name for name in linear if name in targeted]
 
 
 @contextmanager

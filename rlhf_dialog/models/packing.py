@@ -165,14 +165,14 @@ class Prompting:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """query (1, H, N, D), keys and values with as many heads or fewer -> (1, N, H, D)."""
-        found = []
+        outputs = []
         for rows in self.packed.groups:
             queries, keys, values = (padded(x, rows) for x in (query, key, value))
             if self.cache is not None:
                 self.cache.begin(layer, self.first_row + rows.first, keys, values)
             out = causal_attention(queries, keys, values, scale, window)
-            found.append(out.transpose(1, 2).flatten(0, 1).index_select(0, rows.place))
-        real = torch.cat(found)
+            outputs.append(out.transpose(1, 2).flatten(0, 1).index_select(0, rows.place))
+        real = torch.cat(outputs)
         return pad(real, (0, 0, 0, 0, 0, query.shape[2] - len(real))).unsqueeze(0)
 
 

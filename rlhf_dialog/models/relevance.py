@@ -278,13 +278,13 @@ class RelevanceModel(nn.Module):
 def _sketches(ids: Tensor) -> Tensor:
     """(N, 2, BUCKETS): which hashes of words, and of pairs of neighbouring words, occur in ids (N, L)."""
     following = torch.cat([ids[:, 1:], torch.zeros_like(ids[:, :1])], dim=1)
-    found = torch.zeros(len(ids), 2, BUCKETS, dtype=torch.bool, device=ids.device)
+    sketches = torch.zeros(len(ids), 2, BUCKETS, dtype=torch.bool, device=ids.device)
     for kind, (hashes, mask) in enumerate(
         ((ids, ids != PAD), (ids * 7919 + following * 104729, (ids != PAD) & (following != PAD)))
     ):
         rows, columns = mask.nonzero(as_tuple=True)
-        found[rows, kind, hashes[rows, columns] % BUCKETS] = True
-    return found
+        sketches[rows, kind, hashes[rows, columns] % BUCKETS] = True
+    return sketches
 
 
 def _padded(ids: list[list[int]]) -> Tensor:

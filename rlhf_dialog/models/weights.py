@@ -27,20 +27,20 @@ def load_module(
     if getattr(module, "adapter", None) is None:
         missing, unexpected = load_model(module, str(path), strict=strict, device=str(device))
         return sorted(missing), sorted(unexpected)
-    saved, own = load_file(path, device=str(device)), trained(module)
+    saved, parameters = load_file(path, device=str(device)), trained(module)
     if not any(OF_ADAPTER.search(name) for name in saved):
         raise ValueError(
             "the file holds a whole model, but this run (use_lora) trains adapters; start from the agent/ of that run instead"
         )
-    missing, unexpected = sorted(set(own) - set(saved)), sorted(set(saved) - set(own))
+    missing, unexpected = sorted(set(parameters) - set(saved)), sorted(set(saved) - set(parameters))
     if strict and (missing or unexpected):
         raise ValueError(
             f"the adapters of the file differ from those of this run: {', '.join([*missing, *unexpected][:3])}"
         )
-    for name in sorted(set(own) & set(saved)):
-        if own[name].shape != saved[name].shape:
+    for name in sorted(set(parameters) & set(saved)):
+        if parameters[name].shape != saved[name].shape:
             raise ValueError(
-                f"{name} has shape {tuple(saved[name].shape)} in the file, but {tuple(own[name].shape)} in this run"
+                f"{name} has shape {tuple(saved[name].shape)} in the file, but {tuple(parameters[name].shape)} in this run"
             )
-        own[name].data.copy_(saved[name])
+        parameters[name].data.copy_(saved[name])
     return missing, unexpected

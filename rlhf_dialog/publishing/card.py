@@ -104,7 +104,7 @@ def _introduction(repo: str, run: Run) -> str:
 
 
 def _use(repo: str, settings: dict[str, Any]) -> str:
-    own = settings.get("model_class")
+    network = settings.get("model_class")
     return f"""## Use
 
 ```python
@@ -114,7 +114,7 @@ agent = ChatAgent.load("{repo}")
 agent.chat("Do you have a room for tonight ?", history=["Good evening , sir .", "Good evening ."])
 ```
 
-In the terminal: `rlhf-dialog chat --agent {repo}{_own_network(own) if own else _plain_model(repo)}
+In the terminal: `rlhf-dialog chat --agent {repo}{_own_network(network) if network else _plain_model(repo)}
 
 `rlhf_dialog.json` says how turns become a prompt and how replies are sampled. `value_head.safetensors`, if it is there, is the
 head of the critic."""
@@ -223,7 +223,7 @@ def _results(run: Run, data: DataSet) -> list[EvalResult]:
     """The agent's metrics for `model-index`, each with its interval and the baselines' means."""
     if run.evaluation is None:
         return []
-    settings, own = run.evaluation["settings"], _own_row(run.evaluation)
+    settings, agent_row = run.evaluation["settings"], _own_row(run.evaluation)
     measured = data_set_of(settings.get("data_path")) if settings.get("data_path") else data
     return [
         EvalResult(
@@ -234,14 +234,14 @@ def _results(run: Run, data: DataSet) -> list[EvalResult]:
             dataset_split=str(settings["split"]),
             metric_type=metric,
             metric_name=metric.replace("_", " "),
-            metric_value=round(float(own[metric]["mean"]), 4),
+            metric_value=round(float(agent_row[metric]["mean"]), 4),
             metric_args={
-                "interval_95": [_rounded(own[metric][end]) for end in ("low", "high")],
+                "interval_95": [_rounded(agent_row[metric][end]) for end in ("low", "high")],
                 "baselines": {name: _rounded(row[metric]["mean"]) for name, row in run.evaluation["baselines"].items()},
             },
         )
         for metric in SHOWN
-        if metric in own and own[metric]["mean"] is not None
+        if metric in agent_row and agent_row[metric]["mean"] is not None
     ]
 
 

@@ -69,16 +69,16 @@ def settings_in(folder: Path, key: str, name: str = "config.json") -> dict[str, 
 
 def files_of(folder: Path, key: str) -> Files:
     """The files of the folder that are published, without the card. Raises UserError for links, damage and tokens in them."""
-    found: Files = {}
+    files: Files = {}
     for path in sorted(folder.iterdir()):
         if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in MODEL_FILES):
             continue
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{key}: {path} is a link or not a file, and may hold anything; copy the folder (cp -rL)")
-        found[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
-    if (folder / AGENT_FILE).is_file() and isinstance(content := found.get("generation_config.json"), bytes):
-        found["generation_config.json"] = _with_sampling(content, folder, key)
-    return found
+        files[path.name] = path if path.suffix == ".safetensors" else _content(path, key)
+    if (folder / AGENT_FILE).is_file() and isinstance(content := files.get("generation_config.json"), bytes):
+        files["generation_config.json"] = _with_sampling(content, folder, key)
+    return files
 
 
 def _content(path: Path, key: str) -> bytes:

@@ -119,17 +119,17 @@ def _problems(part: Any) -> list[str]:
     """Everything that is wrong with one entry of `parts`; nothing is built."""
     if not isinstance(part, dict):
         return [f"{part!r} must be a mapping with id, weight, args"]
-    found = [f"unknown key '{key}'{nearest(str(key), PART_KEYS)}" for key in part if key not in PART_KEYS]
+    problems = [f"unknown key '{key}'{nearest(str(key), PART_KEYS)}" for key in part if key not in PART_KEYS]
     if not is_finite(part.get("weight", 1.0)):
-        found.append(f"weight {part['weight']!r} must be a finite number")
+        problems.append(f"weight {part['weight']!r} must be a finite number")
     args = part.get("args") or {}
     if not isinstance(args, dict):
-        found.append(f"args {args!r} must be a mapping of the reward's arguments")
+        problems.append(f"args {args!r} must be a mapping of the reward's arguments")
     elif "id" not in part:
-        found.append(f"id is missing; known rewards: {', '.join(sorted(RewardFactory.classes))}")
+        problems.append(f"id is missing; known rewards: {', '.join(sorted(RewardFactory.classes))}")
     elif problem := RewardFactory.problem(str(part["id"]), args):
-        found.append(problem)
-    return found
+        problems.append(problem)
+    return problems
 
 
 def _id_and_args(part: dict[str, Any]) -> tuple[str, dict[str, Any]]:

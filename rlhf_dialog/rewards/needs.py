@@ -23,13 +23,13 @@ def reference_lists(dialogues: list[Dialogue], reward: str) -> list[list[str]]:
 
 def acts(dialogues: list[Dialogue], reward: str) -> list[int]:
     """The act of each dialogue, 1 to 4. Raises UserError when one has none or another number."""
-    found = [dialogue.act for dialogue in dialogues if dialogue.act is not None]
-    if len(found) < len(dialogues):
+    known_acts = [dialogue.act for dialogue in dialogues if dialogue.act is not None]
+    if len(known_acts) < len(dialogues):
         raise _missing("the act of the reference", [dialogue.act is None for dialogue in dialogues], reward)
-    if wrong := [act for act in found if act not in ACTS]:
+    if wrong := [act for act in known_acts if act not in ACTS]:
         known = ", ".join(f"{number} {act}" for number, act in ACTS.items())
         raise UserError(f"reward '{reward}': the data has act {wrong[0]!r}; DailyDialog's acts are {known}")
-    return found
+    return known_acts
 
 
 def check_needs(reward: BaseReward, prompts: list[Dialogue], where: str = "") -> None:

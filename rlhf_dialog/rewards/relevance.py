@@ -61,15 +61,17 @@ class RelevanceReward(BaseReward):
         """The margins without the floor."""
         import torch
 
-        own, size = [dialogue.turns_before for dialogue in dialogues], self.model.sizes.context_size
-        rows, others = torch.arange(len(own)).unsqueeze(1), torch.arange(len(self.bank)) + len(own)
-        candidates = torch.cat([rows, others.expand(len(own), -1)], dim=1)
+        contexts, size = [dialogue.turns_before for dialogue in dialogues], self.model.sizes.context_size
+        rows, others = torch.arange(len(contexts)).unsqueeze(1), torch.arange(len(self.bank)) + len(contexts)
+        candidates = torch.cat([rows, others.expand(len(contexts), -1)], dim=1)
         with self.at_work():
-            scores = self.model.scores([*own, *self.bank], [dialogue.response for dialogue in dialogues], candidates)
+            scores = self.model.scores(
+                [*contexts, *self.bank], [dialogue.response for dialogue in dialogues], candidates
+            )
         same = torch.tensor(
-            [[turns[-size:] == other[-size:] for other in self.bank] for turns in own], dtype=torch.bool
+            [[turns[-size:] == other[-size:] for other in self.bank] for turns in contexts], dtype=torch.bool
         )
-        return margins_of(scores, same.reshape(len(own), len(self.bank))).tolist()
+        return margins_of(scores, same.reshape(len(contexts), len(self.bank))).tolist()
 
     def frozen_models(self) -> dict[str, Any]:
         """The relevance model."""

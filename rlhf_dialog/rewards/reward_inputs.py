@@ -71,14 +71,14 @@ class RewardInput:
         """`input_ids`, and with `pair` the `token_type_ids` if the tokenizer gives them, unpadded."""
         turns = [*dialogue.prompt_turns, *(turn.text for turn in dialogue.earlier)]
         turns, reply = [self.spoken(turn) for turn in turns], self.spoken(dialogue.response)
-        found: Ids = {}
+        inputs: Ids = {}
         for start in range(max(len(turns), 1)):
-            found = self._ids(turns[start:], reply)
-            if len(found["input_ids"]) <= self.max_length:
-                return found
+            inputs = self._ids(turns[start:], reply)
+            if len(inputs["input_ids"]) <= self.max_length:
+                return inputs
         head = len(self.prefix)
-        cut = len(found["input_ids"]) - self.max_length + head
-        return {name: ids[:head] + ids[cut:] for name, ids in found.items()}
+        cut = len(inputs["input_ids"]) - self.max_length + head
+        return {name: ids[:head] + ids[cut:] for name, ids in inputs.items()}
 
     def _dialogue(self, turns: Sequence[str], reply: str) -> Ids:
         prompt = self._encode(render_prompt(turns, self.separator)) if turns else []

@@ -90,15 +90,15 @@ class ScalarModel:
         device = self.model.device.type
         size = self.batch_size or (8 if device == "cpu" else 64)
         bf16 = self.uses_bf16(device)
-        found = torch.zeros(len(inputs), dtype=torch.float64)
+        scores = torch.zeros(len(inputs), dtype=torch.float64)
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]["input_ids"]))
         for start in range(0, len(order), size):
             rows = order[start : start + size]
             batch = pad_right([inputs[i] for i in rows], self.pad_id, self.input.max_length)
             with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=bf16):
                 logits = self.model(**{name: ids.to(self.model.device) for name, ids in batch.items()}).logits
-            found[rows] = logits.double().reshape(-1).cpu()
-        return found.tolist()
+            scores[rows] = logits.double().reshape(-1).cpu()
+        return scores.tolist()
 
     def uses_bf16(self, device: str) -> bool:
         """Whether it computes in bfloat16 on this type of device; with `auto` not on a CPU, where scores would lose digits."""
@@ -197,13 +197,13 @@ def pad_id_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int
     """The id to pad with: that of the model, which finds the end of a text by it, else the tokenizer's, which it then gets."""
     config: Any = model.config.get_text_config()
     known = (config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-    found = next((i for i in known if i is not None), None)
-    if found is None:
+    pad_id = next((i for i in known if i is not None), None)
+    if pad_id is None:
         raise UserError(
             "neither its config.json nor its tokenizer has a pad token, which marks the end of a text; set one"
         )
-    config.pad_token_id = found
-    return int(found)
+    config.pad_token_id = pad_id
+    return int(pad_id)
 
 
 def pad_right(rows: list[Ids], pad_id: int, max_length: int) -> dict[str, Tensor]:

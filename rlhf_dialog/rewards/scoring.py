@@ -137,14 +137,15 @@ def metrics_of(reward: BaseReward) -> dict[str, float]:
     Raises RewardError when the reward raises, or returns something that is not a number.
     """
     with named(reward.name, type(reward)):
-        found = {str(key): value for key, value in reward.metrics().items()}
-    if wrong := [key for key, value in found.items() if not isinstance(value, Real)]:
+        metrics = {str(key): value for key, value in reward.metrics().items()}
+    if wrong := [key for key, value in metrics.items() if not isinstance(value, Real)]:
         raise RewardError(
-            f"reward '{reward.name}': metrics() returned {found[wrong[0]]!r} for {wrong[0]!r}; return a number"
+            f"reward '{reward.name}': metrics() returned {metrics[wrong[0]]!r} for {wrong[0]!r}; return a number"
         )
-    of_part = reward.weighted_parts() if found else {}
+    of_part = reward.weighted_parts() if metrics else {}
     return {
-        key if _part_in(key) in of_part else metric_name(reward.name, key): float(value) for key, value in found.items()
+        key if _part_in(key) in of_part else metric_name(reward.name, key): float(value)
+        for key, value in metrics.items()
     }
 
 

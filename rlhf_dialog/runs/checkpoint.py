@@ -300,8 +300,8 @@ def save_agent(
 ) -> None:
     """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, with the value head and our settings."""
     with written_whole(folder) as target:
-        own = spec_of(policy.lm)
-        if own is not None:
+        spec = spec_of(policy.lm)
+        if spec is not None:
             save_policy(policy.lm, target)
         else:
             merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
@@ -321,7 +321,7 @@ def save_agent(
                 *(["stop_token_ids"] if config.stop_token_ids else []),  # which older versions do not know
             }
         )
-        network = {} if own is None else {"model_class": own.model_dump()}
+        network = {} if spec is None else {"model_class": spec.model_dump()}
         write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings, **network})
 
 

@@ -17,16 +17,16 @@ SMALL = 2**22  # bytes; larger files are weights
 
 def hashes_of(config: Config, reward: BaseReward) -> dict[str, str]:
     """A hash for each file of code, by `reward NAME: FILE`, and of each small file in a model's folder, by its path."""
-    found = {}
+    hashes = {}
     for one in walk(reward):
         path = code_of(type(one))
         if path is not None:
-            found[f"reward {one.name}: {path.name}"] = _hash(path)
+            hashes[f"reward {one.name}: {path.name}"] = _hash(path)
     for folder in model_paths(config.reward_class.id, config.reward_class.args).values():
         for path in sorted(Path(folder).glob("*")):
             if path.is_file() and path.stat().st_size <= SMALL:
-                found[f"{folder}/{path.name}"] = _hash(path)
-    return found
+                hashes[f"{folder}/{path.name}"] = _hash(path)
+    return hashes
 
 
 def code_of(cls: type) -> Path | None:

@@ -208,16 +208,16 @@ class RunState:
             source, state = read_state(run / "checkpoints")
         self.world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
         with self.world.fail_together():
-            found = identity.differences(self.identity, state.get("identity"))
-            self._refuse_foreign_adapter(source, found)
+            changes = identity.differences(self.identity, state.get("identity"))
+            self._refuse_foreign_adapter(source, changes)
         with self.world.fail_together(), self.trainer.placement.writable_weights():
             missing = load_weights(source, self._modules(), self.world.device)
         self.trainer.starts_from_reference = False
         fresh = ["the optimizer", "the counters", "the position in the data", "the KL controller", *missing]
         fresh += ["the state of the reward"] if state.get("reward") else []
         logger.info("loaded the weights of %s; newly initialised: %s", source, ", ".join(fresh))
-        if found:
-            logger.info("differences from that run: %s", "; ".join(found))
+        if changes:
+            logger.info("differences from that run: %s", "; ".join(changes))
         self.save(best=False)
 
     def _refuse_foreign_adapter(self, source: Path, found: list[str]) -> None:

@@ -57,13 +57,13 @@ def simulated(environment: EnvironmentConfig, seed: int, split: str) -> Simulate
 
 def played(speaker: Speaker, source: Simulated, numbers: range, at_once: int = BATCH_SIZE) -> list[Played]:
     """The dialogues of these numbers, at most `at_once` side by side; how many there are changes no dialogue."""
-    found = []
+    dialogues = []
     for start in range(0, len(numbers), at_once):
         deal = source.deal([source[number] for number in numbers[start : start + at_once]])
         episodes = play(deal.environments, speaker, deal.seeds, source.limits, deal.streams, deal.metas)
         paid = [0.0] * len(deal.seeds) if episodes.turn_rewards is None else episodes.turn_rewards.sum(dim=1).tolist()
-        found += [Played(*pair) for pair in zip(episodes.dialogues, paid, strict=True)]
-    return found
+        dialogues += [Played(*pair) for pair in zip(episodes.dialogues, paid, strict=True)]
+    return dialogues
 
 
 def spoken(name: str, source: Simulated, numbers: range) -> list[Played]:

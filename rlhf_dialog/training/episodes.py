@@ -144,15 +144,15 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
     >>> plain({"success": np.True_, "turns": 3, "acts": object()})
     {'success': True, 'turns': 3}
     """
-    found = {}
+    counts = {}
     for name, value in info.items():
         value = value.item() if getattr(value, "ndim", None) == 0 else value
         try:
             json.dumps({name: value})
         except (TypeError, ValueError, RecursionError):
             continue
-        found[name] = value
-    return found
+        counts[name] = value
+    return counts
 
 
 def play(
@@ -229,19 +229,19 @@ def _joined(rounds: list[_Round], behind: list[list[int]], pad_id: int) -> Respo
     places = [_places(one, mask) for one, mask in zip(rounds, masks, strict=True)]
     rows, columns = send_all([torch.cat(x) for x in zip(*places, strict=True)], device)
     written = [send(mask.flatten().nonzero()[:, 0], device) for mask in masks]
-    found: dict[str, Tensor | None] = {}
+    joined: dict[str, Tensor | None] = {}
     for name in (field.name for field in fields(Responses) if field.name not in ("ids", "mask", "truncated")):
         of_rounds = [getattr(one.responses, name) for one in rounds]
         if of_rounds[0] is None:
-            found[name] = None
+            joined[name] = None
             continue
         empty = -1 if name == "support" else 0
         tokens = [x.flatten(0, 1).index_select(0, at) for x, at in zip(of_rounds, written, strict=True)]
         x = torch.cat(as_wide(tokens, empty))
-        found[name] = x.new_full((*shape, *x.shape[1:]), empty).index_put_((rows, columns), x)
+        joined[name] = x.new_full((*shape, *x.shape[1:]), empty).index_put_((rows, columns), x)
     ids = send(torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in behind]), device)
     mask = torch.zeros(shape, dtype=torch.bool, device=device).index_put_((rows, columns), torch.ones_like(rows).bool())
-    return Responses(ids, mask, mask.new_zeros(shape[0]), **found)  # type: ignore[arg-type]
+    return Responses(ids, mask, mask.new_zeros(shape[0]), **joined)  # type: ignore[arg-type]
 
 
 def _places(one: _Round, mask: Tensor) -> tuple[Tensor, Tensor]:

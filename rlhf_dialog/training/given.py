@@ -132,13 +132,13 @@ def _is_turns(x: Any) -> bool:
 
 def _ids(x: Any, name: str, size: int) -> list[int]:
     """The token ids of a sequence or tensor. Raises UserError unless they are at least one id, each below `size`."""
-    found = x.tolist() if hasattr(x, "tolist") else x
-    whole = isinstance(found, Sequence) and all(type(i) is int and 0 <= i < size for i in found)
-    if not whole or not found:
+    ids = x.tolist() if hasattr(x, "tolist") else x
+    whole = isinstance(ids, Sequence) and all(type(i) is int and 0 <= i < size for i in ids)
+    if not whole or not ids:
         raise UserError(
-            f"step_on: {name} is {str(found)[:60]!r}; give a text, or at least one token id, each from 0 to {size - 1}"
+            f"step_on: {name} is {str(ids)[:60]!r}; give a text, or at least one token id, each from 0 to {size - 1}"
         )
-    return list(found)
+    return list(ids)
 
 
 def _check_lengths(speaker: Speaker, prompts: list[list[int]], responses: list[list[int]]) -> None:

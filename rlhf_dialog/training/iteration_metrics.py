@@ -47,13 +47,13 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
         "entropy": masked_mean(rollout.entropy, rollout.response_mask, total),
         "truncated": mean(rollout.truncated.float(), total),
     }
-    (found,) = read(means)
+    (measured,) = read(means)
     metrics: Metrics = {
-        "objective/score": found["score"],
-        "objective/entropy": found["entropy"],
+        "objective/score": measured["score"],
+        "objective/entropy": measured["entropy"],
         "response/unscored": int(dropped),
         "response/length": tokens / replies,
-        "response/truncated": found["truncated"],
+        "response/truncated": measured["truncated"],
         **{f"time/{name}": seconds for name, seconds in rollout.seconds.items()},
     }
     for (name, part), raw, weighted in zip(parts.items(), paid[::2], paid[1::2], strict=True):
@@ -89,14 +89,14 @@ def vec_info_metrics(vec_info: VecInfo, rollout: Rollout, world: World) -> Metri
     Raises UserError with the line that failed when the class raises on any rank.
     """
     with world.fail_together():
-        found = _asked(vec_info, vec_info, rollout) if len(rollout) else {}
-    found = _mean_over_ranks(found, len(rollout), world)
+        metrics = _asked(vec_info, vec_info, rollout) if len(rollout) else {}
+    metrics = _mean_over_ranks(metrics, len(rollout), world)
     of_all = getattr(vec_info, "of_all", None)
     if world.size == 1 or of_all is None:
-        return found
+        return metrics
     responses = [text for texts in world.gather([d.response for d in rollout.dialogues]) for text in texts]
     with world.fail_together():
-        return found | {name: value for name, value in _asked(vec_info, of_all, responses).items() if name in found}
+        return metrics | {name: value for name, value in _asked(vec_info, of_all, responses).items() if name in metrics}
 
 
 def reward_metrics(reward: BaseReward, rollout: Rollout, world: World) -> Metrics:

@@ -238,16 +238,16 @@ def critic_and_reference(
         packed = pack(prompt_ids[prompt_at], masks_at[0], responses.ids[at], masks_at[1])
         support = None if responses.support is None else packed.gather(responses.support[at])
         features, _ = models.ref_policy.features(packed)
-        found = {"ref_logprobs": models.ref_policy.predict(features, packed.targets, temperature, support, False)[0]}
+        tensors = {"ref_logprobs": models.ref_policy.predict(features, packed.targets, temperature, support, False)[0]}
         if keep_features:
-            found["ref_features"] = features
+            tensors["ref_features"] = features
         if models.critic is not None:
-            found["values"] = models.critic(packed)
+            tensors["values"] = models.critic(packed)
         if support is not None and responses.features is not None:
-            found["kl_full"], found["ref_support_mass"] = compare_unfiltered(
+            tensors["kl_full"], tensors["ref_support_mass"] = compare_unfiltered(
                 models.policy, packed.gather(responses.features[at]), models.ref_policy, features, temperature, support
             )
-        for name, x in found.items():
+        for name, x in tensors.items():
             columns.setdefault(name, x.new_zeros(*response_mask.shape, *x.shape[1:]))[at] = packed.scatter(x)
     columns.setdefault("values", torch.zeros_like(responses.logprobs) if responses.values is None else responses.values)
     return {"kl_full": None, "ref_support_mass": None, "ref_features": None} | columns

@@ -59,15 +59,15 @@ class Segments:
     def columns_of(self, batch: Any) -> dict[str, Any]:
         """The fields of a dataclass with B dialogues, for the same tokens in S rows: its tensors (B, T, ...) and (B,), and the
         prompts."""
-        found: dict[str, Any] = {"prompt_ids": self.prompt_ids, "prompt_mask": self.prompt_mask, "segments": None}
+        columns: dict[str, Any] = {"prompt_ids": self.prompt_ids, "prompt_mask": self.prompt_mask, "segments": None}
         at = torch.tensor(self.rows, dtype=torch.long, device=self.prompt_ids.device)
-        for name in (field.name for field in fields(batch) if field.name not in found):
+        for name in (field.name for field in fields(batch) if field.name not in columns):
             x = getattr(batch, name)
             if isinstance(x, Tensor) and x.shape[:2] == self.shape:
-                found[name] = self.split(x, -1 if name == "support" else 0)
+                columns[name] = self.split(x, -1 if name == "support" else 0)
             elif isinstance(x, Tensor) and x.shape == self.shape[:1]:
-                found[name] = x[at]
-        return found
+                columns[name] = x[at]
+        return columns
 
     def of(self, rows: Sequence[int]) -> "Segments":
         """The segments of these dialogues alone, which are numbered from 0 on."""

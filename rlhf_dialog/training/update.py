@@ -110,10 +110,10 @@ class PPOUpdate:
             num_tokens = self.world.sum(rollout.response_mask[rows.to(rollout.response_mask.device)].sum())
         parts, statistics = self._add_gradients(rollout, rows, num_tokens, is_first)
         with self.clock.measured("optimizer"):
-            *found, norms = read(*statistics, self._gradient_norms())
+            *of_microbatches, norms = read(*statistics, self._gradient_norms())
             if is_first:
-                self._check_ratios(found)
-            totals = self._totals(found)
+                self._check_ratios(of_microbatches)
+            totals = self._totals(of_microbatches)
             losses_are_finite = all_finite(totals)
             totals |= norms
             is_made = all_finite(totals)
@@ -125,7 +125,7 @@ class PPOUpdate:
         if lowered:
             logger.info("iteration %d: an optimizer step is skipped: %s", self.iteration, "; ".join(lowered))
         elif not is_made:
-            bad = [part for part, numbers in zip(parts, found, strict=True) if not all_finite(numbers)]
+            bad = [part for part, numbers in zip(parts, of_microbatches, strict=True) if not all_finite(numbers)]
             suspects = [row for episodes, part in bad if episodes is rollout for row in part.host_rows.tolist()]
             self._report_skipped(rollout, totals, rows.tolist(), suspects)
         return totals

@@ -253,14 +253,14 @@ def _generate_unique(num_dialogues: int, seed: int, scene_names: Sequence[str]) 
     if num_dialogues < MIN_DIALOGUES:
         raise UserError(f"--num_dialogues {num_dialogues} is too few to split; give {MIN_DIALOGUES} or more")
     rng = random.Random(seed)
-    found: dict[tuple[str, ...], Dialogue] = {}
+    dialogues: dict[tuple[str, ...], Dialogue] = {}
     for _ in range(ATTEMPTS_PER_DIALOGUE * num_dialogues):
         turns, acts = generate_dialogue(rng, scene_names)
-        found.setdefault(tuple(turns), (turns, acts))
-        if len(found) == num_dialogues:
-            return list(found.values())
+        dialogues.setdefault(tuple(turns), (turns, acts))
+        if len(dialogues) == num_dialogues:
+            return list(dialogues.values())
     raise UserError(
-        f"--num_dialogues {num_dialogues} is more than the grammar can generate; give {len(found)} or fewer"
+        f"--num_dialogues {num_dialogues} is more than the grammar can generate; give {len(dialogues)} or fewer"
     )
 
 

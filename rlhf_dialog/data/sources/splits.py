@@ -79,14 +79,14 @@ def _shard_number(match: re.Match[str]) -> int:
     return int(match[2] or match[5] or -1)
 
 
-def _check_shards(tree: Tree, found: list[re.Match[str]]) -> None:
-    numbers = [_shard_number(match) for match in found]
-    total = found[0][3] if found else None  # of train-00000-of-00002
+def _check_shards(tree: Tree, shards: list[re.Match[str]]) -> None:
+    numbers = [_shard_number(match) for match in shards]
+    total = shards[0][3] if shards else None  # of train-00000-of-00002
     start = 0 if total else min(numbers, default=0)
-    if numbers != list(range(start, start + len(found))) or (total and int(total) != len(found)):
-        shown = ", ".join(match[0] for match in found[:6])
+    if numbers != list(range(start, start + len(shards))) or (total and int(total) != len(shards)):
+        shown = ", ".join(match[0] for match in shards[:6])
         raise UserError(
-            f"{tree.where}: of the {len(found)} parts, {shown}, one is missing or there twice; give every part once"
+            f"{tree.where}: of the {len(shards)} parts, {shown}, one is missing or there twice; give every part once"
         )
 
 

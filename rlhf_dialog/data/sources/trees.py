@@ -36,17 +36,17 @@ class Folder:
         self.names = sorted(self._list(""))
 
     def _list(self, below: str) -> list[str]:
-        found = []
+        files = []
         try:
             for entry in os.scandir(self.path / below):
                 name = below + entry.name
                 if entry.name in ENTERED and entry.is_dir() and name.count("/") < 3:
-                    found += self._list(name + "/")
+                    files += self._list(name + "/")
                 else:
-                    found.append(name)
+                    files.append(name)
         except OSError as error:
             raise UserError(f"{self.path / below}: cannot be read: {error.strerror}; give it read permission") from None
-        return found
+        return files
 
     def place(self, name: str) -> str:
         return str(self.path / name)

@@ -293,12 +293,12 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
     sizes = read_sizes(config)
     if sizes is None:
         return None
-    found = forecast(*sizes, setting)
-    logger.info("%s", found.table())
+    forecast_of_run = forecast(*sizes, setting)
+    logger.info("%s", forecast_of_run.table())
     processes = processes_here()
-    on_host = found.host_total if setting.on_cuda else found.total + found.host_total
+    on_host = forecast_of_run.host_total if setting.on_cuda else forecast_of_run.total + forecast_of_run.host_total
     for needed, free, where in (
-        (found.total, free_on_gpu(device) if setting.on_cuda else None, str(device)),
+        (forecast_of_run.total, free_on_gpu(device) if setting.on_cuda else None, str(device)),
         (
             on_host * processes,
             free_on_host(),
@@ -311,13 +311,13 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
                 "this run may not fit in memory: it needs about %s (in the %s), but %s are free on %s; the largest item is %s. "
                 "To lower it: %s",
                 human(needed),
-                found.peak,
+                forecast_of_run.peak,
                 human(free),
                 where,
-                _described(found.largest),
+                _described(forecast_of_run.largest),
                 helps,
             )
-    return found
+    return forecast_of_run
 
 
 def remedies(sizes: tuple[Sizes, Sizes | None, Mapping[str, Sizes] | None], setting: Setting) -> list[str]:
@@ -353,16 +353,16 @@ def read_sizes(config: Config) -> tuple[Sizes, Sizes | None, dict[str, Sizes]] |
 
 
 def _read_judges(config: Config) -> dict[str, Sizes]:
-    found = {}
+    judges = {}
     for name, path in model_paths(config.reward_class.id, config.reward_class.args).items():
         try:
-            found[name] = _read(path, AutoModelForSequenceClassification)
+            judges[name] = _read(path, AutoModelForSequenceClassification)
         except Exception as error:  # of any kind, see above; or no classifier of transformers
             logger.info(
                 "the memory forecast does not include the reward's %s: its sizes cannot be read from '%s'", name, path
             )
             logger.debug("%s: %s", path, error)
-    return found
+    return judges
 
 
 def _read(path: str, auto_class: Any) -> Sizes:

@@ -112,7 +112,7 @@ def login_of(given: str) -> Login:
         raise UserError(
             f"--auth {given}: cannot be read ({error}); a text file has one user:password a line"
         ) from error
-    found: dict[str, str] = {}
+    passwords: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         user, colon, password = line.strip().partition(":")
         if not line.strip() and len(lines) > 1:
@@ -122,10 +122,10 @@ def login_of(given: str) -> Login:
             raise UserError(
                 f"{where}: wanted user:password with a password of at least {MIN_PASSWORD} characters, or a file of such lines"
             )
-        found[user] = password
+        passwords[user] = password
 
     def login(user: str, password: str) -> bool:
-        known = found.get(user.strip())
+        known = passwords.get(user.strip())
         same = hmac.compare_digest(password.encode(), (known or secrets.token_hex(16)).encode())
         return known is not None and same
 
@@ -163,18 +163,18 @@ def is_loopback(address: Any) -> bool:
 
 def listening_socket(family: int, address: Any) -> socket.socket:
     """A socket that takes connections at the address. Raises UserError when its port is taken, or may not be used."""
-    found = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
     except OSError as error:
-        found.close()
+        listener.close()
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({os.strerror(error.errno or 0)})"
         raise UserError(
             f"port {address[1]} of {address[0]} {why}; choose another one with --port, or any free one with --port 0"
         ) from error
-    return found
+    return listener
 
 
 def public_link(host: str, port: int) -> str:

@@ -119,16 +119,16 @@ def kinds_of(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[lis
     """The held-out feedback by kind, and the number of its dialogues."""
     dialogues = {name: i for i, name in enumerate(dict.fromkeys(one.dialogue for one in heldout.all))}
     systems = (champion, candidate)
-    found: list[Kind] = []
+    kinds: list[Kind] = []
     for kind in sorted({one.kind for one in heldout.answers}):
         some = [one for one in heldout.answers if one.kind == kind]
         scores = _rounded([[system[str(one.event)] for one in some] for system in systems])
         liked = np.asarray([one.liked for one in some])
-        found.append(Labelled(scores, liked, *_weights_and_units(some, heldout, dialogues)))
+        kinds.append(Labelled(scores, liked, *_weights_and_units(some, heldout, dialogues)))
     if pairs := heldout.pairs:
         margins = [[system[f"{one.event}+"] - system[f"{one.event}-"] for one in pairs] for system in systems]
-        found.append(Paired(_rounded(margins), *_weights_and_units(pairs, heldout, dialogues)))
-    return found, len(dialogues)
+        kinds.append(Paired(_rounded(margins), *_weights_and_units(pairs, heldout, dialogues)))
+    return kinds, len(dialogues)
 
 
 def _weights_and_units(some: Any, heldout: HeldOut, dialogues: dict[str, int]) -> tuple[Array, Numbers]:

@@ -88,17 +88,17 @@ def preference_rows(examples: Sequence[Example], context_size: int, draw: random
 
     Edits and choices; liked and disliked answers to the same prompt; and each answer with others of its kind, drawn by `draw`.
     """
-    found = []
+    rows = []
     labelled: dict[str, dict[bool, list[list[str]]]] = defaultdict(lambda: {True: [], False: []})
     for one in examples:
         prompt = list(one.prompt_turns[-context_size:])
         if isinstance(one, Answer):
             labelled[one.kind][one.liked].append([*prompt, one.response])
         else:
-            found.append(([*prompt, one.chosen], [*prompt, one.rejected]))
+            rows.append(([*prompt, one.chosen], [*prompt, one.rejected]))
     for kind in sorted(labelled):
-        found += _compared(labelled[kind][True], labelled[kind][False], draw)
-    different = dict.fromkeys((tuple(chosen), tuple(rejected)) for chosen, rejected in found if chosen != rejected)
+        rows += _compared(labelled[kind][True], labelled[kind][False], draw)
+    different = dict.fromkeys((tuple(chosen), tuple(rejected)) for chosen, rejected in rows if chosen != rejected)
     return [{"chosen": list(chosen), "rejected": list(rejected)} for chosen, rejected in different]
 
 

@@ -35,21 +35,21 @@ class NightReport:
 
     def lines(self) -> list[str]:
         """The report as text."""
-        found = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used()]
+        texts = [f"{self.bot}: champion {self.champion}, feedback up to event {self.last_event}", self._used()]
         if self.left_out:
-            found.append(f"left out: {shown(self.left_out)}")
-        found += self.people
-        found.append(f"held out: {self.power}")
+            texts.append(f"left out: {shown(self.left_out)}")
+        texts += self.people
+        texts.append(f"held out: {self.power}")
         if self.metrics:
             losses = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
-            found.append(f"trained in {self.seconds:.0f} s: {losses}")
+            texts.append(f"trained in {self.seconds:.0f} s: {losses}")
         if self.guards:
-            found.append(f"guards: {'; '.join(map(str, self.guards))}")
+            texts.append(f"guards: {'; '.join(map(str, self.guards))}")
         if self.comparison:
-            found.append(_shown(self.comparison))
+            texts.append(_shown(self.comparison))
         if self.removed:
-            found.append(f"removed (keep_last): {', '.join(self.removed)}")
-        return [*found, self.why]
+            texts.append(f"removed (keep_last): {', '.join(self.removed)}")
+        return [*texts, self.why]
 
     def gate_record(self) -> dict[str, Any]:
         """What the lineage keeps of the gate."""

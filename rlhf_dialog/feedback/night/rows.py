@@ -91,7 +91,7 @@ def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
     response_ids = torch.full(response_mask.shape, pad_id, dtype=torch.long)
     response_ids[response_mask] = torch.tensor([one for row in rows for one in row.response])
     device = policy.lm.device
-    found = teacher_forced(
+    predicted = teacher_forced(
         policy,
         send(prompt_ids, device),
         prompt_mask,
@@ -100,7 +100,7 @@ def logprobs_of(policy: Policy, rows: Sequence[Row], pad_id: int) -> Tensor:
         temperature=1.0,
         with_entropy=False,
     )
-    return found.logprobs.sum(dim=1)
+    return predicted.logprobs.sum(dim=1)
 
 
 @torch.no_grad()

@@ -97,16 +97,16 @@ def judged(people: tuple[Agreement, ...], confidence: float) -> Trust:
     """The rule, on the agreement of each person."""
     able = [one for one in people if one.num_events >= MIN_EVENTS]
     z = NormalDist().inv_cdf(1 - (1 - confidence) / max(len(able), 1))  # Bonferroni
-    found = tuple(one for one in able if one.value + z * one.standard_error < 0.5)
+    contradicting = tuple(one for one in able if one.value + z * one.standard_error < 0.5)
     if len(able) < MIN_PEOPLE:
         why = f"{len(able)} people have said enough to be compared, and {MIN_PEOPLE} are needed"
-    elif not _agree([one for one in people if one not in found]):
+    elif not _agree([one for one in people if one not in contradicting]):
         why = "the others do not agree with each other"
-    elif len(found) > LARGEST_SHARE * len(able):
+    elif len(contradicting) > LARGEST_SHARE * len(able):
         why = f"that would be more than a third of the {len(able)} who have said enough"
     else:
-        return Trust(people, found)
-    return Trust(people, found, why if found else None)
+        return Trust(people, contradicting)
+    return Trust(people, contradicting, why if contradicting else None)
 
 
 def _agree(people: Sequence[Agreement]) -> bool:
@@ -132,14 +132,16 @@ def trusted(examples: Examples, trust: Trust) -> Examples:
 def agreements(examples: Sequence[Example], person_cap: float) -> tuple[Agreement, ...]:
     """The agreement of each person with all others, the lowest first, whose rows weigh no more than the cap allows."""
     some = _newest_of_each(examples)
-    weights = capped_weights({person: len(own) for person, own in some.items()}, person_cap)
-    words = _words([one for own in some.values() for one in own])
-    moments = {person: float(weights[person]) * _moments(own, words) for person, own in some.items()}
+    weights = capped_weights({person: len(judged_answers) for person, judged_answers in some.items()}, person_cap)
+    words = _words([one for judged_answers in some.values() for one in judged_answers])
+    moments = {
+        person: float(weights[person]) * _moments(judged_answers, words) for person, judged_answers in some.items()
+    }
     whole = np.sum(list(moments.values()), axis=0)
     found = [
-        Agreement(person, *known, len(own))
-        for person, own in some.items()
-        if (known := concordance(own, _scores(own, words, whole - moments[person])))
+        Agreement(person, *known, len(judged_answers))
+        for person, judged_answers in some.items()
+        if (known := concordance(judged_answers, _scores(judged_answers, words, whole - moments[person])))
     ]
     return tuple(sorted(found, key=lambda one: (one.value, one.person)))
 

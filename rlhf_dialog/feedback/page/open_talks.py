@@ -45,15 +45,15 @@ class OpenTalks:
         Raises UserError when the page still waits for another answer after `PATIENCE`, and when the person has no such dialogue.
         """
         key = (person, page)
-        found = self._awaited(key, dialogue)
-        if found is None:
+        opened = self._awaited(key, dialogue)
+        if opened is None:
             talk = self._begin(person, dialogue)  # may load a model: others go on meanwhile
             with self._lock:
-                found = self._taken(key, dialogue) or self._replace(key, talk)
+                opened = self._taken(key, dialogue) or self._replace(key, talk)
         try:
-            yield found.talk
+            yield opened.talk
         finally:
-            found.busy.release()
+            opened.busy.release()
 
     def close(self, person: str, page: str | None = None) -> None:
         """The page shows nothing any more; without `page`, all pages of the person."""
@@ -69,14 +69,14 @@ class OpenTalks:
 
     def _taken(self, key: tuple[str, str], dialogue: str) -> _Open | None:
         """What the page has open, now busy; None when that is not `dialogue`. Raises UserError when it is busy."""
-        found = self._open.get(key)
-        if found is not None and found.busy.locked():
+        opened = self._open.get(key)
+        if opened is not None and opened.busy.locked():
             raise UserError("the answer is not finished; wait for it")
-        if found is None or (found.talk.dialogue or "") != dialogue:
+        if opened is None or (opened.talk.dialogue or "") != dialogue:
             return None
         self._open.move_to_end(key)
-        found.busy.acquire()
-        return found
+        opened.busy.acquire()
+        return opened
 
     def _awaited(self, key: tuple[str, str], dialogue: str) -> _Open | None:
         """As `_taken`; what is busy for a moment, with a rating just before this one, is waited for."""

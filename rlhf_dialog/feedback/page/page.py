@@ -106,14 +106,14 @@ class Page:
 
     def draft(self, place: str, request: gr.Request) -> list[Any]:
         """Open the editor with the last answer: its parts, its text, the note."""
-        found: list[str] = []
+        updates: list[str] = []
 
         def read(talk: Talk) -> str:
-            found.append(acts.draft(talk))
+            updates.append(acts.draft(talk))
             return ""
 
         said = self._rated(place, request, read, "looks")[-1]
-        return [gr.Column(visible=True), *found, said] if found else [gr.skip(), gr.skip(), said]
+        return [gr.Column(visible=True), *updates, said] if updates else [gr.skip(), gr.skip(), said]
 
     def edit(self, better: str, place: str, request: gr.Request) -> View:
         """A better answer than the last one; the editor stays open when it cannot be stored."""
@@ -234,14 +234,14 @@ class Page:
     def _view(self, talk: Talk, said: str, closes_editor: bool = False) -> View:
         items, pair, ratings = shown(talk), pair_to_compare(talk), talk.ratings()
         is_one = talk.last is not None and not pair
-        own = ratings.get(talk.last.id, {}) if talk.last else {}
+        rating = ratings.get(talk.last.id, {}) if talk.last else {}
         choices = earlier(self.store, talk.person)
         return [
             gr.Chatbot(value=messages(items), feedback_value=[pressed(one) for one in items if one.is_answer]),
             f"{talk.dialogue} {talk.state}" if talk.dialogue else "",
             gr.Row(visible=bool(pair)),
             gr.Row(visible=is_one),
-            gr.Radio(value=own.get("score"), visible=is_one),
+            gr.Radio(value=rating.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
             who(talk, items),

@@ -164,7 +164,7 @@ class RequestFilter:
 
     def _answered(self, send: Send, is_login: bool, new: list[tuple[bytes, bytes]]) -> Send:
         """`send` with the headers of this page and `new` ones."""
-        own = {name for name, _ in HEADERS}
+        header_names = {name for name, _ in HEADERS}
 
         async def answered(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -173,7 +173,7 @@ class RequestFilter:
                 others = [
                     (name, LAX.sub(b"; SameSite=Lax", value) if name.lower() == b"set-cookie" else value)
                     for name, value in message.get("headers", [])
-                    if name.lower() not in own and not name.lower().startswith(b"access-control-")
+                    if name.lower() not in header_names and not name.lower().startswith(b"access-control-")
                 ]
                 message = {**message, "headers": [*others, *HEADERS, *new]}
             await send(message)

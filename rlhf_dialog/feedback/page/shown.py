@@ -42,15 +42,15 @@ def shown(talk: Talk) -> list[Shown]:
     thumbs = {event.turn: event for event in events if event.kind == "thumb"}
     edits = {event.turn: str(event.text) for event in events if event.kind == "edit"}
     pair = pair_to_compare(talk)
-    found = []
+    messages = []
     for position in sorted(talk.texts):
         is_compared = bool(pair) and pair[0].position == position
         for turn in pair if is_compared else [_turn_at(talk, position, edits)]:
             text = edits.get(turn.id, turn.text) if is_compared else talk.texts[position]
             thumb = thumbs.get(turn.id)
             liked = None if thumb is None else thumb.value == 1
-            found.append(Shown(turn, text, liked, None if thumb is None else thumb.text))
-    return found
+            messages.append(Shown(turn, text, liked, None if thumb is None else thumb.text))
+    return messages
 
 
 def pair_to_compare(talk: Talk) -> list[StoredTurn]:

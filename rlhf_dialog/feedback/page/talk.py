@@ -157,30 +157,30 @@ class Talk:
 
     def ratings(self) -> dict[int | None, dict[str, float | str | None]]:
         """This person's feedback on the dialogue that counts: of each turn (None: the dialogue), by kind, value or text."""
-        found: dict[int | None, dict[str, float | str | None]] = {}
+        of_turns: dict[int | None, dict[str, float | str | None]] = {}
         if self.store is None or self.dialogue is None:
-            return found
+            return of_turns
         person = self.store.hashed(self.person)
         for event in self.store.feedback_on(self.dialogue):
             if event.person == person:
                 value = event.text if event.kind == "edit" else event.value
-                found.setdefault(event.turn, {})[event.kind] = value
-        return found
+                of_turns.setdefault(event.turn, {})[event.kind] = value
+        return of_turns
 
     def why(self, turn: int | None = None) -> str:
         """What the answer came from: its version, the sampling, how likely its words were, and what the first version thinks."""
-        found = self.turns[self._place(turn)]
-        if found.version != self.version or not (found.token_ids and found.logprobs):
-            return f"Version {found.version} answered; it is not in memory any more."
-        name = "The agent" if self.answering.bot is None else f"Version {found.version}"
-        mean, rarest = math.exp(math.fsum(found.logprobs) / len(found.logprobs)), math.exp(min(found.logprobs))
+        answer = self.turns[self._place(turn)]
+        if answer.version != self.version or not (answer.token_ids and answer.logprobs):
+            return f"Version {answer.version} answered; it is not in memory any more."
+        name = "The agent" if self.answering.bot is None else f"Version {answer.version}"
+        mean, rarest = math.exp(math.fsum(answer.logprobs) / len(answer.logprobs)), math.exp(min(answer.logprobs))
         lines = [
-            f"{name} answered, {_sampling(found.sampling or {})}.",
-            f"Its {len(found.logprobs)} token{'s' * (len(found.logprobs) > 1)} had a probability of {mean:.1%} on average, the "
+            f"{name} answered, {_sampling(answer.sampling or {})}.",
+            f"Its {len(answer.logprobs)} token{'s' * (len(answer.logprobs) > 1)} had a probability of {mean:.1%} on average, the "
             f"rarest {rarest:.1%}.",
         ]
-        if (first := self.answering.first()) != found.version:
-            ratio = self.answering.log_ratio(self._texts_before(found.position), found.token_ids, found.version)
+        if (first := self.answering.first()) != answer.version:
+            ratio = self.answering.log_ratio(self._texts_before(answer.position), answer.token_ids, answer.version)
             more = "more" if ratio >= 0 else "less"
             times = math.exp(min(abs(ratio), 700))
             lines.append(f"It is {times:.3g} times {more} likely than with version {first} (log-ratio {ratio:+.2f}).")

@@ -74,14 +74,14 @@ class Rates:
     def count(self, kind: str, person: str) -> None:
         """Count one thing that a person does. Raises UserError, and counts nothing, when it is one too many."""
         with self._lock:
-            own = self._people.setdefault((kind, person), [])
-            own.extend(self._buckets(kind) if not own else [])
+            buckets = self._people.setdefault((kind, person), [])
+            buckets.extend(self._buckets(kind) if not buckets else [])
             self._people.move_to_end((kind, person))
-            if wait := max(bucket.wait() for bucket in own):
+            if wait := max(bucket.wait() for bucket in buckets):
                 raise UserError(f"that is faster than this page allows; wait {_duration(wait)}")
             if wait := max(bucket.wait() for bucket in self._all[kind]):
                 raise UserError(f"too many people use this page at the moment; wait {_duration(wait)}")
-            for bucket in (*own, *self._all[kind]):
+            for bucket in (*buckets, *self._all[kind]):
                 bucket.take()
             self._forget_resting()
 

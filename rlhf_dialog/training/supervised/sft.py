@@ -110,7 +110,7 @@ def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dic
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
     """The prompts of a split that have a reference, at most `limit` of them drawn by the seed."""
-    found = load_prompts(
+    loaded = load_prompts(
         config.data_path,
         split,
         config.context_size,
@@ -118,14 +118,14 @@ def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Calla
         config.drop_overlap,
         config.turn_separator,
     )
-    prompts = [dialogue for dialogue in found if dialogue.reference]
+    prompts = [dialogue for dialogue in loaded if dialogue.reference]
     if not prompts:
         raise UserError(
             f"data_path: the {split} split of '{config.data_path}' has no prompt with a reply to learn from"
         )
     if limit and limit < len(prompts):
         prompts = random.Random(config.seed).sample(prompts, limit)
-    report(f"{split}: {len(prompts)} of {len(found)} prompts")
+    report(f"{split}: {len(prompts)} of {len(loaded)} prompts")
     return prompts
 
 

@@ -32,12 +32,12 @@ def is_records(row: Row) -> bool:
 
 def read(rows: list[tuple[str, Row]], ignored: tuple[str, ...] = ()) -> Found:
     """Choices and scores. Raises UserError for an unknown column, and when no row has a judgement of a person."""
-    found = Found("argilla")
+    imported = Found("argilla")
     for where, row in rows:
         if "fields" in row:
             check_columns(row, NESTED, "a record of Argilla", where)
         try:
-            fields, responses = _nested(row, found) if "fields" in row else _flat(row, found)
+            fields, responses = _nested(row, imported) if "fields" in row else _flat(row, imported)
         except (AttributeError, TypeError, ValueError) as error:
             raise UserError(
                 f"{where}: its fields or responses are not those of a record of Argilla 2; export it with records.to_json "
@@ -49,19 +49,19 @@ def read(rows: list[tuple[str, Row]], ignored: tuple[str, ...] = ()) -> Found:
         _check_fields(fields, prompts[:1] + names, where)
         answers = [text for name in names if (text := text_of(fields[name])) is not None]
         if len(answers) < len(names) or not answers:
-            found.leave_out("records in which an answer is not a text")
+            imported.leave_out("records in which an answer is not a text")
             continue
-        judgements = [one for response in responses for one in _judgements(*response, names, found)]
+        judgements = [one for response in responses for one in _judgements(*response, names, imported)]
         if judgements:
             prompt = said_in(fields[prompts[0]], where) if prompts else []
             group = "\n".join(text for _, text in prompt)
-            found.records.append(answered(prompt, answers, judgements, group=group, where=where))
+            imported.records.append(answered(prompt, answers, judgements, group=group, where=where))
         else:
-            found.leave_out("records without a choice or a rating of a person")
-    if rows and not found.records:
-        reasons = "; ".join(found.left_out)
+            imported.leave_out("records without a choice or a rating of a person")
+    if rows and not imported.records:
+        reasons = "; ".join(imported.left_out)
         raise UserError(f"{rows[0][0]}: there is nothing to learn from in these records ({reasons}); name another file")
-    return found
+    return imported
 
 
 def _check_fields(fields: Row, known: list[str], where: str) -> None:
@@ -76,7 +76,7 @@ def _check_fields(fields: Row, known: list[str], where: str) -> None:
 Response = tuple[str, Any, str | None]  # question, value, person
 
 
-def _nested(row: Row, found: Found) -> tuple[Row, list[Response]]:
+def _nested(row: Row, imported: Found) -> tuple[Row, list[Response]]:
     """`responses` is {question: [{"value": ..., "user_id": ...}]}."""
     responses = []
     for question, given in (row["responses"] or {}).items():
@@ -84,11 +84,11 @@ def _nested(row: Row, found: Found) -> tuple[Row, list[Response]]:
             if one.get("status", "submitted") == "submitted":
                 responses.append((question, one.get("value"), one.get("user_id")))
             else:
-                found.leave_out("responses that were not submitted")
+                imported.leave_out("responses that were not submitted")
     return dict(row["fields"] or {}), responses
 
 
-def _flat(row: Row, found: Found) -> tuple[Row, list[Response]]:
+def _flat(row: Row, imported: Found) -> tuple[Row, list[Response]]:
     """The columns `QUESTION.responses`, `QUESTION.responses.users` and `QUESTION.responses.status` are lists."""
     fields = {
         name: value for name, value in row.items() if not LATER.fullmatch(name) and name not in ("status", "_server_id")
@@ -102,12 +102,12 @@ def _flat(row: Row, found: Found) -> tuple[Row, list[Response]]:
                 if state in ("submitted", None):
                     responses.append((name.removesuffix(".responses"), value, user))
                 else:
-                    found.leave_out("responses that were not submitted")
+                    imported.leave_out("responses that were not submitted")
     return fields, responses
 
 
 def _judgements(
-    question: str, value: Any, person: str | None, names: Sequence[str], found: Found
+    question: str, value: Any, person: str | None, names: Sequence[str], imported: Found
 ) -> Iterator[Judgement]:
     """What one person's answer to one question says of the answers `names`."""
     ranked = _ranked(value, names)
@@ -119,7 +119,7 @@ def _judgements(
     if isinstance(value, int | float) and value in (1, 2, 3, 4, 5) and not isinstance(value, bool) and rated:
         yield Judgement("score", names.index(rated[0]), float(value), person=person)
     else:
-        found.leave_out(
+        imported.leave_out(
             f"answers to the question {question!r:.60}, which are neither choice nor rating (1 to 5) of an answer"
         )
 

@@ -47,7 +47,7 @@ def read(path: Path, ignored: tuple[str, ...] = ()) -> Found:
     """A thumb on each flagged answer. Raises UserError for columns that are not known, and when no row has a known flag."""
     lines = _lines(path)
     header = lines[0][1]
-    found = Found("gradio")
+    imported = Found("gradio")
     read_row = _chat_row if header == CHAT_HEADER else _interface(header, str(path), ignored)
     for where, cells in lines[1:]:
         spoken, flag, person, time = read_row(cells, where)
@@ -55,18 +55,18 @@ def read(path: Path, ignored: tuple[str, ...] = ()) -> Found:
         said = [(speaker, text) for speaker, text in spoken if text is not None]
         label = _label(flag)
         if label is None:
-            found.leave_out(f"rows with the flag {flag[:30]!r}, which is neither like nor dislike")
+            imported.leave_out(f"rows with the flag {flag[:30]!r}, which is neither like nor dislike")
         elif not said or len(said) < len(spoken) or said[-1][0] != "agent":
-            found.leave_out("rows whose flagged message is not a text of the bot, after texts")
+            imported.leave_out("rows whose flagged message is not a text of the bot, after texts")
         else:
             judgement = Judgement("thumb", 0, label, person=person or None, created=_seconds(time))
-            found.records.append(answered(said[:-1], [said[-1][1]], [judgement], group=said[0][1], where=where))
-    if lines[1:] and not found.records:
-        reasons = "; ".join(found.left_out)
+            imported.records.append(answered(said[:-1], [said[-1][1]], [judgement], group=said[0][1], where=where))
+    if lines[1:] and not imported.records:
+        reasons = "; ".join(imported.left_out)
         raise UserError(
             f"{path}: holds nothing to learn from ({reasons}); known flags are {', '.join(LIKED + DISLIKED)}"
         )
-    return found
+    return imported
 
 
 def _lines(path: Path) -> list[tuple[str, list[str]]]:

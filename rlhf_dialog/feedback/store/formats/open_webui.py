@@ -20,7 +20,7 @@ def is_export(row: Row) -> bool:
 
 def read(rows: list[tuple[str, Row]]) -> Found:
     """A thumb on the rated message of each chat, with reason and comment. Raises UserError for an unknown column."""
-    found = Found("open-webui")
+    imported = Found("open-webui")
     for where, row in sorted(rows, key=lambda pair: _time(pair[1]) or 0):
         check_columns(row, COLUMNS, "Open WebUI's feedback export", where)
         data, meta = _dict(row["data"]), _dict(row["meta"])
@@ -28,18 +28,18 @@ def read(rows: list[tuple[str, Row]]) -> Found:
         chat = _dict(_dict(row["snapshot"]).get("chat"))
         said = _path(_dict(_dict(_dict(chat.get("chat")).get("history")).get("messages")), meta.get("message_id"))
         if row["type"] != "rating" or value is None:
-            found.leave_out("feedback without a rating")
+            imported.leave_out("feedback without a rating")
         elif not said:
-            found.leave_out("ratings without the text of their chat")
+            imported.leave_out("ratings without the text of their chat")
         elif said[-1][0] != "agent":
-            found.leave_out("ratings of a message of the user")
+            imported.leave_out("ratings of a message of the user")
         else:
             words = [str(data[key]).strip() for key in ("reason", "comment") if data.get(key)]
             person = None if row["user_id"] is None else str(row["user_id"])
             judgement = Judgement("thumb", 0, value, ": ".join(words) or None, person=person, created=_time(row))
             group = str(meta.get("chat_id") or chat.get("id") or row.get("id"))
-            found.records.append(answered(said[:-1], [said[-1][1]], [judgement], group=group, where=where))
-    return found
+            imported.records.append(answered(said[:-1], [said[-1][1]], [judgement], group=group, where=where))
+    return imported
 
 
 def _path(messages: Row, name: Any) -> list[Said]:

@@ -51,7 +51,7 @@ def read(rows: list[tuple[str, Row]]) -> Found:
 
     Raises UserError for a newer version, unknown keys, and values that cannot be.
     """
-    found = Found("rlhf-dialog")
+    imported = Found("rlhf-dialog")
     for where, row in rows:
         if not isinstance(row.get("format_version"), int) or row["format_version"] > VERSION:
             raise UserError(
@@ -60,10 +60,10 @@ def read(rows: list[tuple[str, Row]]) -> Found:
             )
         _check_keys(row, where)
         try:
-            found.records.append(_record(row, where))
+            imported.records.append(_record(row, where))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{where}: is damaged ({error!r:.200}); export again") from error
-    return found
+    return imported
 
 
 def _check_keys(row: Row, where: str) -> None:

@@ -47,7 +47,7 @@ def form_of(row: Row) -> str | None:
 
 def read(rows: list[tuple[str, Row]], form: str) -> Found:
     """The examples. Raises UserError for an unknown column, and for the first row that cannot be used."""
-    found = Found(form)
+    imported = Found(form)
     for where, row in rows:
         check_columns(row, (*NEEDED[form], *OPTIONAL[form]), f"TRL's {form.upper()} format", where)
         if missing := [name for name in NEEDED[form] if row.get(name) is None]:
@@ -61,8 +61,8 @@ def read(rows: list[tuple[str, Row]], form: str) -> Found:
             prompt, all_answers = _pair(row, where)
             judgement = Judgement("choice", 0, other=1, person=person)
         group = "\n".join(text for _, text in prompt)
-        found.records.append(answered(prompt, all_answers, [judgement], group=group, where=where))
-    return found
+        imported.records.append(answered(prompt, all_answers, [judgement], group=group, where=where))
+    return imported
 
 
 def _side(prompt: list[Said], value: Any, where: str) -> tuple[list[Said], str]:

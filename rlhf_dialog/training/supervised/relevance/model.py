@@ -221,15 +221,17 @@ def cross_loss(member: CrossEncoder, pairs: Pairs, batch: Batch, num_negatives: 
     One softmax over both kinds, so that neither a context nor a reply can score high with everything.
     """
     count, num_replies = batch.reply_weights.shape
-    own = torch.arange(count).unsqueeze(1)
-    others = (own + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
-    hard = own + count * torch.arange(1, KINDS)
-    of_model = torch.randint(KINDS * count, num_replies, (count, 1)) if num_replies > KINDS * count else own[:, :0]
-    replies, contexts = torch.cat([own, others, hard, of_model], dim=1), torch.cat([others, hard], dim=1)
+    positions = torch.arange(count).unsqueeze(1)
+    others = (positions + torch.arange(1, min(num_negatives, count - 1) + 1)) % count
+    hard = positions + count * torch.arange(1, KINDS)
+    of_model = (
+        torch.randint(KINDS * count, num_replies, (count, 1)) if num_replies > KINDS * count else positions[:, :0]
+    )
+    replies, contexts = torch.cat([positions, others, hard, of_model], dim=1), torch.cat([others, hard], dim=1)
     weights = torch.cat([batch.reply_weights.gather(1, replies), batch.context_weights.gather(1, contexts)], dim=1)
     width = weights.shape[1]
-    asked_contexts = torch.cat([own.expand_as(replies), contexts], dim=1).flatten()
-    asked_replies = torch.cat([replies, own.expand_as(contexts)], dim=1).flatten()
+    asked_contexts = torch.cat([positions.expand_as(replies), contexts], dim=1).flatten()
+    asked_replies = torch.cat([replies, positions.expand_as(contexts)], dim=1).flatten()
     wanted = weights.flatten().isfinite()
     scores = torch.full((count * width,), -torch.inf, device=next(member.parameters()).device)
     found = member.of_pairs(pairs.table, batch.contexts[asked_contexts[wanted]], batch.replies[asked_replies[wanted]])

@@ -104,20 +104,20 @@ def batch_of(pairs: Pairs, rows: Tensor, num_model_replies: int, copy_weight: fl
     model's. Contexts: the true ones, near ones, and three in which the reply was said: as the last turn, as the turn before
     that, and in place of the older turn. What repeats a pair's own turns counts `copy_weight` times for it.
     """
-    contexts, own = pairs.contexts[rows], pairs.replies[rows]
+    contexts, own_replies = pairs.contexts[rows], pairs.replies[rows]
     near = pairs.near[rows, torch.randint(pairs.near.shape[1], rows.shape)]
     drawn = torch.randint(max(len(pairs.model_replies), 1), (num_model_replies if len(pairs.model_replies) else 0,))
-    before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own)
-    older, said_long_ago = _older(contexts, own)
-    replies = torch.cat([own, pairs.replies[near], contexts[:, 0], before, older, pairs.model_replies[drawn]])
-    said = torch.cat([own.unsqueeze(1), contexts[:, :-1]], dim=1)
+    before = contexts[:, 1] if contexts.shape[1] > 1 else torch.zeros_like(own_replies)
+    older, said_long_ago = _older(contexts, own_replies)
+    replies = torch.cat([own_replies, pairs.replies[near], contexts[:, 0], before, older, pairs.model_replies[drawn]])
+    said = torch.cat([own_replies.unsqueeze(1), contexts[:, :-1]], dim=1)
     said_before = torch.cat([pairs.following[rows].unsqueeze(1), said[:, :-1]], dim=1)
     candidates = torch.cat([contexts, pairs.contexts[near], said, said_before, said_long_ago])
     return Batch(
         candidates,
         replies,
         _reply_weights(pairs, rows, replies, drawn, copy_weight),
-        _context_weights(candidates, own, torch.cat([own, pairs.replies[near]]), copy_weight),
+        _context_weights(candidates, own_replies, torch.cat([own_replies, pairs.replies[near]]), copy_weight),
     )
 
 

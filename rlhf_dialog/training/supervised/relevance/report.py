@@ -30,14 +30,14 @@ def measure(folder: str, pairs: list[Dialogue], device: str, seed: int) -> dict[
     if model.sizes.architecture == "cross_encoder":
         reward.bank = reward.bank[:CROSS_BANK]
     numbers = dialogue_numbers(pairs)
-    found: dict[str, Any] = {
+    measures: dict[str, Any] = {
         "num_pairs": len(pairs),
         "num_dialogues": len(set(numbers.tolist())),
         "bank": len(reward.bank),
     }
     for name, values in recalls(model, pairs, numbers.tolist(), seed).items():
-        found[name] = _interval(values, numbers)
-    return found | {"reward": {name: _paid(reward, said) for name, said in kinds_of_replies(pairs, seed).items()}}
+        measures[name] = _interval(values, numbers)
+    return measures | {"reward": {name: _paid(reward, said) for name, said in kinds_of_replies(pairs, seed).items()}}
 
 
 def kinds_of_replies(pairs: list[Dialogue], seed: int) -> dict[str, list[Dialogue]]:
