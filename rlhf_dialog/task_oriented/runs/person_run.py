@@ -6,29 +6,23 @@ from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import torch
+from typing import Any
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.config.loading import dump_yaml
-from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.interrupts import WhileWaiting, leave
-from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.tracking import Metrics, read_metrics
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting
-from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.policies.base import Episode
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
-from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
+from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.scene import Scene
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher, given
 
 
-class PersonRun:
+class PersonRun(ActRun):
     """Learns from the teacher of a scene in the run folder of a `PolicyConfig`, until the teacher leaves.
 
-    scene: where the teacher talks (`policy_scene.taught_scene`)
+    scene: where the teacher talks (`scene.taught_scene`)
     show: shows a line to the person; interrupts: of the signals while the teacher is waited for
     today: the date, which is kept beside the number of dialogues
 
@@ -46,8 +40,8 @@ class PersonRun:
         overwrite: bool = False,
         today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
-        self.config, self.scene, self.teacher, self.show, self.overwrite = config, scene, teacher, show, overwrite
-        self.interrupts, self.today, self.folder = interrupts, today, config.run_folder
+        super().__init__(config, overwrite, resume="auto")
+        self.scene, self.teacher, self.show, self.interrupts, self.today = scene, teacher, show, interrupts, today
         self.num_dialogues = self.num_rewarded = 0
         self.days: list[str] = []
         self._last: Episode | None = None
@@ -58,19 +52,7 @@ class PersonRun:
         Raises UserError for what the user can correct, RunStopped when a number is not finite, and what a signal raises when all
         is saved.
         """
-        if self.config.pytorch_threads:
-            torch.set_num_threads(self.config.pytorch_threads)
-        self._check_folder()
-        self._build()
-        with ExitStack() as stack:
-            stack.enter_context(locked(self.folder))
-            stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
-            self._check_folder()
-            self._begin()
-            self._before = Path(stack.enter_context(TemporaryDirectory()))
-            with self.interrupts:
-                self._converse()
-                self._end()
+        self.run()
 
     def undo(self) -> None:
         """Ask again for the last reward of the dialogue that ended last, and learn from it with that one instead."""
@@ -92,29 +74,33 @@ class PersonRun:
         self.num_rewarded -= self._was_rewarded
         self._learn(episode)
 
-    def _check_folder(self) -> None:
-        check_unlocked(self.folder)
-        self.resumes = run_folder.has_begun(self.folder) and not self.overwrite
-        run_folder.check_folder(self.folder, self.overwrite, self.resumes, save_interval=1)
+    @property
+    def save_interval(self) -> int:
+        """Each dialogue is saved."""
+        return 1
 
-    def _build(self) -> None:
-        """The policy, before anything is written."""
-        config, scene = self.config, self.scene
-        setting = Setting(scene.num_features, len(scene.names), seed=config.seed, domain=scene.domain)
-        self.policy = build_policy(config.policy.id, config.policy.args, setting)
-        self.identity = config.identity(scene.hash)
+    @property
+    def num_updates(self) -> None:
+        """Nobody knows how long the person stays."""
+        return
 
-    def _begin(self) -> None:
-        """Prepare the folder, and restore what was learned."""
-        if self.overwrite:
-            run_folder.clear(self.folder)
-        run_folder.repair(self.folder)
-        source = newest_checkpoint(self.folder / "checkpoints") if self.resumes else None
-        if source:
-            state = load_policy_checkpoint(source, self.policy, self.identity, self.scene)
+    def _open_scene(self) -> Scene:
+        return self.scene
+
+    def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
+        """How many dialogues there were, on which days."""
+        if state is not None:
             self.num_dialogues, self.num_rewarded, self.days = (state[key] for key in ("iteration", "rewarded", "days"))
-        replace_text(self.folder / "config.yaml", dump_yaml(self.config))
+        self._before = Path(stack.enter_context(TemporaryDirectory()))
+
+    def _loop(self, stack: ExitStack) -> None:
         self.show(self._so_far())
+        with self.interrupts:
+            self._converse()
+            self._end()
+
+    def _counters(self) -> dict[str, Any]:
+        return {"iteration": self.num_dialogues, "rewarded": self.num_rewarded, "days": self.days}
 
     def _so_far(self) -> str:
         """Which day it is, and how many dialogues there were."""
@@ -146,9 +132,7 @@ class PersonRun:
         self.num_rewarded += self._was_rewarded
         self.days += [] if self.today() in self.days else [self.today()]
         self._log(episode, learned)
-        known = {"identity": self.identity, "domain": self.scene.name, "settings": self.config.model_dump()}
-        state = {"iteration": self.num_dialogues, "rewarded": self.num_rewarded, "days": self.days, **known}
-        save_policy_checkpoint(self.folder / "checkpoints", self.policy, state, self.config.keep_checkpoints)
+        self._save()
         self.show("(learned, and saved)" if self._was_rewarded else "(saved; without a reward, nothing was learned)")
 
     def _log(self, episode: Episode, learned: Metrics) -> None:
@@ -163,7 +147,7 @@ class PersonRun:
     def _end(self) -> None:
         """Save the agent, and say how to go on."""
         if self.num_dialogues:
-            save_policy_agent(self.folder / "agent", self.policy, self.config.of_agent(), self.scene)
+            self._save_agent()
         self.show(f"{_count(self.num_dialogues)} kept in {self.folder}; the same command goes on from there")
         if self.interrupts.signum is not None:
             leave(self.interrupts.signum)

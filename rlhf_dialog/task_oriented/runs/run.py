@@ -6,29 +6,23 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Literal
 
-import torch
-
-from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.config.loading import dump_yaml
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.success_plot import plot_success
 from rlhf_dialog.foreign_code import GRACE
-from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.checkpoint import iteration_of, newest_checkpoint
 from rlhf_dialog.runs.interrupts import Interrupts
-from rlhf_dialog.runs.lock import check_unlocked, locked
 from rlhf_dialog.runs.tracking import Metrics, Trackers, cut_metrics, read_metrics
 from rlhf_dialog.runs.wandb_tracker import open_wandb
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting
-from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted
+from rlhf_dialog.task_oriented.policies.base import Episode
+from rlhf_dialog.task_oriented.policies.built_in import handcrafted
 from rlhf_dialog.task_oriented.policies.imitation import imitate
 from rlhf_dialog.task_oriented.policies.ppo import PPO
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED, means
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts, play
 from rlhf_dialog.task_oriented.policies.sampling.wrong_rewards import misjudged
-from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
+from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.console import PolicyConsole
-from rlhf_dialog.task_oriented.runs.scene import scene_of
+from rlhf_dialog.task_oriented.runs.scene import Scene, scene_of
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 
 logger = logging.getLogger(__name__)
@@ -36,67 +30,42 @@ PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 
 
-class PolicyRun:
+class PolicyRun(ActRun):
     """Trains the policy of a `PolicyConfig` in its run folder."""
 
+    extra_files = (PLOT,)
+
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
-        """`resume`: go on after the newest checkpoint; `auto`: where there is a run, else begin one."""
-        self.config, self.overwrite, self.resume = config, overwrite, resume
-        self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
+        super().__init__(config, overwrite, resume)
         self.iteration = self.num_dialogues = 0
         self.imitation: Metrics = {}
+        self.metrics: Metrics = {}
 
     def train(self) -> Metrics:
         """Train to the end, leaving metrics, checkpoints, `agent/` and a plot in the run folder; returns the last metrics.
 
-        Raises UserError for what the user can correct, and RunStopped when a check of the run fails.
+        Raises what `run` raises.
         """
-        if self.config.pytorch_threads:
-            torch.set_num_threads(self.config.pytorch_threads)
-        self._check_folder()
-        self._build()
-        with ExitStack() as stack:
-            stack.enter_context(locked(self.folder))
-            stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
-            self._check_folder()
-            self._begin(stack)
-            with Interrupts(self.config.grace_seconds, run=self.folder, exports=False) as interrupts:
-                metrics = self._loop(interrupts)
-            self._save_agent()
-            self._finish()
-        return metrics
+        self.run()
+        return self.metrics
 
     def transcripts(self, number: int) -> list[str]:
         """The first dialogues of the validation with the policy as it is, one text each, without exploration."""
         episodes = play(self.policy, self.scene.make, VALIDATION_SEED, range(number))
         return [self.scene.transcript(episode) for episode in episodes]
 
-    def _check_folder(self) -> None:
-        check_unlocked(self.folder)
-        if self.resume == "auto":
-            self.resume = run_folder.has_begun(self.folder)
-        run_folder.check_folder(self.folder, self.overwrite, self.resume, self.config.save_interval)
+    def _open_scene(self) -> Scene:
+        return scene_of(self.config.model_dump())
 
     def _build(self) -> None:
-        """Environment and policy, before anything is written."""
-        config = self.config
-        scene = self.scene = scene_of(config.model_dump())
-        self.setting = Setting(
-            scene.num_features, len(scene.names), seed=config.seed, domain=scene.domain, num_updates=config.epoch
-        )
-        self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
-        self.rules: Any = handcrafted(self.setting) if scene.domain or config.imitation_dialogues else None
-        self.identity = config.identity(scene.hash)
+        """Environment, policy and rules, before anything is written."""
+        super()._build()
+        has_rules = self.scene.domain or self.config.imitation_dialogues
+        self.rules: Any = handcrafted(self.setting) if has_rules else None
 
-    def _begin(self, stack: ExitStack) -> None:
-        """Prepare folder and sampler to start, or to go on after the newest checkpoint."""
+    def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
+        """The sampler with its counters and dialogues."""
         config = self.config
-        if self.overwrite and not self.resume:
-            run_folder.clear(self.folder)
-            (self.folder / PLOT).unlink(missing_ok=True)
-        run_folder.repair(self.folder)
-        source = newest_checkpoint(self.checkpoints) if self.resume else None
-        state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
         host = hosts(self.scene.make, config.seed, config.num_envs, config.process_num, self._patience())
         self.sampler = stack.enter_context(closing(Sampler(self.scene.make, config.seed, config.num_envs, host)))
         if state is not None:
@@ -105,12 +74,20 @@ class PolicyRun:
             self.sampler.load_state_dict(state["sampler"])
         self._note_position()
         cut_metrics(self.folder / "metrics.jsonl", self.iteration)
-        replace_text(self.folder / "config.yaml", dump_yaml(config))
+
+    def _loop(self, stack: ExitStack) -> None:
+        """Iterations until the end, then agent and plot."""
+        config = self.config
         wandb = open_wandb(config, self.folder, bool(self.resume))
         console = partial(PolicyConsole, config.use_rich_handler)
         self.trackers = stack.enter_context(closing(Trackers(config, self.folder, self.iteration, wandb, console)))
         what = "domain" if self.scene.domain else "environment"
         logger.info("run folder: %s; %s %s (hash %.12s)", self.folder, what, self.scene.name, self.scene.hash)
+        with Interrupts(config.grace_seconds, run=self.folder, exports=False) as interrupts:
+            self.metrics = self._iterations(interrupts)
+        self._save_agent()
+        logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
+        self._finish()
 
     def _patience(self) -> float | None:
         """Seconds in which processes must answer: longer than the calls of an environment of the user's own, which end first."""
@@ -119,8 +96,11 @@ class PolicyRun:
             return seconds
         return 2 * (GRACE + config.num_envs * seconds)
 
-    def _loop(self, interrupts: Interrupts) -> Metrics:
-        """Iterations until the end. What raises while turns are sampled, such as a process that dies, saves first."""
+    def _iterations(self, interrupts: Interrupts) -> Metrics:
+        """Iterations until the end; returns the last metrics.
+
+        What raises while turns are sampled, such as a process that dies, saves first.
+        """
         config, metrics = self.config, Metrics()
         is_compared = config.eval_interval and self.scene.domain
         self.baseline = self._evaluated(self.rules, "handcrafted_") if is_compared else {}
@@ -192,11 +172,9 @@ class PolicyRun:
         """Remember the dialogues as they are between two iterations."""
         self._position = self.sampler.state_dict()
 
-    def _save(self) -> None:
+    def _counters(self) -> dict[str, Any]:
         counters = {"iteration": self.iteration, "num_dialogues": self.num_dialogues, "imitation": self.imitation}
-        known = {"identity": self.identity, "domain": self.scene.name, "settings": self.config.model_dump()}
-        state = {**counters, "sampler": self._position, **known}
-        save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
+        return {**counters, "sampler": self._position}
 
     def _rescue(self) -> None:
         """Save the last finished iteration, whose policy has not changed since, unless it is saved."""
@@ -204,10 +182,6 @@ class PolicyRun:
         if self.iteration and (newest is None or iteration_of(newest) < self.iteration):
             self._save()
             logger.info("saved after iteration %d; go on with --resume", self.iteration)
-
-    def _save_agent(self) -> None:
-        save_policy_agent(self.folder / "agent", self.policy, self.config.of_agent(), self.scene)
-        logger.info("agent saved; measure it: rlhf-dialog evaluate-policy --agent %s", self.folder / "agent")
 
     def _finish(self) -> None:
         """Draw the run, and say in one line what came out."""

@@ -1,0 +1,114 @@
+"""A run of a policy of acts in its folder: check, build, lock, begin, loop, save; users and persons alike teach in one."""
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import torch
+
+from rlhf_dialog.atomic_files import replace_text
+from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.lock import check_unlocked, locked
+from rlhf_dialog.task_oriented.policies.base import Setting
+from rlhf_dialog.task_oriented.policies.built_in import build_policy
+from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
+from rlhf_dialog.task_oriented.runs.scene import Scene
+from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
+
+
+class ActRun(ABC):
+    """The stages of every such run; a subclass says what is restored, and what its loop is.
+
+    `resume`: go on after the newest checkpoint; `auto`: where there is a run, else begin one.
+    """
+
+    extra_files: tuple[str, ...] = ()  # of the run folder, which `overwrite` removes too
+
+    def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
+        self.config, self.overwrite, self.resume = config, overwrite, resume
+        self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
+
+    def run(self) -> None:
+        """From the folder as it is to the saved agent.
+
+        Raises UserError for what the user can correct, and RunStopped when a check of the run fails.
+        """
+        if self.config.pytorch_threads:
+            torch.set_num_threads(self.config.pytorch_threads)
+        self._check_folder()
+        self._build()
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.folder))
+            stack.enter_context(run_folder.disk_errors_as_user_errors(self.folder))
+            self._check_folder()
+            self._begin(stack)
+            self._loop(stack)
+
+    @property
+    def save_interval(self) -> int:
+        """After how many iterations a checkpoint is written."""
+        return self.config.save_interval
+
+    @abstractmethod
+    def _open_scene(self) -> Scene:
+        """Where the policy acts."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any] | None, stack: ExitStack) -> None:
+        """What is needed beside the policy, as `state` of a checkpoint has it, or as it begins."""
+
+    @abstractmethod
+    def _loop(self, stack: ExitStack) -> None:
+        """Learn to the end, and save the agent."""
+
+    @abstractmethod
+    def _counters(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the policy; JSON with the key "iteration"."""
+
+    def _check_folder(self) -> None:
+        check_unlocked(self.folder)
+        if self.resume == "auto":
+            self.resume = run_folder.has_begun(self.folder) and not self.overwrite
+        run_folder.check_folder(self.folder, self.overwrite, self.resume, self.save_interval)
+
+    def _build(self) -> None:
+        """Scene and policy, before anything is written."""
+        config = self.config
+        scene = self.scene = self._open_scene()
+        self.setting = Setting(
+            scene.num_features,
+            len(scene.names),
+            seed=config.seed,
+            domain=scene.domain,
+            num_updates=self.num_updates,
+        )
+        self.policy = build_policy(config.policy.id, config.policy.args, self.setting)
+        self.identity = config.identity(scene.hash)
+
+    @property
+    def num_updates(self) -> int | None:
+        """How often the run calls `update`; None: nobody knows."""
+        return self.config.epoch
+
+    def _begin(self, stack: ExitStack) -> None:
+        """Prepare the folder to start, or to go on after the newest checkpoint."""
+        if self.overwrite and not self.resume:
+            run_folder.clear(self.folder)
+            for name in self.extra_files:
+                (self.folder / name).unlink(missing_ok=True)
+        run_folder.repair(self.folder)
+        source = newest_checkpoint(self.checkpoints) if self.resume else None
+        state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
+        self._restore(state, stack)
+        replace_text(self.folder / "config.yaml", dump_yaml(self.config))
+
+    def _save(self) -> None:
+        """Write a checkpoint of the policy as it is."""
+        known = {"identity": self.identity, "domain": self.scene.name, "settings": self.config.model_dump()}
+        state = {**self._counters(), **known}
+        save_policy_checkpoint(self.checkpoints, self.policy, state, self.config.keep_checkpoints)
+
+    def _save_agent(self) -> None:
+        save_policy_agent(self.folder / "agent", self.policy, self.config.of_agent(), self.scene)
