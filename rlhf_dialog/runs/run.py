@@ -120,7 +120,7 @@ class RunState:
         with world.fail_together():
             _, state = read_state(self.checkpoints, source)
         world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
-        with world.fail_together():
+        with world.fail_together(), as_user_error(source):
             identity.refuse_other_formulas(source, state)
             self._compare(source, state)
             refuse_another_partitioning(source, state, trainer.engines, world)

@@ -145,11 +145,11 @@ SEEDS = {  # where the random numbers of the whole process are seeded, and why t
 def test_nothing_else_seeds_the_process():
     """`torch.manual_seed` seeds every GPU too, and `fork_rng(devices=[])` does not take that back."""
     found = set()
-    for path in (ROOT / "rlhf_dialog").rglob("*.py"):
+    for path in [*(ROOT / "rlhf_dialog").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if name in ("torch.manual_seed", "torch.seed", "torch.random.manual_seed") or name.startswith(
                 ("torch.cuda.manual_seed", "torch.cuda.seed", "transformers.set_seed")
             ):
-                found.add(path.relative_to(ROOT / "rlhf_dialog").as_posix())
+                found.add(path.relative_to(ROOT).as_posix().removeprefix("rlhf_dialog/"))
     assert found == set(SEEDS)

@@ -296,15 +296,16 @@ def test_a_model_and_data_that_moved_are_the_same(run, world, tmp_path, caplog):
 
 
 @pytest.mark.whole_run
-def test_a_checkpoint_of_an_earlier_version_is_resumed_with_a_warning(run, tmp_path, caplog):
+def test_a_checkpoint_that_does_not_say_whose_it_is_is_damaged(run, tmp_path, capsys):
     assert run() == 0
     path = tmp_path / "run_results/ppo/checkpoints/iter_000002/trainer.json"
     state = json.loads(path.read_text(encoding="utf-8"))
     for key in ("identity", "identity_sha256", "settings", "files", "sizes", "sha256", "versions"):
         del state[key]
     path.write_text(json.dumps(state), encoding="utf-8")
-    assert run("--resume", "--max_iterations", "3") == 0
-    assert "did not record its settings" in caplog.text
+    capsys.readouterr()
+    assert run("--resume", "--max_iterations", "3") == 2
+    assert "iter_000002: is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.whole_run
