@@ -29,5 +29,5 @@
 - **The gate adds kinds up by what they are worth** (`gate`): counted in pairs, thirty thumbs would outvote all edits and choices.
 - **A person rates what they see** (`talk`): their own edit is a preference, not an answer to like. A page sends the state that it
   shows, and a Talk compares what it knows with the store, so that two tabs never put two messages at one place.
-- **The page answers to its own names** (`door`): loopback protects from other machines, not from a site whose name leads here.
+- **The page answers to its own names** (`page.request_filter`): loopback protects from other machines, not from a site whose name leads here.
 """
