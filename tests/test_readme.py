@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_an_evaluator_of_ones_own_judges_the_dialogue():
             _, _, terminated, truncated, info = environment.step(reply)
             ended = terminated or truncated
     assert info["success"] is True
+
+
+def test_an_environment_of_ones_own_takes_the_place_of_the_files_with_its_arguments(tmp_path):
+    (tmp_path / "my_guest.py").write_text(files()["my_guest.py"])
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    page = (ROOT / "docs" / "EXTENDING.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`python (my_guest\.py [^`]+)`", page)
+    shown = run_command(sys.executable, *command.split(), "--print_config", cwd=tmp_path, env=environment())
+    assert shown.returncode == 0, shown.stderr
+    chosen = yaml.safe_load(shown.stdout)["environment"]
+    assert (chosen["id"], chosen["args"]) == ("PhoneNumber", {})
 
 
 @pytest.fixture
