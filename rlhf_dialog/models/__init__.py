@@ -7,7 +7,7 @@
 - **The host plans, the GPU computes.** Which token lies where, and how many there are, is decided on the host from masks
   (`packing.pack`, `generation.microbatches`), and sent in one copy from pinned memory (`host.send_all`). So the host runs
   ahead of the GPU. Masks on the GPU are accepted too, and cost a wait each.
-- **Ends are looked at after each token on a CPU, after 8 on a GPU** (`sheet.ResponseBuffer`). Rows that have ended go on until
+- **Ends are looked at after each token on a CPU, after 8 on a GPU** (`ResponseBuffer`). Rows that have ended go on until
   then; what they write is masked at the end, so no token depends on it. Whether all is finite is read at the same time.
   How wide the supports are is known only then, so a filter's choice is kept as a mask until the look.
 - **Masks, never ids.** What counts is decided when a token is sampled and carried as a mask, so a tokenizer whose pad

@@ -106,8 +106,11 @@ class PPOAgent:
         self.world = launch.start(self.config)
         launchers.report(self.config.grace_seconds, self.world.is_main and not self.is_trial)
         self.start.settle(self.run_folder, self.world)
-        self.world.on_main(partial(self.start.check, self.config, self.run_folder))
+        self.world.on_main(self._check_folder)
         check_shared(self.run_folder, self.world)
+
+    def _check_folder(self) -> None:
+        self.start.check(self.config, self.run_folder)
 
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
         """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
@@ -137,9 +140,7 @@ class PPOAgent:
         with contextlib.ExitStack() as stack:
             self.world.on_main(lambda: stack.enter_context(locked(self.run_folder)))
             stack.callback(self._close_log)
-            self.world.on_main(
-                partial(self.start.check, self.config, self.run_folder)
-            )  # another run may have been there
+            self.world.on_main(self._check_folder)  # for what another run has left there since
             self.world.on_main(self._open_log)
             yield
 

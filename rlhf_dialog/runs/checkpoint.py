@@ -180,14 +180,24 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
     return source, state
 
 
+DAMAGE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    SafetensorError,
+)
+
+
 @contextmanager
 def as_user_error(source: Path, remedy: Callable[[Path], str] = lambda _: "") -> Iterator[None]:
     """Turn the errors that unusable checkpoint files raise in the block into a UserError with the folder, and the remedy."""
     try:
         yield
-    except (
-        *(OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, SafetensorError),
-    ) as error:
+    except DAMAGE as error:
         raise UserError(
             f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}{remedy(source)}"
         ) from error
