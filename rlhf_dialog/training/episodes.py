@@ -148,7 +148,7 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
     for name, value in info.items():
         value = value.item() if getattr(value, "ndim", None) == 0 else value
         try:
-            json.dumps({name: value})
+            json.dumps({name: value}, ensure_ascii=False).encode()  # a half character is no JSON
         except (TypeError, ValueError, RecursionError):
             continue
         counts[name] = value

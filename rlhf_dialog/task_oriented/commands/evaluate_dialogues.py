@@ -13,7 +13,7 @@ from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
+from rlhf_dialog.evaluation.dialogues import Played, cell, compared, lines_of, measured
 from rlhf_dialog.evaluation.found_config import read_run_config
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
@@ -130,12 +130,5 @@ def _table(result: dict[str, Any], title: str) -> Table:
         if name.startswith("difference_from_"):
             rows[f"agent - {name.removeprefix('difference_from_')}"] = values
     for name, metrics in rows.items():
-        table.add_row(name, *(_cell(metrics.get(key), form) for key, form in SHOWN.items()))
+        table.add_row(name, *(cell(metrics.get(key), form) for key, form in SHOWN.items()))
     return table
-
-
-def _cell(interval: Mapping[str, float] | None, form: str) -> str:
-    if interval is None:
-        return ""
-    mean, low, high = (form.format(interval[key]) for key in ("mean", "low", "high"))
-    return f"{mean}\n\\[{low}, {high}]"

@@ -28,6 +28,7 @@ from rlhf_dialog.commands.command_line import (
 )
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.dialogues import cell
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.policies.base import Episode, Setting
@@ -165,11 +166,5 @@ def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
         f"agent - {name.removeprefix('difference_from_')}": result[name] for name in differences
     }
     for name, metrics in rows.items():
-        table.add_row(name, *_cells(metrics, shown))
+        table.add_row(name, *(cell(metrics[key], form) for key, form in shown.items()))
     return table
-
-
-def _cells(metrics: dict[str, Any], shown: dict[str, str]) -> Iterator[str]:
-    for name, form in shown.items():
-        mean, low, high = (form.format(metrics[name][key]) for key in ("mean", "low", "high"))
-        yield f"{mean}\n\\[{low}, {high}]"

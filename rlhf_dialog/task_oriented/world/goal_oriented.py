@@ -5,10 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from rlhf_dialog.environments.returned import says_success
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import NAME, UNKNOWN, Domain, load_domain
 from rlhf_dialog.task_oriented.domains.domain import Entity
-from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, checked_acts
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
 from rlhf_dialog.task_oriented.world.error_channel import NULL, NBest
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
@@ -76,7 +77,7 @@ class GoalOriented(ActWorld[str]):
         self.offers: list[str] = []
 
     def _system_turn(self, action: str) -> list[Act]:
-        acts = checked_acts("nlu", self.nlu, "nlu", self.nlu(action))
+        acts = acts_from("nlu", self.nlu, "nlu", action)
         return [act for act in acts if self._makes_sense(act)] or [NULL]
 
     def _makes_sense(self, act: Act) -> bool:
@@ -127,14 +128,9 @@ class GoalOriented(ActWorld[str]):
         return next(iter([*again, *new, *entities]), None)
 
     def _final_goal(self) -> Any:
-        """A user cannot take back what it wanted: requests and constraint slots stay."""
-        goal = self.user.goal
-        if isinstance(goal, Goal):
-            goal = goal.copy()
-            goal.constraints = self.first_goal.constraints | goal.constraints
-            goal.requests = self.first_goal.requests | goal.requests
-            goal.wanted_name = self.first_goal.wanted_name
-        return goal
+        """A goal of the user's own kind is for the evaluator to read."""
+        goal = getattr(self.user, "goal", None)
+        return super()._final_goal().since(self.first_goal, self.domain) if isinstance(goal, Goal | None) else goal
 
     def _goal_as_dict(self, goal: Any) -> Any:
         return goal.as_dict() if isinstance(goal, Goal) else goal
@@ -142,10 +138,10 @@ class GoalOriented(ActWorld[str]):
     def _verdict(self, goal: Any) -> dict[str, Any]:
         outcome = self.evaluator(goal, self.system_acts)
         success = getattr(outcome, "success", outcome)
-        if not isinstance(success, bool):
+        if not says_success({"success": success}):
             name = getattr(self.evaluator, "__qualname__", type(self.evaluator).__name__)
             raise UserError(f"evaluator {name}: returned {outcome!r}; return an Outcome, True or False")
-        return {"outcome": outcome, "success": success}
+        return {"outcome": outcome, "success": bool(success)}
 
 
 def _as_acts(acts: list[Act], rng: Random) -> str:

@@ -18,6 +18,7 @@ from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.goals import Goal
 
 DOMAIN = load_domain("restaurant")
 
@@ -245,8 +246,41 @@ def test_a_user_that_returns_something_else_is_named(turn):
     talker.answer = lambda system_acts: turn
     environment = ActLevel(DOMAIN, user=talker)
     environment.reset(seed=0)
-    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act"):
+    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act, of texts each"):
         environment.step(0)
+
+
+class Forgetful(Talker):
+    """A user who wants nothing any more when it leaves."""
+
+    def __init__(self, changed):
+        self.changed = changed
+
+    def answer(self, system_acts):
+        self.goal = self.changed
+        return [Act("bye")]
+
+
+def ended_with(changed, first):
+    environment = ActLevel(DOMAIN, user=Forgetful(changed))
+    environment.reset(seed=0, options={"goal": first})
+    return environment.step(environment.names.index("inform"))[-1]
+
+
+def test_a_user_cannot_take_back_its_first_goal():
+    """Every offer fits an empty goal, and nothing is left to be answered."""
+    venue = DOMAIN.entities[-1]
+    first = {"constraints": {"food": venue["food"], "name": venue["name"]}, "requests": ["phone"]}
+    info = ended_with(Goal({}), first)
+    assert info["success"] is False
+    assert (info["goal"]["constraints"], info["goal"]["requests"]) == (first["constraints"], ["name", "phone"])
+    assert ended_with(Goal({}), {"constraints": {}, "requests": []})["success"] is True
+
+
+@pytest.mark.parametrize("changed", [Goal({"fish tank": "large"}), Goal({}, {"fish tank": None})])
+def test_a_goal_with_a_slot_that_the_domain_lacks(changed):
+    with pytest.raises(UserError, match="its goal has the slot 'fish tank' at the end; keep to "):
+        ended_with(changed, {"constraints": {}, "requests": []})
 
 
 def test_a_goodbye_in_the_last_turn_is_an_end():

@@ -241,7 +241,7 @@ def test_each_part_can_be_ones_own():
             {"evaluator": lambda goal, turns: 1.5},
             r"evaluator .*<lambda>: returned 1.5; return an Outcome, True or False",
         ),
-        ({"nlu": lambda text: 1 / 0}, r"step raised ZeroDivisionError: .* at .*test_goal_oriented\.py:\d+"),
+        ({"nlu": lambda text: 1 / 0}, r"nlu raised ZeroDivisionError: .* at .*test_goal_oriented\.py:\d+"),
         (
             {"tracker": type("Bad", (Own,), {"update": lambda self, *_: {"colour": "red"}})()},
             "tracker Bad: update returned",

@@ -91,7 +91,7 @@ class _Place:
             truncated=turn.truncated,
             last_observation=last,
             dialogue=dialogue,
-            success=ended and bool(turn.info.get("success", False)),
+            success=_truth(turn.info.get("success")) if ended else False,
             info=turn.info,
             start=start,
             paid=paid,
@@ -189,6 +189,10 @@ def play(
                     if then != NOTHING:
                         waiting[id(place)].popleft()
         return [episodes[number] for number in wanted]
+
+
+def _truth(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _stacked(rows: list[dict[str, Any]]) -> Extras:
