@@ -20,6 +20,7 @@ from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.in_words import Spoken
+from rlhf_dialog.task_oriented.world.goal_oriented import LINE_LENGTH, GoalOriented
 from rlhf_dialog.task_oriented.world.restaurant import restaurant
 
 FIRST_SEED = {"train": 0, "validation": 2**24}  # of the dialogues of a split, for seed 0
@@ -43,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     add(
         "--varied", action="store_true", help="draw among several sentences for an act, in place of always the same one"
     )
+    add("--line_length", type=int, default=LINE_LENGTH, help="letters of the line [db] at most, as in environment.args")
     add("--seed", type=int, default=0, help="another number gives other dialogues; default: 0")
     options = parser.parse_args(argv)
     return exit_code_of(lambda: _main(options), debug=False)
@@ -55,28 +57,27 @@ def _main(options: argparse.Namespace) -> None:
     if options.lessons < 0:
         raise UserError(f"--lessons: found {options.lessons}, wanted 0 or more")
     counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}
+    environment = restaurant(options.domain, line_length=options.line_length)
     with new_folder(options.output) as folder:
         for split, count in counts.items():
             first = FIRST_SEED[split] + options.seed * SEEDS_APART
-            rows = list(replies(options.domain, range(first, first + count), options.varied))
+            rows = list(replies(environment, range(first, first + count), options.varied))
             said = f"{len(rows)} replies of {count} dialogues"
             if split == "train" and options.lessons:
                 first += LESSONS_AFTER
-                rows += (taught := list(lessons(options.domain, range(first, first + options.lessons), options.varied)))
+                rows += (taught := list(lessons(environment, range(first, first + options.lessons), options.varied)))
                 said += f", and {len(taught)} that give values"
             replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
             print(f"{options.output / split}.jsonl: {said}")
 
 
-def replies(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
+def replies(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
     """One row for each reply of the handcrafted policy in these dialogues."""
-    environment = restaurant(domain)
     yield from _rows(Spoken(environment, Handcrafted(environment.domain), varied), seeds)
 
 
-def lessons(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
+def lessons(environment: GoalOriented, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
     """The replies that give values of an entity, in these dialogues of the random policy."""
-    environment = restaurant(domain)
     random = RandomPolicy(Setting(0, 0, domain=environment.domain))
     for row in _rows(Spoken(environment, random, varied), seeds):
         if any(act.intent == "inform" for act in environment.nlu(str(row["reference"]))):

@@ -28,6 +28,7 @@ class Tracker(Protocol):
         """The belief after a turn of both: a `Belief`, or the constraints themselves, slot -> value."""
 
 
+LINE_LENGTH = 160  # with which a prompt of 120 tokens keeps what the user says
 Evaluator = Callable[[Any, Sequence[Sequence[Act]]], Any]  # (goal, system turns) -> Outcome, or whether it succeeded
 
 
@@ -41,6 +42,7 @@ class GoalOriented(ActWorld[str]):
         as `inform(food=thai)`. `system_words(domain).read` and `user_words(domain).say` are for words.
     domain: goals and entities; by default the tracker's
     max_turns: replies after which the dialogue is cut off (`truncated`), and has failed
+    line_length: letters of the line `[db]` at most
 
     A dialogue depends on (seed, dialogue) and the replies only. -1 for each step, and +20 at the end when it succeeded.
     Raises UserError for a part that returns something that cannot be used.
@@ -57,6 +59,7 @@ class GoalOriented(ActWorld[str]):
         nlg: Callable[[list[Act], Random], str] | None = None,
         domain: Domain | str | Path | None = None,
         max_turns: int = MAX_TURNS,
+        line_length: int = LINE_LENGTH,
     ):
         super().__init__(max_turns)
         domain = getattr(tracker, "domain", None) if domain is None else domain
@@ -64,7 +67,7 @@ class GoalOriented(ActWorld[str]):
             raise UserError(f"tracker {type(tracker).__name__}: it has no domain; give domain= to GoalOriented")
         self.domain = domain if isinstance(domain, Domain) else load_domain(domain)
         self.slots = {*self.domain.constraints, *self.domain.requestable}
-        self.user, self.tracker, self.evaluator = user, tracker, evaluator
+        self.user, self.tracker, self.evaluator, self.line_length = user, tracker, evaluator, line_length
         self.nlu = acts_of if nlu is None else nlu
         self.nlg = _as_acts if nlg is None else nlg
 
@@ -104,11 +107,17 @@ class GoalOriented(ActWorld[str]):
         return f"{self._spoken()}\n{self._db_line()}"
 
     def _db_line(self) -> str:
-        """`[db] 3 match: name=..., area=...`: how many entities fit, and the one to speak of."""
-        entities = self.domain.matching(self._constraints())
-        shown = self._shown(entities)
-        slots = [f"{slot}={value}" for slot, value in shown.items() if value != UNKNOWN] if shown else []
-        return f"[db] {len(entities)} match" + (f": {', '.join(slots)}" if slots else "")
+        """`[db] 3 match: name=..., phone=..., area=...`: how many entities fit, and of the one to speak of what matters now: its
+        name, what the user has asked for so far, and the slots of the belief. Slots that make it too long are left out."""
+        constraints = self._constraints()
+        entities = self.domain.matching(constraints)
+        shown, line = self._shown(entities) or {}, f"[db] {len(entities)} match"
+        asked = [act.slot for acts in self.user_acts for act in acts if act.intent in ("request", "confirm")]
+        for slot in dict.fromkeys([NAME, *asked, *constraints]):
+            value, mark = shown.get(slot, UNKNOWN), ":" if slot == NAME else ","
+            if value != UNKNOWN and len(longer := f"{line}{mark} {slot}={value}") <= self.line_length:
+                line = longer
+        return line
 
     def _constraints(self) -> dict[str, str]:
         belief = self.belief

@@ -15,7 +15,7 @@ from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from rlhf_dialog.config.schema import DataKeys
-from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_marks
+from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_cut, warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
@@ -88,6 +88,7 @@ def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dic
     lm, tokenizer = starting_point(config, training)
     encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
     warn_of_marks(encoder, [*training, *validation])
+    warn_of_cut(encoder, [dialogue.prompt_turns[-1] for dialogue in [*training, *validation]])
     positions = check_length(config, lm)
     report(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
     rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in training])

@@ -116,3 +116,14 @@ def test_patience_stops_and_keeps_the_best_weights(caplog):
     assert watch.best_step == 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in lm.state_dict().items())
     assert "stopped" in caplog.text
+
+
+def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp_path, caplog, monkeypatch):
+    for split, turn in (("train", "far too long"), ("validation", "short")):
+        (tmp_path / f"{split}.jsonl").write_text(f'{{"dialog": ["{turn}", "c d"]}}\n')
+    monkeypatch.setattr(sft, "fine_tune", lambda *args: pytest.fail("it warns before it trains"))
+    keys = {"data_path": str(tmp_path), "output": "x", "max_prompt_length": 8, "n_layer": 1, "n_head": 1, "n_embd": 8}
+    with pytest.raises(pytest.fail.Exception, match="before it trains"):
+        sft.train(sft.SFTConfig(**keys, vocab_size=300), tmp_path / "x", lambda line: None)
+    (line,) = [line for line in caplog.messages if "newest turn" in line]
+    assert line.startswith("1 of 2 prompts lose the beginning of their newest turn: max_prompt_length is 8, and ")
