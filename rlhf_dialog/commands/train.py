@@ -16,6 +16,7 @@ from rlhf_dialog.commands.command_line import (
     show_help,
 )
 from rlhf_dialog.commands.from_trl import from_trl
+from rlhf_dialog.commands.registering import register
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_config, parse_arguments
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import launch
@@ -43,6 +44,7 @@ usage: {program} --config FILE [--key value] [--a.b value]
   --resume_from CHECKPOINT
                   continue the run in the run folder from an older checkpoint (iter_000004, or 4); later checkpoints, metrics
                   and agents move to checkpoints/abandoned/; use --resume to continue afterwards
+  --register FILE Python file that registers rewards, environments, networks of your own, run first; give it again to resume
   --from_trl FILE print the YAML of the run that TRL's PPO makes of this YAML, and exit; also the command line of TRL's script, in
                   quotes. What has no counterpart is a comment, and a line on stderr"""
 
@@ -59,7 +61,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(words: list[str], folders: list[Path]) -> None:
     """Run the command; the run folder is appended to `folders` as soon as it is known."""
-    name, overrides, flags = parse_arguments(words, TRAIN_FLAGS, texts=("resume_from", "resume", "from_trl"))
+    name, overrides, flags = parse_arguments(
+        words, TRAIN_FLAGS, texts=("resume_from", "resume", "from_trl", "register")
+    )
     if "help" in flags:
         usage = f"{USAGE.format(program=program())}\n{flag_lines(TRAIN_FLAGS)}"
         show_help(Config, usage)
@@ -67,6 +71,8 @@ def _main(words: list[str], folders: list[Path]) -> None:
     if (given := overrides.pop("from_trl", None)) is not None:
         _print_from_trl(given, [*overrides, *flags, *([] if name is None else ["config"])])
         return
+    if file := overrides.pop("register", None):
+        register(file)
     if name is None:
         raise UserError(f"--config is missing; for example: {program()} --config nlp_ppo.yaml")
     path = find_config(name)
