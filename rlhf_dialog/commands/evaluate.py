@@ -52,6 +52,7 @@ from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.runs.publish import hash_of_agent
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -307,6 +308,7 @@ def settings_of(
     paths += [options.intent_model] if paths and options.intent_model else []
     return {
         "agent": str(options.agent),
+        "agent_hash": hash_of_agent(Path(options.agent)) if Path(options.agent).is_dir() else None,
         "baseline": options.baseline,
         "data_path": task.data_path,
         "split": options.split,

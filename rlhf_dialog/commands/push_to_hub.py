@@ -3,8 +3,8 @@
 python scripts/push_to_hub.py --agent runs/quickstart/agent --repo NAME --dry_run
 
 The card is written from the run that the agent is in: task, data, reward, evaluation.json, limits, settings and versions. It
-holds no text of the data, and of a path only its last name. --dry_run writes the folder that would be uploaded, and opens no
-connection; look at it first. The token is that of `hf auth login`, or HF_TOKEN.
+holds no text of the data, and of a path only its last name. --dry_run writes the folder that would be uploaded, lists its
+files, and opens no connection; look at it first. The token is that of `hf auth login`, or HF_TOKEN.
 
 A repository that does not exist is created. One that holds something else is refused without --overwrite; an earlier agent of
 the run of the same name gets a new commit. All files arrive in one commit, or none.
@@ -12,6 +12,7 @@ the run of the same name gets a new commit. All files arrive in one commit, or n
 
 import argparse
 import logging
+from pathlib import Path
 
 from rlhf_dialog.commands.command_line import (
     Parser,
@@ -45,8 +46,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--repo", required=True, help="name of the repository: NAME, or USER/NAME")
     add("--private", action="store_true", help="create the repository as private; default: public")
     add("--overwrite", action="store_true", help="replace the files of a repository that holds something else")
-    add("--evaluation", type=home_path, help="output of evaluate; default: evaluation.json in the run of the agent")
-    add("--dry_run", action="store_true", help="only write the folder that would be uploaded")
+    add(
+        "--evaluation",
+        type=home_path,
+        help="output of evaluate; default: evaluation.json in the run, if it is of this agent",
+    )
+    add("--dry_run", action="store_true", help="only write the folder that would be uploaded, and list its files")
     add("--output", help="new or empty folder for --dry_run; default: ./hub_NAME")
     add("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
@@ -71,4 +76,7 @@ def _main(options: argparse.Namespace) -> None:
             write(files, folder)
         except OSError as error:
             raise UserError(f"output: '{output}' cannot be written: {error}") from error
+    for name_of_file, content in files.items():
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        print(f"{size:>15,} bytes  {name_of_file}")
     logger.info("nothing was uploaded; %s holds the %d files of %s", output, len(files), name)

@@ -36,6 +36,9 @@ def test_the_folder_of_a_dry_run_is_an_agent(trained, tmp_path, monkeypatch, cap
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert push("--agent", trained, "--repo", "ada/polite", "--dry_run") == 0, capsys.readouterr().err
     folder = tmp_path / "hub_polite"
+    listed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    sizes = {path.name: f"{path.stat().st_size:,}" for path in folder.iterdir()}
+    assert {name: size for size, _, name in listed} == sizes
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.config.vocab_size == len(tokenizer)
     assert (model.generation_config.do_sample, model.generation_config.max_new_tokens) == (True, 9)
