@@ -14,10 +14,10 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed import launch, launchers
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.building import load, prepare
-from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.publish import push_agent

@@ -21,23 +21,20 @@ from rlhf_dialog.distributed.zero_checkpoint import (
     write_partitions,
 )
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity, reward_files
 from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
     as_user_error,
     best_iteration,
-    load_checkpoint,
-    load_weights,
     mark_best,
     read_state,
     repair_best,
-    save_agent,
-    save_checkpoint,
     usable_best,
-    world_size_of,
 )
 from rlhf_dialog.runs.tracking import cut_metrics
+from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.validation import Validation
 from rlhf_dialog.runs.verification import changed_versions, verify
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -160,7 +157,7 @@ class RunState:
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
         with world.fail_together(), trainer.placement.writable_weights():
-            load_checkpoint(
+            load_training(
                 self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source
             )
             with as_user_error(source):
@@ -239,7 +236,7 @@ class RunState:
         state["reward_files"] = self.reward_files
         if self.validation:
             state["validation"] = self.validation.state_dict()
-        save_checkpoint(
+        save_training(
             self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks, staged
         )
         forget_staging(self.checkpoints)
