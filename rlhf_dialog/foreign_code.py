@@ -94,16 +94,21 @@ def all_stacks() -> str:
 
 
 @contextlib.contextmanager
-def named(who: str) -> Iterator[None]:
-    """Turn exceptions of the block into a UserError: who raised, what, at which line; those that end a run pass."""
+def named(who: str, cls: type = object) -> Iterator[None]:
+    """Turn exceptions of the block into a UserError: who raised, what, at which line (`place_of`); those that end a run pass."""
     try:
         yield
     except (UserError, RunStopped, SignalExit):
         raise
     except USER_CODE_RAISES as error:
-        own = outside_libraries(frames_of(error))
-        place = f" at {line_of(own[-1])}" if own else ""
+        place = place_of(cls, frames_of(error))
         raise UserError(f"{who} raised {type(error).__name__}: {error}{place}") from error
+
+
+def place_of(cls: type, frames: list[traceback.FrameSummary]) -> str:
+    """` at path:line`: the deepest line of the user's own code, else of the file of the class; empty without one."""
+    own = outside_libraries(frames) or in_file_of(cls, frames)
+    return f" at {line_of(own[-1])}" if own else ""
 
 
 def frames_of(error: BaseException) -> list[traceback.FrameSummary]:

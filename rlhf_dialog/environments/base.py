@@ -1,22 +1,13 @@
 """The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.returned import REWARD, SUCCESS, is_reward, is_text, is_truth, says_success
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.foreign_code import (
-    TimeLimit,
-    ends_the_process,
-    frames_of,
-    in_file_of,
-    line_of,
-    outside_libraries,
-    within,
-)
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.foreign_code import TimeLimit, ends_the_process, named, place_of, within
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 
@@ -149,37 +140,18 @@ def _called(environment: Environment, method: str, limits: Limits, work: Callabl
     if not callable(getattr(environment, method, None)):
         raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
     seconds = limits.step_timeout_s
-    with _named(environment, method):
+    with named(f"environment {type(environment).__name__}: {method}", type(environment)):
         if seconds is None:
             return work()
         with ends_the_process(seconds):
             try:
                 return within(seconds, work)
             except TimeLimit as late:
-                place = _place(environment, late.frames)
+                place = place_of(type(environment), late.frames)
                 raise _wrong(
                     environment,
                     f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",
                 ) from late
-
-
-@contextmanager
-def _named(environment: Environment, method: str) -> Iterator[None]:
-    """Turn exceptions in the block into a UserError; Ctrl-C and the end that a signal asks for pass."""
-    try:
-        yield
-    except (UserError, RunStopped, SignalExit):
-        raise
-    except USER_CODE_RAISES as error:
-        place = _place(environment, frames_of(error))
-        raise _wrong(environment, f"{method} raised {type(error).__name__}: {error}{place}") from error
-
-
-def _place(environment: Environment, frames: list[Any]) -> str:
-    """` at path:line`: the deepest line of the user's own code, else of the environment's class; empty without one."""
-    own = outside_libraries(frames) or in_file_of(type(environment), frames)
-    own = [frame for frame in own if frame.filename != __file__]
-    return f" at {line_of(own[-1])}" if own else ""
 
 
 def _wrong(environment: Environment, what: str) -> UserError:

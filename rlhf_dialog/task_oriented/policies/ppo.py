@@ -17,15 +17,7 @@ from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
     categorical,
