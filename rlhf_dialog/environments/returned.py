@@ -1,6 +1,5 @@
 """What an environment may return, in words and in acts: the checks of truths, rewards, success and texts."""
 
-import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -19,7 +18,7 @@ def is_truth(value: Any) -> bool:
 
 def is_reward(value: Any) -> bool:
     """Whether it is a number that can be learned from."""
-    return isinstance(value, Real) and math.isfinite(value) and abs(value) <= LARGEST_REWARD
+    return isinstance(value, Real) and bool(value <= LARGEST_REWARD and value >= -LARGEST_REWARD)
 
 
 def says_success(info: Mapping[str, Any]) -> bool:

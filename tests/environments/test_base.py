@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.environments import base, returned, single_turn
+from rlhf_dialog.environments import base, single_turn
 from rlhf_dialog.environments.base import Limits, answer, check_turns, opened
 from rlhf_dialog.errors import UserError
 
@@ -157,7 +157,7 @@ def test_a_limit_is_positive(limits):
         Limits(**limits)
 
 
-@pytest.mark.parametrize("module", [base, returned, single_turn])
+@pytest.mark.parametrize("module", [base, single_turn])
 def test_the_examples_are_true(module):
     names = vars(module) | {"Dialogue": Dialogue}
     assert doctest.testmod(module, extraglobs=names).failed == 0
