@@ -18,7 +18,7 @@ def is_truth(value: Any) -> bool:
 
 def is_reward(value: Any) -> bool:
     """Whether it is a number that can be learned from."""
-    return isinstance(value, Real) and bool(value <= LARGEST_REWARD and value >= -LARGEST_REWARD)
+    return isinstance(value, Real) and bool(value <= LARGEST_REWARD and -value <= LARGEST_REWARD)
 
 
 def says_success(info: Mapping[str, Any]) -> bool:

@@ -53,16 +53,16 @@ def _numbered(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _without_dead_slots(domain: Domain, unnamed: list[str], where: str) -> Domain:
-    """The domain without constraints that no entity fulfils, and without slots of which no entity says anything."""
+    """The domain without constraints that no entity fulfils; users ask for such a slot where an entity says something of it."""
     constraints = {slot: values for slot, values in domain.constraints.items() if domain.used(slot) & {*values}}
-    requestable = [slot for slot in domain.requestable if domain.used(slot) != {UNKNOWN}]
     if not constraints:
         raise UserError(
             f"{where}: no entity has any of the values of the slots that may be asked for "
             f"({', '.join(domain.constraints) or 'there are none'}); correct the values, or the rules"
         )
-    dead = {*domain.constraints} - {*constraints} | {*domain.requestable} - {*requestable}
-    parts = {"columns that the rules do not name": unnamed, "slots without values": sorted(dead)}
+    dead = [slot for slot in domain.constraints if slot not in constraints]
+    requestable = [slot for slot in domain.requestable if slot not in dead or domain.used(slot) != {UNKNOWN}]
+    parts = {"columns that the rules do not name": unnamed, "slots without values": dead}
     if line := " and ".join(f"{what} ({', '.join(slots)})" for what, slots in parts.items() if slots):
         logger.info("%s: left out are %s", where, line)
     return Domain(domain.name, domain.type, constraints, requestable, domain.entities, domain.names)

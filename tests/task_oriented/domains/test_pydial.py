@@ -83,15 +83,16 @@ def test_what_is_missing_is_named_with_its_file(tmp_path, changes, message):
 
 
 def test_columns_that_the_rules_do_not_name_and_dead_slots_are_one_line_of_the_log(tmp_path, caplog):
-    """`fax` is in no rule; nobody says `garden`; `area` has values, but none that users may want."""
+    """`fax` is in no rule; nobody says `garden`; `area` has values, but none that users may want. What users only ask for,
+    as `pool`, stays, as in the domains that were always read."""
     informable = {**RULES["informable"], "garden": ["0", "1"], "area": ["centre"]}
-    rules = {**RULES, "informable": informable, "requestable": [*RULES["requestable"], "garden"]}
+    rules = {**RULES, "informable": informable, "requestable": [*RULES["requestable"], "garden", "pool"]}
     rules["system_requestable"] = ["area", "tea", "garden"]
     with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
-        domain = load_domain(write(tmp_path, rules, [*COLUMNS, "fax", "garden"]))
+        domain = load_domain(write(tmp_path, rules, [*COLUMNS, "fax", "garden", "pool"]))
     assert list(domain.constraints) == ["tea"]
-    assert domain.requestable == ("name", "phone", "hours", "area")
-    assert set(domain.entities[0]) == {"name", "phone", "hours", "area", "tea"}
+    assert domain.requestable == ("name", "phone", "hours", "area", "pool")
+    assert set(domain.entities[0]) == {"name", "phone", "hours", "area", "pool", "tea"}
     lines = [line for line in caplog.messages if "left out" in line]
     assert [line.split("tea-dbase.db: ")[1] for line in lines] == [
         "left out are columns that the rules do not name (fax) and slots without values (area, garden)"
