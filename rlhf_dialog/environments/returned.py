@@ -1,5 +1,6 @@
 """What an environment may return, in words and in acts: the checks of truths, rewards, success and texts."""
 
+import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -18,7 +19,8 @@ def is_truth(value: Any) -> bool:
 
 def is_reward(value: Any) -> bool:
     """Whether it is a number that can be learned from."""
-    return isinstance(value, Real) and bool(value <= LARGEST_REWARD and -value <= LARGEST_REWARD)
+    number: Any = value if isinstance(value, Real) else math.nan
+    return bool(abs(number) <= LARGEST_REWARD)
 
 
 def says_success(info: Mapping[str, Any]) -> bool:
