@@ -13,6 +13,9 @@ R = TypeVar("R", bound="BaseReward")
 DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
+reaches_nothing: Any = classmethod(lambda cls, args: {})  # as `reaches_out` of a class of our own
+
+
 class BaseReward:
     """A reward on whole responses.
 
