@@ -148,7 +148,7 @@ def serve(host: Connection) -> None:
 
 def _read(host: Connection, messages: "SimpleQueue[bytes]") -> None:
     """Messages are read while the worker computes, so that nobody waits to send one, and the end of the host is noticed."""
-    with suppress(*LOST):
+    with suppress(Exception):  # at the end of the input
         while True:
             messages.put(host.recv_bytes())
     os._exit(0)
