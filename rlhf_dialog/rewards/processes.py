@@ -38,9 +38,8 @@ def is_divisible(reward: BaseReward) -> bool:
 def free_cores(busy_threads: int, ranks_here: int = 1) -> int:
     """How many cores of this host one rank can give to rewards while `busy_threads` threads of it compute."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # a container may have less: microseconds of all cores in each period
+    # a container may have less: microseconds of all cores in each period
+    with contextlib.suppress(OSError, ValueError):
         quota, period = QUOTA.read_text(encoding="utf-8").split()
         cores = min(cores, int(quota) // int(period))
     return max(0, cores // max(ranks_here, 1) - busy_threads)
