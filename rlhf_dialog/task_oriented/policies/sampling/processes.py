@@ -56,7 +56,7 @@ class Processes:
     def _answer(self, number: int, deadline: float | None) -> Any:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            return self.workers[number].receive(seconds)
+            answer = self.workers[number].receive(seconds)
         except WorkerFailed as failure:
             raise EnvironmentFailed(f"in process {number + 1} of {self.process_num}: {failure.report}") from None
         except TimeoutError:
@@ -65,6 +65,9 @@ class Processes:
             ) from None
         except LOST:
             raise self._lost(number) from None
+        if isinstance(answer, RunStopped):
+            raise answer
+        return answer
 
     def _lost(self, number: int) -> RunStopped:
         worker = self.workers[number]
@@ -73,7 +76,15 @@ class Processes:
 
 
 def _dialogues(make: Make, seed: int, num_envs: int) -> Any:
-    return SideBySide(make, seed, num_envs).step
+    return partial(_step, SideBySide(make, seed, num_envs))
+
+
+def _step(dialogues: SideBySide, orders: Sequence[Order]) -> list[Turn] | RunStopped:
+    """What a process answers; a RunStopped travels as it is, because its exit code is another."""
+    try:
+        return dialogues.step(orders)
+    except RunStopped as stopped:
+        return stopped
 
 
 def _stopped(what: str) -> RunStopped:

@@ -112,6 +112,19 @@ class Hanging(Broken):
 
 
 @pytest.mark.thorough
+def test_a_run_stopped_in_a_process_is_one_here():
+    class Stops(Broken):
+        def step(self, action):
+            raise RunStopped("the logits are not finite")
+
+    one = Processes(Stops, 0, 1, process_num=1)
+    one.step([(NOTHING, 3)])
+    with pytest.raises(RunStopped, match=r"^the logits are not finite$"):
+        one.step([(0, NOTHING)])
+    one.close()
+
+
+@pytest.mark.thorough
 def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
     class Mine(Broken):
         """No other process can import it."""
