@@ -32,11 +32,11 @@ START = (
 
 
 class WorkerFailed(Exception):
-    """A worker raised: `line` is the exception in one line, `report` a UserError's message, and of others the traceback."""
+    """A worker raised `kind`, with this text; `report` is the text of a UserError, and of others the traceback."""
 
-    def __init__(self, line: str, report: str):
-        super().__init__(line, report)
-        self.line, self.report = line, report
+    def __init__(self, kind: str, text: str, report: str):
+        super().__init__(kind, text, report)
+        self.kind, self.text, self.report = kind, text, report
 
 
 class Worker:
@@ -163,4 +163,4 @@ def _send(host: Connection, answer: bytes) -> None:
 
 def _failure(error: BaseException) -> bytes:
     report = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
-    return pickle.dumps(WorkerFailed(f"{type(error).__name__}: {error}", report))
+    return pickle.dumps(WorkerFailed(type(error).__name__, str(error), report))

@@ -45,7 +45,7 @@ def test_a_worker_remembers_what_it_began_and_goes_on_after_an_error(worker):
     for error, report in ((UserError("use another one"), "use another one"), (SystemExit(4), "raise error")):
         with pytest.raises(WorkerFailed) as caught:
             asked(worker, fail, error)
-        assert caught.value.line == f"{type(error).__name__}: {error}"
+        assert (caught.value.kind, caught.value.text) == (type(error).__name__, str(error))
         assert report in caught.value.report
     with pytest.raises(WorkerFailed, match=r"PicklingError|AttributeError"):
         asked(worker, eval, "lambda: 0")

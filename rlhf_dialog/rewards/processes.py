@@ -123,7 +123,7 @@ class RewardProcesses:
             try:
                 scores = worker.receive()
             except WorkerFailed as failure:
-                raise NotDivided(failure.line) from failure
+                raise NotDivided(f"{failure.kind}: {failure.text}") from failure
             if len(scores) != len(part):
                 raise NotDivided(f"{len(scores)} values for {len(part)} dialogues")
             values += scores

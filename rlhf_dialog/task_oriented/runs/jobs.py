@@ -6,11 +6,8 @@ from typing import Any
 
 from rlhf_dialog.workers import LOST, Worker, WorkerFailed
 
-ONE_THREAD = {  # sums of several are rounded differently
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
+# sums of several threads are rounded differently
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 MOST_TEXT = 10_000
 Ended = tuple[Any, str | None]
 

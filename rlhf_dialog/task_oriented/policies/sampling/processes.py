@@ -56,8 +56,10 @@ class Processes:
     def _answer(self, number: int, deadline: float | None) -> Any:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            answer = self.workers[number].receive(seconds)
+            return self.workers[number].receive(seconds)
         except WorkerFailed as failure:
+            if failure.kind == RunStopped.__name__:
+                raise RunStopped(failure.text) from None
             raise EnvironmentFailed(f"in process {number + 1} of {self.process_num}: {failure.report}") from None
         except TimeoutError:
             raise _stopped(
@@ -65,9 +67,6 @@ class Processes:
             ) from None
         except LOST:
             raise self._lost(number) from None
-        if isinstance(answer, RunStopped):
-            raise answer
-        return answer
 
     def _lost(self, number: int) -> RunStopped:
         worker = self.workers[number]
@@ -76,15 +75,7 @@ class Processes:
 
 
 def _dialogues(make: Make, seed: int, num_envs: int) -> Any:
-    return partial(_step, SideBySide(make, seed, num_envs))
-
-
-def _step(dialogues: SideBySide, orders: Sequence[Order]) -> list[Turn] | RunStopped:
-    """What a process answers; a RunStopped travels as it is, because its exit code is another."""
-    try:
-        return dialogues.step(orders)
-    except RunStopped as stopped:
-        return stopped
+    return SideBySide(make, seed, num_envs).step
 
 
 def _stopped(what: str) -> RunStopped:
