@@ -208,7 +208,7 @@ def set_up_logging() -> None:
 
 
 @contextmanager
-def new_folder(output: str) -> Iterator[Path]:
+def new_folder(output: Path | str) -> Iterator[Path]:
     """A hidden folder next to `output` to write to: renamed to `output` if the block succeeds, removed if it fails.
 
     Raises UserError when `output` is not empty, or cannot be created.
