@@ -261,11 +261,16 @@ def check_seed(seed: int) -> None:
         raise UserError(f"--seed: found {seed}, wanted 0 to {2**32 - 1}")
 
 
-def check_device(device: str, num_gpus: int) -> None:
+def check_device(device: str) -> None:
     """Raises UserError for a device that is neither the processor nor one of the GPUs."""
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
         raise UserError(f"--device: found '{device}', wanted cpu or cuda")
-    if device.startswith("cuda") and int(device[5:] or 0) >= num_gpus:
+    if device == "cpu":
+        return
+    from rlhf_dialog.distributed.launch import count_gpus
+
+    num_gpus = count_gpus()
+    if int(device[5:] or 0) >= num_gpus:
         found = f"{num_gpus} of them" if num_gpus else "no CUDA device"
         raise UserError(f"--device {device}: torch finds {found} here; leave it out, or name another")
 

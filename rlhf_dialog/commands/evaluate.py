@@ -127,7 +127,7 @@ def check(options: argparse.Namespace) -> None:
     if options.min_new_tokens < 0:
         raise UserError(f"--min_new_tokens: found {options.min_new_tokens}, wanted at least 0")
     check_seed(options.seed)
-    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    check_device(options.device)
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rlhf_dialog.commands.command_line import (
     exit_code_of,
@@ -34,7 +34,8 @@ from rlhf_dialog.commands.command_line import (
     show_help,
 )
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments
-from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class YamlOptions(Options, Generic[S]):
 
     schema: ClassVar[type[Settings]]
     usage: ClassVar[str] = "{program} --config FILE [--key value ...]"
+    example: ClassVar[str | None] = None  # a file for --config, where it must be given
 
     config: str | None = option(
         "YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files",
@@ -104,14 +106,43 @@ class YamlOptions(Options, Generic[S]):
     @cached_property
     def settings(self) -> S:
         """The checked settings. Raises UserError with every mistake."""
-        path = find_config(self.config) if self.config else None
+        path = self.file()
         if path:
             logger.info("config: %s", path)
         return self.load(path)
 
+    def file(self) -> Path | None:
+        """The file of --config. Raises UserError when it is not there."""
+        if self.config is None and self.example:
+            raise UserError(f"--config is missing; for example: {program()} --config {self.example}")
+        return find_config(self.config) if self.config else None
+
     def load(self, path: Path | None) -> S:
         """The settings of the file and the keys. Raises UserError with every mistake."""
         return cast(S, load_settings(self.schema, path, self.keys))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(YamlOptions[S]):
+    """A command that begins a run in a folder of its own, or goes on with it."""
+
+    resume: str = option(
+        "continue the run in the run folder from its newest checkpoint; auto: begin a run if there is none yet, for a scheduler "
+        "that starts the same command again and again",
+        "false",
+        metavar="[auto]",
+    )
+    overwrite: bool = option(
+        "replace the run in the run folder; on a terminal you must confirm by typing the folder's name", False
+    )
+
+    def resumes(self) -> bool | Literal["auto"]:
+        """Whether the run goes on. Raises UserError for another word, and for --overwrite beside it."""
+        if self.resume not in ("true", "false", "auto"):
+            raise UserError(f"--resume: found '{self.resume}'; write --resume or --resume auto")
+        if self.resume != "false" and self.overwrite:
+            raise UserError("--overwrite replaces the run, --resume goes on with it; give one of them")
+        return "auto" if self.resume == "auto" else self.resume == "true"
 
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)

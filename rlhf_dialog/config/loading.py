@@ -193,11 +193,12 @@ def replace_keys(settings: S, values: dict[str, Any]) -> S:
     return replaced
 
 
-def check_keys(schema: type[Settings], path: Path, overrides: dict[str, Any]) -> None:
-    """Raises UserError for what the schema does not take. Registered classes are not asked, so that none has to be loaded."""
+def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
+    """The settings as far as the schema knows them: registered classes are not asked, so that none has to be loaded."""
     raw = read_yaml(path)
     override_all(raw, overrides)
-    _validate(schema, {key: value for key, value in raw.items() if key not in NO_EFFECT}, str(path), [], False)
+    known = {key: value for key, value in raw.items() if key not in NO_EFFECT}
+    return _validate(schema, known, str(path), [], classes=False)
 
 
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:

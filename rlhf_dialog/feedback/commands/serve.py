@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
-
 from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.answering import Answering
@@ -57,7 +55,7 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
 def run_serve(options: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     check_gradio()
-    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    check_device(options.device)
     login = None if options.auth is None else login_of(options.auth)
     names = allowed_names(options.allow_host)
     family, address = resolved(options.host, options.port)

@@ -124,10 +124,8 @@ def _main(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    import torch
-
     check_seed(options.seed)
-    check_device(options.device, torch.cuda.device_count())
+    check_device(options.device)
     for name, least in (("dialogues", LEAST), ("max_turns", 1)):
         if getattr(options, name) < least:
             raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
