@@ -154,10 +154,12 @@ def run_command(
     run: Callable[[AnyOptions], int | None],
     argv: list[str] | None = None,
     name: str | None = None,
+    about: str | None = None,
 ) -> int:
     """Parse the words (`sys.argv[1:]` by default), run the command, and return the exit code of how it ended.
 
-    `run` may return a code of its own. `name` is what the help calls the program, if not as it was called.
+    `run` may return a code of its own. `name` is what the help calls the program, if not as it was called,
+    `about` what it says where the class has no description.
     """
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
@@ -170,21 +172,22 @@ def run_command(
             lambda: codes.append(_run_yaml(kind, yaml_run, words, folders)), "--debug" in words, folders
         )
     else:
-        options = parsed(kind, words, name)
+        options = parsed(kind, words, name, about)
         code = exit_code_of(lambda: codes.append(run(options)), options.debug)
     return code or codes[0] or 0
 
 
-def parsed(kind: type[AnyOptions], words: list[str], name: str | None = None) -> AnyOptions:
+def parsed(kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None) -> AnyOptions:
     """The options that the words give. Ends the program with code 2 and a usage line for words that make none."""
-    given: dict[str, Any] = vars(parser_of(kind, name).parse_args(words))
+    given: dict[str, Any] = vars(parser_of(kind, name, about).parse_args(words))
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return kind(**values)
 
 
-def parser_of(kind: type[Options], name: str | None = None) -> "Parser":
+def parser_of(kind: type[Options], name: str | None, about: str | None) -> "Parser":
     """What reads the options of this class, and shows its help."""
-    parser = Parser(prog=name, description=kind.description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    text = kind.description or about
+    parser = Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     types_of, rivals = get_type_hints(kind), dict[str, Any]()
     for one in options_of(kind):
         said: Said = one.metadata["said"]
