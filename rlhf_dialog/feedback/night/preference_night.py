@@ -35,8 +35,7 @@ from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import read_metrics
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
-from rlhf_dialog.training.supervised.preference_model import train as train_preference_model
+from rlhf_dialog.training.supervised.preference_model import PreferenceConfig, PreferenceModel
 from rlhf_dialog.training.trainer import PPOTrainer
 
 RIVALS = 2  # disliked answers to other prompts that each liked answer is compared with, and the other way round
@@ -146,7 +145,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
         use_amp=settings.use_amp,
     )
     with written_whole(target) as draft:
-        report = train_preference_model(config, draft, lambda line: None)
+        report = PreferenceModel(config, draft, lambda line: None).train()
         write_json(draft / "report.json", report)
     return target
 

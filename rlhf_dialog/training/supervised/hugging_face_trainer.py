@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from datasets import Dataset
 from pydantic import Field
 from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
@@ -37,6 +36,11 @@ class SupervisedKeys(Settings):
     use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
 
+def device_of(config: SupervisedKeys) -> str:
+    """`cpu` or `cuda`."""
+    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
 def prepare(config: SupervisedKeys) -> None:
     """Set seeds, threads and memory options. Raises UserError when the device is not available."""
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -61,8 +65,9 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
         "weight_decay": config.weight_decay,
         "per_device_train_batch_size": config.batch_size,
         "seed": config.seed,
-        "use_cpu": config.device == "cpu" or not torch.cuda.is_available(),
+        "use_cpu": device_of(config) == "cpu",
         "bf16": config.use_amp,
+        "gradient_checkpointing": False,
         "save_strategy": "no",
         "logging_steps": 0.05,
         "dataloader_pin_memory": torch.cuda.is_available(),
@@ -92,11 +97,6 @@ def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
         cuts = rng.permutation(len(similar) // config.batch_size) * config.batch_size
         order += [position for cut in cuts for position in similar[cut : cut + config.batch_size]]
     return order
-
-
-def ordered_dataset(rows: list[dict[str, Any]], config: SupervisedKeys) -> Dataset:
-    """The `rows` (each with its `length`) in the order in which the training reads them."""
-    return Dataset.from_list(rows).select(batch_order([row["length"] for row in rows], config))
 
 
 def train_quietly(trainer: Trainer) -> None:

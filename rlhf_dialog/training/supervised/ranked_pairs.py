@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from pydantic import Field
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
@@ -22,7 +21,7 @@ from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import scored
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
+from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, device_of
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +111,3 @@ def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_se
         error.args = (str(error).replace("--agent", "model_path"),)
         raise
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues
-
-
-def device_of(keys: RankingKeys) -> str:
-    """`cpu` or `cuda`."""
-    return "cuda" if keys.device != "cpu" and torch.cuda.is_available() else "cpu"
