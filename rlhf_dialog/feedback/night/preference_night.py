@@ -26,9 +26,10 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.night.at_work import Night
-from rlhf_dialog.feedback.night.learner import Learner, Watch, device_of
+from rlhf_dialog.feedback.night.learner import Learner, Watch
 from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.own_files import json_or, read_json
@@ -219,7 +220,7 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         log_interval=settings.ppo_iterations,
         use_rich_handler=False,
         seed=seed_of(night),
-        device=device_of(settings),
+        device=device_of(settings.device),
         use_amp=settings.use_amp,
     )
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,7 +73,6 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
     schema = PreferenceConfig
 
     def read(self) -> tuple[list[PreferencePair], list[PreferencePair]]:
-        check_gpus(self.config)
         return read_pairs(self.config, self.report)
 
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -111,15 +109,6 @@ class PreferenceModel(SupervisedStage[PreferenceConfig]):
 
     def page(self, report: dict[str, Any]) -> str:
         return markdown(report)
-
-
-def check_gpus(config: PreferenceConfig) -> None:
-    """Raises UserError when one process would see several GPUs, which TRL's trainer refuses."""
-    count = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
-    if count > 1 and "LOCAL_RANK" not in os.environ:
-        raise UserError(
-            f"device: torch finds {count} GPUs, but the training uses one; make one visible with CUDA_VISIBLE_DEVICES=0"
-        )
 
 
 # -- data

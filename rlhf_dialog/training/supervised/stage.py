@@ -16,6 +16,7 @@ from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,
     batch_order,
+    for_one_gpu,
     prepare,
     train_quietly,
     trainer_arguments,
@@ -43,14 +44,11 @@ class SupervisedStage(ABC, Generic[Keys]):
         prepare(self.config)
         self.training, self.held_out = self.read()
         self.model, self.tokenizer = self.start()
+        self.num_parameters = trained_parameters([self.model])
         self.report(f"{self.num_parameters / 1e6:.2f} million parameters{self.size()}")
         self.learn()
         self.save()
         return self.measure()
-
-    @property
-    def num_parameters(self) -> int:
-        return trained_parameters([self.model])
 
     @abstractmethod
     def read(self) -> tuple[list[Any], Any]:
@@ -82,7 +80,7 @@ class SupervisedStage(ABC, Generic[Keys]):
         order = batch_order([row["length"] for row in rows], self.config)
         with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-            given = arguments(**trainer_arguments(self.config, scratch, len(rows)), **of_its_own)
+            given = for_one_gpu(arguments)(**trainer_arguments(self.config, scratch, len(rows)), **of_its_own)
             train_quietly(
                 trainer(
                     model=self.model,

@@ -207,19 +207,6 @@ def test_sides_that_are_the_same_tokens_name_the_row(tmp_path):
         preference_model.encoded(pair, inputs)
 
 
-@pytest.mark.parametrize(("device", "launched"), [("auto", False), ("cpu", False), ("auto", True)])
-def test_several_gpus_in_one_process_are_refused_as_trl_would(tmp_path, monkeypatch, device, launched):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setenv("LOCAL_RANK", "0") if launched else monkeypatch.delenv("LOCAL_RANK", raising=False)
-    config = config_of(tmp_path, [], "unused", device=device)
-    if device == "cpu" or launched:
-        preference_model.check_gpus(config)
-    else:
-        with pytest.raises(UserError, match=r"device: torch finds 2 GPUs.*CUDA_VISIBLE_DEVICES=0"):
-            preference_model.check_gpus(config)
-
-
 def test_a_training_that_diverges_is_one_message(tmp_path):
     config = config_of(
         tmp_path,

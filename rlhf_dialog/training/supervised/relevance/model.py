@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmu
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
@@ -24,7 +25,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
 from rlhf_dialog.training.supervised.data_halves import Half
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, device_of, num_steps
+from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
 from rlhf_dialog.training.supervised.relevance.report import markdown, measure
@@ -130,7 +131,7 @@ class RelevanceTraining(StageOfHalves):
         config = self.config
         answers = model_answers(config, self.training, self.report)
         pairs = numbered(self.training, self.model.table(), answers, config.seed)
-        for number, member in enumerate(self.model.to(device_of(config)).members):
+        for number, member in enumerate(self.model.to(device_of(config.device)).members):
             set_seed(config.seed + number)
             fit(config, member, pairs, f"member {number + 1} of {config.members}")
 
@@ -138,7 +139,7 @@ class RelevanceTraining(StageOfHalves):
         save_relevance(self.model.cpu().eval(), self.folder)
 
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
-        return measure(str(self.folder), pairs, device_of(self.config), self.config.seed)
+        return measure(str(self.folder), pairs, device_of(self.config.device), self.config.seed)
 
     def measure(self) -> dict[str, Any]:
         return super().measure() | {"num_bank": len(self.model.bank)}
