@@ -23,15 +23,9 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import build_trained, load_policy_lm, load_tokenizer
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import warn_of_remote_code
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module
-from rlhf_dialog.runs.checkpoint import (
-    as_user_error,
-    checkpoints_of,
-    iteration_of,
-    newest_checkpoint,
-    read_state,
-    save_agent,
-)
+from rlhf_dialog.runs.checkpoint import as_user_error, checkpoints_of, iteration_of, newest_checkpoint, read_state
 from rlhf_dialog.runs.identity import model_fingerprint
 from rlhf_dialog.runs.verification import verify
 

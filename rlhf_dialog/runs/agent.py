@@ -14,13 +14,14 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed import launch, launchers
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.building import load, prepare
-from rlhf_dialog.runs.checkpoint import save_agent
 from rlhf_dialog.runs.interrupts import Interrupts, leave
 from rlhf_dialog.runs.lock import locked
-from rlhf_dialog.runs.publish import push_agent
+from rlhf_dialog.runs.packages import check_packages
+from rlhf_dialog.runs.publish import check_push, push_agent
 from rlhf_dialog.runs.rescue import Rescue, failures_recorded
 from rlhf_dialog.runs.run import RunState, keep_precision
 from rlhf_dialog.runs.run_log import RunLog, report_best
@@ -110,7 +111,9 @@ class PPOAgent:
         check_shared(self.run_folder, self.world)
 
     def _check_folder(self) -> None:
-        self.start.check(self.config, self.run_folder)
+        check_packages(self.config)
+        check_push(self.config)
+        self.start.check(self.run_folder, self.config.save_interval)
 
     def build(self, locks: contextlib.ExitStack | None = None) -> PPOTrainer:
         """The trainer with everything that a run needs, on the run's device; cheap checks first. Raises UserError as `train`.
@@ -159,9 +162,8 @@ class PPOAgent:
 
     def begin(self, trainer: PPOTrainer) -> RunState:
         """The state that the run starts from: a new one, that of a checkpoint, or the weights of another run."""
-        start, state = self.start, RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
-        kept = self.log.files if self.log else None
-        state.begin(start.overwrite, bool(start.resume), start.weights_from, start.resume_from, kept)
+        state = RunState(self.config, self.run_folder, trainer, self.validation, self._identity)
+        state.begin(self.start, self.log.files if self.log else None)
         return state
 
     def loop(self, state: RunState) -> dict[str, float]:

@@ -1,35 +1,17 @@
-"""Save a run and continue it exactly: safetensors and JSON, written under a temporary name, the `latest` pointer last."""
+"""The folder of checkpoints of any run: each written whole, `latest` named last; what is kept, and which one is read."""
 
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file, save_model
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
-from rlhf_dialog.config.loading import dump_yaml
-from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed.random_states import (
-    RandomStates,
-    merged_states,
-    random_states,
-    restore_random_states,
-    states_of_rank,
-)
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, AgentSettings
-from rlhf_dialog.models.loading import Policy
-from rlhf_dialog.models.lora import merged_state
-from rlhf_dialog.models.network import save_policy, spec_of
-from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.own_files import load_json
 from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
@@ -38,40 +20,21 @@ FORMAT_VERSION = 1
 UNANNOUNCED = "unannounced"  # file in a checkpoint that `latest` does not name yet: the previous `latest`
 POINTER_REMEDY = "write the name of a checkpoint in this folder into it (iter_000004), or remove it"
 NAME = r"iter_[0-9]+"
-OWN_KEYS = ("eps", "weight_decay")  # of an optimizer: a resumed run uses its own values
 
 
 def save_checkpoint(
-    folder: Path,
-    config: Config,
-    state: dict[str, Any],
-    modules: dict[str, nn.Module],
-    optimizers: Mapping[str, torch.optim.Optimizer],
-    best: bool = False,
-    random_of_ranks: Sequence[RandomStates] = (),
-    staged: Path | None = None,
+    folder: Path, state: dict[str, Any], fill: Callable[[Path], dict[str, Any]], keep: int, best: bool = False
 ) -> Path:
     """Write `folder`/iter_NNNNNN and point `latest` at it, and `best` too if it is the best so far.
 
-    Of the checkpoints up to this one, keeps the newest `keep_checkpoints` and the best, and removes the others. `state` is JSON
-    with the key "iteration"; `random_of_ranks` are the random states of all processes, by default of this one only; the files
-    in `staged` are moved into the checkpoint. Raises UserError when the folder cannot be written; existing files stay intact.
+    `state` is JSON with the key "iteration"; `fill` writes the files into the new folder, and returns what else belongs into
+    its JSON. Of the checkpoints up to this one, keeps the newest `keep` and the best, and removes the others. Raises UserError
+    when the folder cannot be written; existing files stay intact.
     """
     name = f"iter_{state['iteration']:06d}"
     with written_whole(folder / name) as target:
-        for key, module in modules.items():
-            save_module(module, target / f"{key}.safetensors")
-        scalars = {}
-        for key, optimizer in optimizers.items():
-            tensors, scalars[key] = split_state(optimizer.state_dict())
-            save_file(tensors, target / f"{key}_optimizer.safetensors")
-        for path in sorted(staged.iterdir()) if staged else ():
-            path.rename(target / path.name)
-        generators, python = merged_states(random_of_ranks or [random_states()])
-        save_file(generators, target / "random.safetensors")
-        (target / "config.yaml").write_text(dump_yaml(config), encoding="utf-8")
-        content = {"format_version": FORMAT_VERSION, **state, "optimizers": scalars, **python}
-        write_json(target / STATE, sealed(target, content))
+        filled = fill(target)
+        write_json(target / STATE, sealed(target, {"format_version": FORMAT_VERSION, **state, **filled}))
         (target / UNANNOUNCED).write_bytes(_text_of(folder / "latest"))
     try:
         replace_text(folder / "latest", name)
@@ -81,7 +44,7 @@ def save_checkpoint(
         branch = [one for one in checkpoints_of(folder) if iteration_of(one) <= state["iteration"]]
         kept = repair_best(folder, state)
         is_known = kept is not None or not (folder / "best").exists()
-        for old in branch[: -config.keep_checkpoints] if is_known else ():
+        for old in branch[:-keep] if is_known else ():
             if old != kept and iteration_of(old) != best_iteration(state):
                 remove_whole(old)
     except OSError as error:
@@ -203,64 +166,6 @@ def as_user_error(source: Path, remedy: Callable[[Path], str] = lambda _: "") ->
         ) from error
 
 
-def load_checkpoint(
-    folder: Path,
-    modules: dict[str, nn.Module],
-    optimizers: Mapping[str, torch.optim.Optimizer],
-    device: torch.device,
-    rank: int = 0,
-    world_size: int = 1,
-    source: Path | None = None,
-) -> dict[str, Any]:
-    """Restore modules, optimizers and this rank's random states; returns the saved state.
-
-    Reads the checkpoint `source`, by default the newest in `folder`. Random states are not restored when the checkpoint was saved
-    by another number of processes (`world_size_of`). Raises UserError when there is no checkpoint, or when it does not fit.
-    """
-    source, state = read_state(folder, source)
-    with as_user_error(source, way_back):
-        saved, ours = set(state["optimizers"]), set(optimizers)
-        if saved != ours:
-            raise UserError(f"{source}: has optimizers of {sorted(saved)}, but this run has {sorted(ours)}")
-        for key, module in modules.items():
-            load_module(module, source / f"{key}.safetensors", device)
-        for key, optimizer in optimizers.items():
-            tensors = load_file(source / f"{key}_optimizer.safetensors")
-            groups = [
-                {**group, **{name: own[name] for name in OWN_KEYS}}
-                for group, own in zip(state["optimizers"][key], optimizer.param_groups, strict=True)
-            ]
-            optimizer.load_state_dict(joined_state(tensors, groups))
-        if world_size_of(state) == world_size:
-            restore_random_states(*states_of_rank(rank, load_file(source / "random.safetensors"), state))
-    return state
-
-
-def world_size_of(state: dict[str, Any]) -> int:
-    """The number of processes that saved the checkpoint."""
-    return 1 + len(state.get("random_of_other_ranks", ()))
-
-
-def load_weights(source: Path, modules: dict[str, nn.Module], device: torch.device) -> list[str]:
-    """Load only the weights of the checkpoint `source`; returns the names of the modules that it lacks, which start fresh.
-
-    Raises UserError when the policy's language model does not fit; a value head or a critic may be missing.
-    """
-    fresh = []
-    for key, module in modules.items():
-        path = source / f"{key}.safetensors"
-        if key != "policy" and not path.is_file():
-            fresh.append(key)
-            continue
-        with as_user_error(source):
-            missing, unexpected = load_module(module, path, device, strict=False)
-            heads = {name for name in (*missing, *unexpected) if name.startswith("value_head.")}
-            if wrong := sorted({*missing, *unexpected} - heads):
-                raise ValueError(f"{key} differs in {', '.join(wrong[:3])}")
-            fresh += [f"{key}'s value head"] if heads & set(missing) else []
-    return fresh
-
-
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint that `latest` names; without that pointer (a kill came before it) the last one; None if there is none.
 
@@ -303,48 +208,3 @@ def _pointed(pointer: Path) -> Path:
     if not re.fullmatch(NAME, name):
         raise UserError(f"{pointer}: names {name!r}, which is not a checkpoint of this folder; {POINTER_REMEDY}")
     return pointer.parent / name
-
-
-def save_agent(
-    folder: Path, policy: Policy, tokenizer: PreTrainedTokenizerBase, config: Config | AgentSettings
-) -> None:
-    """Write the trained agent: a folder for `AutoModelForCausalLM.from_pretrained`, with the value head and our settings."""
-    with written_whole(folder) as target:
-        spec = spec_of(policy.lm)
-        if spec is not None:
-            save_policy(policy.lm, target)
-        else:
-            merged = None if policy.adapter is None else merged_state(policy.lm, policy.adapter)
-            policy.lm.save_pretrained(target, state_dict=merged)
-        tokenizer.save_pretrained(target)
-        if policy.value_head is not None:
-            save_model(policy.value_head, str(target / "value_head.safetensors"))
-        settings = config.model_dump(
-            include={
-                "turn_separator",
-                "context_size",
-                "max_prompt_length",
-                "max_new_tokens",
-                "temperature",
-                "top_k",
-                "top_p",
-                *(["stop_token_ids"] if config.stop_token_ids else []),  # which older versions do not know
-            }
-        )
-        network = {} if spec is None else {"model_class": spec.model_dump()}
-        write_json(target / AGENT_FILE, {"format_version": AGENT_FORMAT, **settings, **network})
-
-
-def split_state(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """An optimizer's state as named tensors (`3.exp_avg`) and the JSON of its parameter groups."""
-    tensors = {f"{i}.{key}": value for i, slots in state["state"].items() for key, value in slots.items()}
-    return tensors, state["param_groups"]
-
-
-def joined_state(tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The inverse of `split_state`."""
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        index, key = name.split(".", 1)
-        slots.setdefault(int(index), {})[key] = tensor
-    return {"state": slots, "param_groups": groups}

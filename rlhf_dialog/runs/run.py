@@ -21,23 +21,21 @@ from rlhf_dialog.distributed.zero_checkpoint import (
     write_partitions,
 )
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs import identity, reward_files
 from rlhf_dialog.runs.branches import chosen_checkpoint, leave_later, restore_best
 from rlhf_dialog.runs.checkpoint import (
     as_user_error,
     best_iteration,
-    load_checkpoint,
-    load_weights,
     mark_best,
     read_state,
     repair_best,
-    save_agent,
-    save_checkpoint,
     usable_best,
-    world_size_of,
 )
+from rlhf_dialog.runs.start import Start
 from rlhf_dialog.runs.tracking import cut_metrics
+from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
 from rlhf_dialog.runs.validation import Validation
 from rlhf_dialog.runs.verification import changed_versions, verify
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -78,33 +76,19 @@ class RunState:
         self.reward_files = reward_files.hashes_of(config, trainer.scorer.reward)
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
 
-    def begin(
-        self,
-        overwrite: bool,
-        resume: bool,
-        weights_from: Path | None,
-        resume_from: str | None = None,
-        kept: Path | None = None,
-    ) -> None:
-        """Prepare trainer and folder to start or continue the run, according to the flags of the command line.
-
-        `kept`: what `overwrite` does not remove, because it is of this run.
-        """
-        source = self.world.on_main(partial(self._tidy_up, overwrite, resume, resume_from, kept))
+    def begin(self, start: Start, kept: Path | None = None) -> None:
+        """Prepare trainer and folder to start or continue the run; `kept` is of this run, so that it stays in any case."""
+        source = self.world.on_main(partial(self._prepare, start, kept))
         if source is not None:
             self._restore(source)
         self.world.on_main(self._write_config)
-        if weights_from is not None:
-            self._take_weights(weights_from)
+        if start.weights_from is not None:
+            self._take_weights(start.weights_from)
 
-    def _tidy_up(self, overwrite: bool, resume: bool, resume_from: str | None, kept: Path | None) -> Path | None:
-        """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from."""
-        if overwrite and not resume:
-            run_folder.clear(self.run_folder, kept)
-        run_folder.repair(self.run_folder)
+    def _prepare(self, start: Start, kept: Path | None) -> Path | None:
+        source = start.prepare(self.run_folder, kept)
         forget_staging(self.checkpoints)
-        source = chosen_checkpoint(self.checkpoints, resume_from) if resume else None
-        if resume and source is None:
+        if start.resume and source is None:
             cut_metrics(self.run_folder / "metrics.jsonl", 0)
             logger.info("%s: has no checkpoint yet; the run starts from the beginning", self.run_folder)
         return source
@@ -160,7 +144,7 @@ class RunState:
     def _load(self, source: Path, state: dict[str, Any]) -> None:
         trainer, world = self.trainer, self.world
         with world.fail_together(), trainer.placement.writable_weights():
-            load_checkpoint(
+            load_training(
                 self.checkpoints, self._modules(), trainer.optimizers, world.device, world.rank, world.size, source
             )
             with as_user_error(source):
@@ -239,7 +223,7 @@ class RunState:
         state["reward_files"] = self.reward_files
         if self.validation:
             state["validation"] = self.validation.state_dict()
-        save_checkpoint(
+        save_training(
             self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks, staged
         )
         forget_staging(self.checkpoints)

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import folder as run_folder
+from rlhf_dialog.runs.branches import chosen_checkpoint
 from rlhf_dialog.runs.lock import check_unlocked
-from rlhf_dialog.runs.packages import check_packages
-from rlhf_dialog.runs.publish import check_push
 
 
 @dataclass
@@ -41,14 +39,12 @@ class Start:
             else:
                 self.resume, self.overwrite = False, True
 
-    def check(self, config: Config, folder: Path) -> None:
+    def check(self, folder: Path, save_interval: int) -> None:
         """What can be known of the run folder before anything is loaded. Raises UserError."""
-        check_packages(config)
-        check_push(config)
         check_unlocked(folder)
         if self.overwrite and self.resume_from is not None:
             raise UserError("--overwrite replaces the run, --resume_from goes on with it; give one of them")
-        run_folder.check_folder(folder, self.overwrite, bool(self.resume), config.save_interval, self.resume_from)
+        run_folder.check_folder(folder, self.overwrite, bool(self.resume), save_interval, self.resume_from)
         if self.weights_from is None:
             return
         if self.resume:
@@ -56,3 +52,15 @@ class Start:
                 "--resume_weights_only begins a new run, --resume and --resume_from go on with an old one; give one of them"
             )
         run_folder.check_source(self.weights_from, folder)
+
+    def prepare(self, folder: Path, kept: Path | None = None, others: tuple[str, ...] = ()) -> Path | None:
+        """Remove what the run replaces and what a kill left behind; returns the checkpoint to continue from.
+
+        kept: what `overwrite` does not remove, because it is of this run; others: files that it removes too
+        """
+        if self.overwrite and not self.resume:
+            run_folder.clear(folder, kept)
+            for name in others:
+                (folder / name).unlink(missing_ok=True)
+        run_folder.repair(folder)
+        return chosen_checkpoint(folder / "checkpoints", self.resume_from) if self.resume else None

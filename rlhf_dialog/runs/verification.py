@@ -16,12 +16,9 @@ PACKAGES = ("torch", "transformers", "rlhf-dialog")
 CHUNK = 1 << 20
 
 
-def sealed(folder: Path, state: dict[str, Any], pattern: str = "*") -> dict[str, Any]:
-    """The content of trainer.json: `state`, hash and size of every file in the folder, the versions, and a hash of all that.
-
-    pattern: of the files; `**/*` has those in folders below too
-    """
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.glob(pattern)) if path.is_file()}
+def sealed(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """The content of trainer.json: `state`, hash and size of every file in the folder, the versions, and a hash of all that."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     content = {
         **state,
         "files": {name: sha256_of_file(path) for name, path in files.items()},

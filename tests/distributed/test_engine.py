@@ -16,7 +16,7 @@ from rlhf_dialog.metrics.base import VecInfo
 from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.precision import autocast_of
-from rlhf_dialog.runs.checkpoint import load_checkpoint, save_checkpoint
+from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -154,9 +154,9 @@ def test_resume_is_exact_with_the_scale(path, tmp_path, share):
     expected = [numbers_of(whole.step()) for _ in range(3)]
     first = start()
     assert numbers_of(first.step()) == expected[0]
-    save_checkpoint(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
+    save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
     again = build(path, use_share_model=share)
-    state = load_checkpoint(tmp_path, modules_of(again), again.optimizers, CPU)
+    state = load_training(tmp_path, modules_of(again), again.optimizers, CPU)
     again.load_state_dict(state)
     assert again.state_dict() == first.state_dict()
     assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]

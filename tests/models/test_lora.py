@@ -21,8 +21,10 @@ from rlhf_dialog.models.generation import teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import load_causal_lm, load_models, trained_parameters
 from rlhf_dialog.models.lora import add_adapters, lora_layers, selected, target_names, trained
 from rlhf_dialog.models.packing import ATTENTION
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import identity
-from rlhf_dialog.runs.checkpoint import load_checkpoint, load_weights, newest_checkpoint, save_agent, save_checkpoint
+from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.training_state import load_training, load_weights, save_training
 from rlhf_dialog.training.trainer import PPOTrainer
 
 pytestmark = pytest.mark.thorough
@@ -212,13 +214,13 @@ def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path, s
     expected = steps(build(paths["gpt2"], use_share_model=share), 3)
     first = build(paths["gpt2"], use_share_model=share)
     assert steps(first, 1) == expected[:1]
-    save_checkpoint(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
+    save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
     source = newest_checkpoint(tmp_path)
     for name, module in modules_of(first).items():
         assert set(load_file(source / f"{name}.safetensors")) == set(trained(module))
     again = build(paths["gpt2"], use_share_model=share, lr=9.0)
     torch.manual_seed(999)
-    again.load_state_dict(load_checkpoint(tmp_path, modules_of(again), again.optimizers, CPU))
+    again.load_state_dict(load_training(tmp_path, modules_of(again), again.optimizers, CPU))
     again.config = again.update.config = first.config
     assert steps(again, 2) == expected[1:]
 
@@ -226,7 +228,7 @@ def test_checkpoints_hold_what_is_trained_and_resume_is_exact(paths, tmp_path, s
 def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     first, config = build(paths["gpt2"]), config_of(paths["gpt2"])
     disturb(first.models.policy)
-    save_checkpoint(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
+    save_training(tmp_path, first.config, first.state_dict(), modules_of(first), first.optimizers)
     source = newest_checkpoint(tmp_path)
     second = build(paths["gpt2"], use_share_model=False)
     assert load_weights(source, modules_of(second), CPU) == ["critic"]
@@ -239,7 +241,7 @@ def test_weights_only_and_what_does_not_fit(paths, tmp_path):
     whole = load_models(settings(model_path=paths["gpt2"]), CPU)
     with pytest.raises(UserError, match="does not fit"):
         load_weights(source, {"policy": whole.policy}, CPU)
-    save_checkpoint(tmp_path / "whole", first.config, first.state_dict(), {"policy": whole.policy}, {})
+    save_training(tmp_path / "whole", first.config, first.state_dict(), {"policy": whole.policy}, {})
     with pytest.raises(UserError, match=r"holds a whole model, but this run .use_lora. trains adapters"):
         load_weights(newest_checkpoint(tmp_path / "whole"), modules_of(second), CPU)
 

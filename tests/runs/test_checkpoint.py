@@ -1,126 +1,22 @@
 """Checkpoints: a resumed run gives the same numbers bit for bit, and a broken write leaves the old one whole."""
 
 import json
-import math
-import random
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from processes import output_of
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tiny import byte_tokenizer, gpt2, llama
-from trainers import Places, make_trainer, parameters
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from saving import build, modules, resume, save, steps
+from trainers import make_trainer
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.loading import Policy
-from rlhf_dialog.runs import checkpoint
-from rlhf_dialog.runs.checkpoint import (
-    load_checkpoint,
-    load_weights,
-    newest_checkpoint,
-    save_agent,
-    save_checkpoint,
-)
+from rlhf_dialog.runs import checkpoint, training_state
+from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.training_state import save_training
 
 pytestmark = pytest.mark.thorough
-
-CPU = torch.device("cpu")
-KINDS = {
-    "shared trunk": {},
-    "separate critic": {"use_share_model": False},
-    "no value normalisation": {"use_valuenorm": False},
-    "filtered, decay": {"top_k": 30, "use_linear_lr_decay": True, "max_iterations": 9, "weight_decay": 0.01},
-    "without critic": {"advantage_estimator": "rloo", "num_responses_per_prompt": 3},
-}
-
-
-class Moody(Places):
-    """A reward that draws from all three random generators."""
-
-    def __call__(self, dialogues):
-        drawn = random.random() + np.random.random() + torch.rand(()).item()
-        return [value + drawn for value in super().__call__(dialogues)]
-
-
-def build(kind):
-    random.seed(0)
-    np.random.seed(0)
-    return make_trainer(Moody(), lr=3e-3, **KINDS[kind])
-
-
-def modules(trainer):
-    found = {"policy": trainer.models.policy, "critic": trainer.models.critic}
-    return {name: module for name, module in found.items() if module is not None}
-
-
-def save(trainer, folder):
-    return save_checkpoint(folder, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers)
-
-
-def resume(kind, folder):
-    """New objects with everything from the checkpoint."""
-    trainer = build(kind)
-    torch.manual_seed(999)  # whatever the new process has drawn before
-    trainer.load_state_dict(load_checkpoint(folder, modules(trainer), trainer.optimizers, CPU))
-    return trainer
-
-
-def numbers(metrics):
-    return {key: value for key, value in metrics.items() if key != "FPS" and not key.startswith("time/")}
-
-
-def steps(trainer, count):
-    return [numbers(trainer.step()) for _ in range(count)]
-
-
-# -- resume
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
-    whole = build(kind)
-    expected = steps(whole, 4)
-    first = build(kind)
-    assert steps(first, 2) == expected[:2]
-    save(first, tmp_path)
-    second = resume(kind, tmp_path)
-    assert second.state_dict() == first.state_dict()
-    assert steps(second, 2) == expected[2:]
-    for name, module in modules(whole).items():
-        ours = parameters(modules(second)[name])
-        assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
-    assert len({metrics["objective/score"] for metrics in expected}) == 4
-
-
-def test_saving_does_not_disturb_the_run(tmp_path):
-    kind = "shared trunk"
-    quiet, saved = steps(build(kind), 3), []
-    trainer = build(kind)
-    for _ in range(3):
-        saved += steps(trainer, 1)
-        save(trainer, tmp_path)
-    assert saved == quiet
-
-
-@pytest.mark.ci
-def test_resume_in_another_process(tmp_path):
-    kind = "separate critic"
-    expected = steps(build(kind), 4)
-    trainer = build(kind)
-    steps(trainer, 2)
-    save(trainer, tmp_path)
-    code = (
-        "import offline, json, sys, pathlib, test_checkpoint as t\n"
-        f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
-        "json.dump(t.steps(trainer, 2), sys.stdout)"
-    )
-    assert json.loads(output_of("-c", code, cwd=Path(__file__).parent)) == expected[2:]
 
 
 # -- what is written
@@ -145,20 +41,6 @@ def test_files_of_a_checkpoint(tmp_path):
     assert yaml.safe_load((tmp_path / "checkpoints/iter_000001/config.yaml").read_text())["lr"] == 3e-3
 
 
-def test_optimizer_state_comes_back(tmp_path):
-    trainer = build("shared trunk")
-    trainer.step()
-    save(trainer, tmp_path)
-    other = build("shared trunk")
-    load_checkpoint(tmp_path, modules(other), other.optimizers, CPU)
-    ours, theirs = (t.optimizers["policy"].state_dict() for t in (trainer, other))
-    assert ours["param_groups"][0]["params"] == theirs["param_groups"][0]["params"]
-    assert ours["state"].keys() == theirs["state"].keys()
-    for key, slots in ours["state"].items():
-        assert set(slots) == {"step", "exp_avg", "exp_avg_sq"}
-        assert all(torch.equal(value, theirs["state"][key][name]) for name, value in slots.items())
-
-
 @pytest.mark.parametrize("keep", [1, 2])
 def test_keep_checkpoints(tmp_path, keep):
     trainer = make_trainer(keep_checkpoints=keep, ppo_epoch=1)
@@ -177,7 +59,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path, keep, kept):
         trainer.iteration = iteration
         state = trainer.state_dict()
         best = iteration <= 2
-        save_checkpoint(tmp_path, trainer.config, state, modules(trainer), trainer.optimizers, best)
+        save_training(tmp_path, trainer.config, state, modules(trainer), trainer.optimizers, best)
         assert (tmp_path / "best").read_text() == f"iter_{min(iteration, 2):06d}"
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "best", *(f"iter_{i:06d}" for i in kept)}
 
@@ -214,8 +96,10 @@ def test_the_same_iteration_is_saved_again(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("No space left on device"), SafetensorError("I/O error")])
-@pytest.mark.parametrize("name", ["save_file", "save_module", "write_json"])
-def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch, name, error):
+@pytest.mark.parametrize(
+    ("module", "name"), [(training_state, "save_file"), (training_state, "save_module"), (checkpoint, "write_json")]
+)
+def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypatch, module, name, error):
     trainer = build("shared trunk")
     steps(trainer, 1)
     save(trainer, tmp_path)
@@ -225,7 +109,7 @@ def test_an_interrupted_write_leaves_the_old_checkpoint_whole(tmp_path, monkeypa
     def full(*_args, **_options):
         raise error
 
-    monkeypatch.setattr(checkpoint, name, full)
+    monkeypatch.setattr(module, name, full)
     with pytest.raises(UserError, match=r"iter_000002: cannot be written: "):
         save(trainer, tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -290,76 +174,11 @@ def test_a_damaged_file_of_the_right_size_has_a_way_back(tmp_path, name):
         resume("shared trunk", tmp_path)
 
 
-# -- the agent
-
-
-@pytest.mark.parametrize("make", [None, llama])
-def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
-    trainer = make_trainer(top_k=7, temperature=0.6, max_prompt_length=99)
-    policy = trainer.models.policy if make is None else Policy(make()).eval()
-    if make is None:
-        trainer.step()
-    save_agent(tmp_path / "agent", policy, trainer.models.tokenizer, trainer.config)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "agent").eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "agent")
-    text = "Where is the ladder ? <EOU>"
-    assert tokenizer(text)["input_ids"] == byte_tokenizer()(text)["input_ids"]
-    ids = torch.tensor([tokenizer(text)["input_ids"]])
-    with torch.no_grad():
-        assert torch.equal(plain(ids).logits, policy.lm(ids).logits)
-    settings = json.loads((tmp_path / "agent/rlhf_dialog.json").read_text())
-    assert settings == {
-        "format_version": 1,
-        "turn_separator": "<EOU>",
-        "context_size": 5,
-        "max_prompt_length": 99,
-        "max_new_tokens": 5,
-        "temperature": 0.6,
-        "top_k": 7,
-        "top_p": 1.0,
-    }
-    head = tmp_path / "agent/value_head.safetensors"
-    assert head.exists() == (make is None)
-    if make is None:
-        assert torch.equal(load_file(head)["weight"], policy.value_head.weight)
-        assert policy.value_head.weight.any()
-    assert not list((tmp_path / "agent").glob("*.bin"))
-    assert {path.name for path in tmp_path.iterdir()} == {"agent"}
-
-
-def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):
-    trainer = make_trainer()
-    folder = tmp_path / "agent"
-    save_agent(folder, trainer.models.policy, trainer.models.tokenizer, trainer.config)
-    before = {path: path.read_bytes() for path in folder.rglob("*")}
-    with torch.no_grad():
-        trainer.models.policy.value_head.bias.fill_(math.pi)
-
-    def full(*_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(checkpoint, "write_json", full)
-    with pytest.raises(UserError, match="No space left on device"):
-        save_agent(folder, trainer.models.policy, trainer.models.tokenizer, trainer.config)
-    assert {path: path.read_bytes() for path in folder.rglob("*")} == before
-    assert [path.name for path in tmp_path.iterdir()] == ["agent"]
-
-
 def test_a_latest_pointer_that_cannot_be_written(tmp_path):
     trainer = build("shared trunk")
     (tmp_path / "latest").mkdir()
     with pytest.raises(UserError, match="cannot be written"):
         save(trainer, tmp_path)
-
-
-def test_resume_with_the_other_value_normalisation():
-    trainer = build("shared trunk")
-    state = trainer.state_dict()
-    state["value_normalizer"] = (
-        None if state["value_normalizer"] else {"mean_sum": 0.0, "square_sum": 0.0, "weight": 0.0}
-    )
-    with pytest.raises(UserError, match="use_valuenorm"):
-        trainer.load_state_dict(state)
 
 
 # -- names that lead elsewhere, and kills in the moment of a swap
@@ -371,7 +190,7 @@ def test_resume_with_the_other_value_normalisation():
 )
 def test_a_pointer_that_leaves_the_folder_is_refused(tmp_path, pointer, text):
     trainer = build("shared trunk")
-    save_checkpoint(tmp_path, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers, best=True)
+    save_training(tmp_path, trainer.config, trainer.state_dict(), modules(trainer), trainer.optimizers, best=True)
     (tmp_path / pointer).write_text(text)
     read = newest_checkpoint if pointer == "latest" else checkpoint.best_checkpoint
     with pytest.raises(
@@ -453,39 +272,3 @@ def test_json_that_is_no_state_is_the_users_error(tmp_path, state):
     path.write_text(json.dumps(state))
     with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
         resume("shared trunk", tmp_path)
-
-
-def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):
-    save(build("shared trunk"), tmp_path)
-    other = make_trainer(Moody(), opti_eps=1e-3, weight_decay=0.5)
-    load_checkpoint(tmp_path, modules(other), other.optimizers, CPU)
-    group = other.optimizers["policy"].param_groups[0]
-    assert (group["eps"], group["weight_decay"]) == (1e-3, 0.5)
-
-
-# -- weights alone
-
-
-def test_weights_alone(tmp_path):
-    first = build("separate critic")
-    steps(first, 1)
-    source = save(first, tmp_path)
-    same, shared, bare = build("separate critic"), build("shared trunk"), build("without critic")
-    assert load_weights(source, modules(same), CPU) == []
-    for name, module in modules(same).items():
-        ours = parameters(modules(first)[name])
-        assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
-    assert same.optimizers["policy"].state_dict()["state"] == {}
-    assert load_weights(source, modules(shared), CPU) == ["policy's value head"]
-    assert load_weights(source, modules(bare), CPU) == []
-    for trainer in (shared, bare):
-        ours = parameters(first.models.policy.lm)
-        assert all(torch.equal(value, ours[key]) for key, value in parameters(trainer.models.policy.lm).items())
-    assert load_weights(save(shared, tmp_path / "shared"), modules(build("separate critic")), CPU) == ["critic"]
-
-
-def test_weights_of_another_model_are_refused(tmp_path):
-    source = save(build("shared trunk"), tmp_path)
-    for other in (llama(), gpt2(n_embd=64), gpt2(n_layer=3)):
-        with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
-            load_weights(source, {"policy": Policy(other)}, CPU)

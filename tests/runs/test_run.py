@@ -13,6 +13,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import identity, verification
 from rlhf_dialog.runs.run import RunState, keep_precision
+from rlhf_dialog.runs.start import Start
 
 
 def state_in(folder, **keys) -> RunState:
@@ -25,7 +26,7 @@ def state_in(folder, **keys) -> RunState:
 def trained_in(folder, steps: int) -> RunState:
     folder.mkdir(exist_ok=True)
     state = state_in(folder)
-    state.begin(overwrite=False, resume=False, weights_from=None)
+    state.begin(Start())
     for _ in range(steps):
         state.trainer.step()
     state.save(best=False)
@@ -33,7 +34,7 @@ def trained_in(folder, steps: int) -> RunState:
 
 
 def test_a_run_that_begins_writes_its_configuration_alone(tmp_path):
-    state_in(tmp_path, lr=3e-4).begin(overwrite=False, resume=False, weights_from=None)
+    state_in(tmp_path, lr=3e-4).begin(Start())
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["lr"] == 3e-4
 
@@ -42,7 +43,7 @@ def test_a_saved_run_goes_on_with_its_weights_and_counters(tmp_path):
     first = trained_in(tmp_path, 2)
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"iteration": i}) + "\n" for i in (1, 2, 3)))
     other = state_in(tmp_path)
-    other.begin(overwrite=False, resume=True, weights_from=None)
+    other.begin(Start(resume=True))
     assert (other.trainer.iteration, other.trainer.episodes) == (2, 12)
     weights = parameters(first.trainer.models.policy)
     assert all(torch.equal(p, weights[name]) for name, p in parameters(other.trainer.models.policy).items())
@@ -74,14 +75,14 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path, cap
     caplog.set_level("INFO", logger="rlhf_dialog")
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n')
     state = state_in(tmp_path)
-    state.begin(overwrite=False, resume=True, weights_from=None)
+    state.begin(Start(resume=True))
     assert (state.trainer.iteration, (tmp_path / "metrics.jsonl").read_text()) == (0, "")
     assert "has no checkpoint yet; the run starts from the beginning" in caplog.text
 
 
 def test_overwrite_removes_what_the_run_replaces(tmp_path):
     trained_in(tmp_path, 1)
-    state_in(tmp_path).begin(overwrite=True, resume=False, weights_from=None)
+    state_in(tmp_path).begin(Start(overwrite=True))
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -90,7 +91,7 @@ def test_another_run_is_not_continued(tmp_path):
     other = state_in(tmp_path)
     other.identity = other.identity | {"model_path": "another"}
     with pytest.raises(UserError, match="model_path"):
-        other.begin(overwrite=False, resume=True, weights_from=None)
+        other.begin(Start(resume=True))
 
 
 def flip(path):
@@ -103,18 +104,18 @@ def test_a_flipped_bit_is_refused_unless_only_sizes_are_compared(tmp_path):
     trained_in(tmp_path, 1)
     flip(tmp_path / "checkpoints/iter_000001/policy_optimizer.safetensors")
     with pytest.raises(UserError, match=r"policy_optimizer\.safetensors has changed since it was written"):
-        state_in(tmp_path).begin(overwrite=False, resume=True, weights_from=None)
+        state_in(tmp_path).begin(Start(resume=True))
     (tmp_path / "new").mkdir()
     with pytest.raises(UserError, match=r"policy_optimizer\.safetensors has changed since it was written"):
-        state_in(tmp_path / "new").begin(overwrite=False, resume=False, weights_from=tmp_path)
-    state_in(tmp_path, verify_checkpoint="sizes").begin(overwrite=False, resume=True, weights_from=None)
+        state_in(tmp_path / "new").begin(Start(weights_from=tmp_path))
+    state_in(tmp_path, verify_checkpoint="sizes").begin(Start(resume=True))
 
 
 def test_other_versions_are_reported_in_one_line(tmp_path, monkeypatch, caplog):
     trained_in(tmp_path, 1)
     known = verification.versions()
     monkeypatch.setattr(verification, "versions", lambda: known | {"torch": "99.0"})
-    state_in(tmp_path).begin(overwrite=False, resume=True, weights_from=None)
+    state_in(tmp_path).begin(Start(resume=True))
     said = f"resumed with other versions, which may change the numbers: torch {known['torch']} -> 99.0"
     assert caplog.messages.count(said) == 1
 
@@ -139,7 +140,7 @@ def evaluated_in(folder):
     """Iterations 1 to 3 with their checkpoints; the first is the best."""
     state = state_in(folder, keep_checkpoints=2)
     state.validation = Evaluated(1)
-    state.begin(overwrite=False, resume=False, weights_from=None)
+    state.begin(Start())
     for iteration in (1, 2, 3):
         state.trainer.step()
         state.save(best=iteration == 1)
@@ -156,7 +157,7 @@ def test_a_damaged_pointer_to_the_best_is_written_again_with_a_warning(tmp_path,
     (tmp_path / "checkpoints/best").write_text(text)
     state = state_in(tmp_path)
     state.validation = Evaluated(0)
-    state.begin(overwrite=False, resume=True, weights_from=None)
+    state.begin(Start(resume=True))
     (said,) = warnings_of(caplog)
     assert "checkpoints/best: names" in said
     assert "the run goes on" in said
@@ -177,7 +178,7 @@ def test_a_pointer_that_differs_from_the_record_is_corrected_and_the_best_stays(
         state.save(best=False)
         assert [path.name for path in sorted(pointer.parent.glob("iter_*"))] == ["iter_000001", "iter_000004"]
     else:
-        state.begin(overwrite=False, resume=True, weights_from=None)
+        state.begin(Start(resume=True))
     (said,) = warnings_of(caplog)
     found = f"names {name}" if name else "is missing"
     assert said.endswith(f"checkpoints/best: {found}, but iter_000001 is the best checkpoint so far; corrected")
@@ -191,7 +192,7 @@ def test_a_folder_in_the_place_of_the_pointer_costs_warnings_and_no_checkpoint(t
     pointer.mkdir()
     state = state_in(tmp_path, keep_checkpoints=1)
     state.validation = Evaluated(1)
-    state.begin(overwrite=False, resume=True, weights_from=None)
+    state.begin(Start(resume=True))
     state.validation.iteration = 4
     for iteration in (4, 5):
         state.trainer.step()
@@ -207,7 +208,7 @@ def test_a_damaged_best_checkpoint_is_not_made_an_agent_and_the_run_goes_on(tmp_
     flip(tmp_path / "checkpoints/iter_000001/policy.safetensors")
     whole = parameters_of(tmp_path)
     state = state_in(tmp_path)
-    state.begin(overwrite=False, resume=True, weights_from=None)
+    state.begin(Start(resume=True))
     (said,) = warnings_of(caplog)
     assert "iter_000001: is damaged: policy.safetensors has changed" in said
     assert "the run goes on without best_agent/" in said
@@ -236,7 +237,7 @@ def test_a_run_with_the_weights_of_another_starts_its_own_count(tmp_path):
     first = trained_in(tmp_path / "old", 2)
     state = state_in(tmp_path / "new")
     (tmp_path / "new").mkdir()
-    state.begin(overwrite=False, resume=False, weights_from=tmp_path / "old")
+    state.begin(Start(weights_from=tmp_path / "old"))
     weights = parameters(first.trainer.models.policy)
     assert all(torch.equal(p, weights[name]) for name, p in parameters(state.trainer.models.policy).items())
     assert state.trainer.iteration == 0

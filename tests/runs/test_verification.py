@@ -9,7 +9,8 @@ from trainers import make_trainer
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.runs import verification
-from rlhf_dialog.runs.checkpoint import read_state, save_checkpoint
+from rlhf_dialog.runs.checkpoint import read_state
+from rlhf_dialog.runs.training_state import save_training
 from rlhf_dialog.runs.verification import changed_versions, verify, way_back
 
 FILES = ["config.yaml", "policy.safetensors", "policy_optimizer.safetensors", "random.safetensors"]
@@ -25,7 +26,7 @@ def saved(tmp_path_factory):
         modules["critic"] = trainer.models.critic
     for iteration in (1, 2, 3):
         trainer.iteration = iteration
-        save_checkpoint(folder, trainer.config, trainer.state_dict(), modules, trainer.optimizers)
+        save_training(folder, trainer.config, trainer.state_dict(), modules, trainer.optimizers)
     return folder
 
 

@@ -28,7 +28,7 @@ from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.generation import Sampling, teacher_forced
 from rlhf_dialog.models.loading import load_models
 from rlhf_dialog.models.policy import Policy, packs
-from rlhf_dialog.runs.checkpoint import load_checkpoint, save_checkpoint
+from rlhf_dialog.runs.training_state import load_training, save_training
 from rlhf_dialog.training.rollout import Rollout
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -197,11 +197,11 @@ def test_a_resumed_trainer_is_bit_for_bit_the_undisturbed_one(device, folder, tm
     first = new_trainer(folder, device, **keys)
     assert numbers_of(first.step()) == expected[0]
     modules = {name: engine.module for name, engine in first.engines.items()}
-    save_checkpoint(tmp_path, first.config, first.state_dict(), modules, first.optimizers)
+    save_training(tmp_path, first.config, first.state_dict(), modules, first.optimizers)
     again = new_trainer(folder, device, **keys)
     torch.manual_seed(999)
     modules = {name: engine.module for name, engine in again.engines.items()}
-    again.load_state_dict(load_checkpoint(tmp_path, modules, again.optimizers, device))
+    again.load_state_dict(load_training(tmp_path, modules, again.optimizers, device))
     assert [numbers_of(again.step()) for _ in range(2)] == expected[1:]
     for name, engine in whole.engines.items():
         ends = zip(engine.module.parameters(), again.engines[name].module.parameters(), strict=True)

@@ -33,9 +33,11 @@ from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.lora import add_adapters, trained
 from rlhf_dialog.models.policy import DisabledAdapter, Policy
+from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.models.weights import load_module, save_module
 from rlhf_dialog.own_files import load_json
-from rlhf_dialog.runs.checkpoint import as_user_error, joined_state, save_agent, split_state
+from rlhf_dialog.runs.checkpoint import as_user_error
+from rlhf_dialog.runs.training_state import load_optimizer, save_optimizer, split_state
 from rlhf_dialog.runs.verification import sha256_of_file
 
 logger = logging.getLogger(__name__)
@@ -100,9 +102,8 @@ class Learner:
 
     def save(self, folder: Path, more: dict[str, Any] | None = None) -> None:
         """Write the state into the folder, which exists; `more` goes into its JSON. Raises OSError and SafetensorError."""
-        tensors, groups = split_state(self.optimizer.state_dict())
         save_module(self.policy, folder / _weights(self.settings))
-        save_file(tensors, folder / "optimizer.safetensors")
+        groups = save_optimizer(self.optimizer, folder / "optimizer.safetensors")
         save_file(self.random[0], folder / "random.safetensors")
         files = {path.name: sha256_of_file(path) for path in sorted(folder.glob("*.safetensors"))}
         state = {"format_version": FORMAT, "num_steps": self.num_steps, "num_nights": self.num_nights, "groups": groups}
@@ -122,8 +123,7 @@ class Learner:
                 if sha256_of_file(folder / name) != digest:
                     raise ValueError(f"{name} has changed since it was written (SHA-256)")
             load_module(self.policy, folder / _weights(self.settings), self.policy.lm.device)
-            tensors = load_file(folder / "optimizer.safetensors")
-            self.optimizer.load_state_dict(joined_state(tensors, self.optimizer.state_dict()["param_groups"]))
+            load_optimizer(self.optimizer, folder / "optimizer.safetensors", state["groups"])
             self.random = (load_file(folder / "random.safetensors"), state["random"])
             self.num_steps, self.num_nights = int(state["num_steps"]), int(state["num_nights"])
             self.consumed = frozenset(state["consumed"])

@@ -16,8 +16,7 @@ import json
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import read_metrics
+from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.preference_model import PreferenceConfig, PreferenceModel
 from rlhf_dialog.training.trainer import PPOTrainer
 
@@ -54,7 +54,9 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     night.save({})
     members = [_member(night, folder, number) for number in range(night.settings.reward_members)]
     agent = NightPPO(ppo_config(night, folder, members), night.learner, watch)
-    with _warnings_only():
+    with quieter(
+        "rlhf_dialog", logging.WARNING
+    ):  # what a run of its own says of its folder and agent concerns nobody here
         agent.train()
     _take_over(night.learner, agent)
     metrics = _metrics(folder, members)
@@ -223,18 +225,6 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         device=device_of(settings.device),
         use_amp=settings.use_amp,
     )
-
-
-@contextmanager
-def _warnings_only() -> Iterator[None]:
-    """What a run of its own would say of its folder and its agent concerns nobody in a night."""
-    logger = logging.getLogger("rlhf_dialog")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _copy_moments(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:

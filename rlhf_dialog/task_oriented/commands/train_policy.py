@@ -72,7 +72,7 @@ def _main(words: list[str], folders: list[Path]) -> None:
         return
     run = PolicyRun(config, "overwrite" in flags, resume)
     folders.append(run.folder)
-    if run.overwrite:
+    if run.start.overwrite:
         run_folder.confirm_overwrite(run.folder)
     run.train()
     for text in run.transcripts(transcripts):

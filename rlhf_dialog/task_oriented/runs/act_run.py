@@ -8,9 +8,10 @@ import torch
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.loading import dump_yaml
+from rlhf_dialog.distributed.world import World
 from rlhf_dialog.runs import folder as run_folder
-from rlhf_dialog.runs.checkpoint import newest_checkpoint
-from rlhf_dialog.runs.lock import check_unlocked, locked
+from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.start import Start
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy
 from rlhf_dialog.task_oriented.runs.checkpoint import load_policy_checkpoint, save_policy_agent, save_policy_checkpoint
@@ -27,7 +28,7 @@ class ActRun(ABC):
     extra_files: tuple[str, ...] = ()  # of the run folder, which `overwrite` removes too
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
-        self.config, self.overwrite, self.resume = config, overwrite, resume
+        self.config, self.start = config, Start(overwrite, resume)
         self.folder, self.checkpoints = config.run_folder, config.run_folder / "checkpoints"
 
     def run(self) -> None:
@@ -68,10 +69,8 @@ class ActRun(ABC):
         """What a checkpoint holds beside the policy; JSON with the key "iteration"."""
 
     def _check_folder(self) -> None:
-        check_unlocked(self.folder)
-        if self.resume == "auto":
-            self.resume = run_folder.has_begun(self.folder) and not self.overwrite
-        run_folder.check_folder(self.folder, self.overwrite, self.resume, self.save_interval)
+        self.start.settle(self.folder, World())
+        self.start.check(self.folder, self.save_interval)
 
     def _build(self) -> None:
         """Scene and policy, before anything is written."""
@@ -94,12 +93,7 @@ class ActRun(ABC):
 
     def _begin(self, stack: ExitStack) -> None:
         """Prepare the folder to start, or to go on after the newest checkpoint."""
-        if self.overwrite and not self.resume:
-            run_folder.clear(self.folder)
-            for name in self.extra_files:
-                (self.folder / name).unlink(missing_ok=True)
-        run_folder.repair(self.folder)
-        source = newest_checkpoint(self.checkpoints) if self.resume else None
+        source = self.start.prepare(self.folder, others=self.extra_files)
         state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
         self._restore(state, stack)
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))

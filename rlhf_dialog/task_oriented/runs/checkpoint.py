@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
+from rlhf_dialog.atomic_files import write_json, written_whole
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import damage_as_user_error, load_json
-from rlhf_dialog.runs.checkpoint import FORMAT_VERSION, UNANNOUNCED, checkpoints_of, read_state
-from rlhf_dialog.runs.verification import STATE, sealed, verify
+from rlhf_dialog.runs.checkpoint import read_state, save_checkpoint
+from rlhf_dialog.runs.verification import verify
 from rlhf_dialog.task_oriented.policies.base import Policy
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 
@@ -30,19 +30,12 @@ def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], 
 
     `state` is JSON with the key "iteration". Raises UserError when the folder cannot be written; existing files stay intact.
     """
-    target, latest = folder / f"iter_{state['iteration']:06d}", folder / "latest"
-    with written_whole(target) as staged:
-        policy.save(staged)
-        write_json(staged / STATE, sealed(staged, {"format_version": FORMAT_VERSION, **state}, "**/*"))
-        (staged / UNANNOUNCED).write_bytes(latest.read_bytes() if latest.is_file() else b"")
-    try:
-        replace_text(latest, target.name)
-        (target / UNANNOUNCED).unlink()
-        for old in checkpoints_of(folder)[:-keep]:
-            remove_whole(old)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error}") from error
-    return target
+
+    def fill(target: Path) -> dict[str, Any]:
+        policy.save(target)
+        return {}
+
+    return save_checkpoint(folder, state, fill, keep)
 
 
 def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: Known) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class PersonRun(ActRun):
         overwrite: bool = False,
         today: Callable[[], str] = lambda: date.today().isoformat(),
     ):
-        super().__init__(config, overwrite, resume="auto")
+        super().__init__(config, overwrite, resume=False if overwrite else "auto")
         self.scene, self.teacher, self.show, self.interrupts, self.today = scene, teacher, show, interrupts, today
         self.num_dialogues = self.num_rewarded = 0
         self.days: list[str] = []

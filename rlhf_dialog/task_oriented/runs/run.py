@@ -78,7 +78,7 @@ class PolicyRun(ActRun):
     def _loop(self, stack: ExitStack) -> None:
         """Iterations until the end, then agent and plot."""
         config = self.config
-        wandb = open_wandb(config, self.folder, bool(self.resume))
+        wandb = open_wandb(config, self.folder, bool(self.start.resume))
         console = partial(PolicyConsole, config.use_rich_handler)
         self.trackers = stack.enter_context(closing(Trackers(config, self.folder, self.iteration, wandb, console)))
         what = "domain" if self.scene.domain else "environment"

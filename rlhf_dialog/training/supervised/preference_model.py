@@ -3,8 +3,7 @@
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 from pydantic import Field
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE
 from rlhf_dialog.data.dialogue import Dialogue
@@ -26,6 +24,7 @@ from rlhf_dialog.models.pretrained import load_pretrained, num_ids
 from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
+from rlhf_dialog.terminal import quieter
 from rlhf_dialog.training.supervised.ranked_pairs import RankingKeys, ranked_pairs, sampled
 from rlhf_dialog.training.supervised.stage import SupervisedStage
 
@@ -183,7 +182,7 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
     """
     check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
     tokenizer = read_tokenizer(config.model_path, KEY)
-    with _quiet():
+    with quieter("transformers", logging.ERROR):  # it would report that the head is new
         model, loading = load_pretrained(
             AutoModelForSequenceClassification,
             config.model_path,
@@ -209,17 +208,6 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
 def is_finite(model: nn.Module) -> bool:
     """Whether no weight is NaN or inf."""
     return all(bool(torch.isfinite(p).all()) for p in model.parameters())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers does not report inside the block that the head is new."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
 
 
 def set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,0 +1,115 @@
+"""A resumed training gives the numbers of one that nobody disturbed; weights alone are taken by a new run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from processes import output_of
+from saving import CPU, KINDS, Moody, build, modules, resume, save, steps
+from tiny import gpt2, llama
+from trainers import make_trainer, parameters
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.loading import Policy
+from rlhf_dialog.runs.training_state import load_training, load_weights
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_gives_the_same_numbers_bit_for_bit(tmp_path, kind):
+    whole = build(kind)
+    expected = steps(whole, 4)
+    first = build(kind)
+    assert steps(first, 2) == expected[:2]
+    save(first, tmp_path)
+    second = resume(kind, tmp_path)
+    assert second.state_dict() == first.state_dict()
+    assert steps(second, 2) == expected[2:]
+    for name, module in modules(whole).items():
+        ours = parameters(modules(second)[name])
+        assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
+    assert len({metrics["objective/score"] for metrics in expected}) == 4
+
+
+def test_saving_does_not_disturb_the_run(tmp_path):
+    kind = "shared trunk"
+    quiet, saved = steps(build(kind), 3), []
+    trainer = build(kind)
+    for _ in range(3):
+        saved += steps(trainer, 1)
+        save(trainer, tmp_path)
+    assert saved == quiet
+
+
+@pytest.mark.ci
+def test_resume_in_another_process(tmp_path):
+    kind = "separate critic"
+    expected = steps(build(kind), 4)
+    trainer = build(kind)
+    steps(trainer, 2)
+    save(trainer, tmp_path)
+    code = (
+        "import offline, json, sys, pathlib, test_checkpoint as t\n"
+        f"trainer = t.resume({kind!r}, pathlib.Path({str(tmp_path)!r}))\n"
+        "json.dump(t.steps(trainer, 2), sys.stdout)"
+    )
+    assert json.loads(output_of("-c", code, cwd=Path(__file__).parent)) == expected[2:]
+
+
+def test_optimizer_state_comes_back(tmp_path):
+    trainer = build("shared trunk")
+    trainer.step()
+    save(trainer, tmp_path)
+    other = build("shared trunk")
+    load_training(tmp_path, modules(other), other.optimizers, CPU)
+    ours, theirs = (t.optimizers["policy"].state_dict() for t in (trainer, other))
+    assert ours["param_groups"][0]["params"] == theirs["param_groups"][0]["params"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for key, slots in ours["state"].items():
+        assert set(slots) == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(value, theirs["state"][key][name]) for name, value in slots.items())
+
+
+def test_resume_with_the_other_value_normalisation():
+    trainer = build("shared trunk")
+    state = trainer.state_dict()
+    state["value_normalizer"] = (
+        None if state["value_normalizer"] else {"mean_sum": 0.0, "square_sum": 0.0, "weight": 0.0}
+    )
+    with pytest.raises(UserError, match="use_valuenorm"):
+        trainer.load_state_dict(state)
+
+
+def test_a_resumed_optimizer_has_the_epsilon_and_the_decay_of_its_own_run(tmp_path):
+    save(build("shared trunk"), tmp_path)
+    other = make_trainer(Moody(), opti_eps=1e-3, weight_decay=0.5)
+    load_training(tmp_path, modules(other), other.optimizers, CPU)
+    group = other.optimizers["policy"].param_groups[0]
+    assert (group["eps"], group["weight_decay"]) == (1e-3, 0.5)
+
+
+def test_weights_alone(tmp_path):
+    first = build("separate critic")
+    steps(first, 1)
+    source = save(first, tmp_path)
+    same, shared, bare = build("separate critic"), build("shared trunk"), build("without critic")
+    assert load_weights(source, modules(same), CPU) == []
+    for name, module in modules(same).items():
+        ours = parameters(modules(first)[name])
+        assert all(torch.equal(value, ours[key]) for key, value in parameters(module).items())
+    assert same.optimizers["policy"].state_dict()["state"] == {}
+    assert load_weights(source, modules(shared), CPU) == ["policy's value head"]
+    assert load_weights(source, modules(bare), CPU) == []
+    for trainer in (shared, bare):
+        ours = parameters(first.models.policy.lm)
+        assert all(torch.equal(value, ours[key]) for key, value in parameters(trainer.models.policy.lm).items())
+    assert load_weights(save(shared, tmp_path / "shared"), modules(build("separate critic")), CPU) == ["critic"]
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    source = save(build("shared trunk"), tmp_path)
+    for other in (llama(), gpt2(n_embd=64), gpt2(n_layer=3)):
+        with pytest.raises(UserError, match="iter_000000: is damaged or does not fit this run"):
+            load_weights(source, {"policy": Policy(other)}, CPU)
