@@ -262,7 +262,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raises UserError for a device that is neither the processor nor one of the GPUs."""
+    """Raises UserError for a device that is neither the processor nor one of the GPUs; `cuda` becomes that of this process."""
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
         raise UserError(f"--device: found '{device}', wanted cpu or cuda")
     if device == "cpu":
@@ -273,6 +273,10 @@ def check_device(device: str) -> None:
     if int(device[5:] or 0) >= num_gpus:
         found = f"{num_gpus} of them" if num_gpus else "no CUDA device"
         raise UserError(f"--device {device}: torch finds {found} here; leave it out, or name another")
+    if device == "cuda":
+        from rlhf_dialog.distributed.own_gpu import take_gpu  # torch, without which --help is there sooner
+
+        take_gpu()
 
 
 def versions(*packages: str) -> dict[str, str]:

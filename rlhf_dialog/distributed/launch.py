@@ -16,6 +16,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
 from rlhf_dialog.distributed.one_voice import MEETING, rank
+from rlhf_dialog.distributed.own_gpu import take_gpu
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 
@@ -34,6 +35,8 @@ def start(config: Config) -> World:
     device = pick_device(config)
     if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
         openmp.warn_when_too_late()
+    if device.type == "cuda":
+        device = take_gpu(config.local_rank)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if asks_deepspeed(config):
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
@@ -42,8 +45,6 @@ def start(config: Config) -> World:
             dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
-    if device.type == "cuda":
-        device = _own_device(local_rank)
     if dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
     with _reachable():
@@ -58,13 +59,6 @@ def start(config: Config) -> World:
 
 def _backend(device: torch.device) -> str:
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
-def _own_device(local_rank: int) -> torch.device:
-    """The device of this number; a process that sees fewer (srun --gpus-per-task=1 shows it one) takes those in turn."""
-    number = local_rank % torch.cuda.device_count()
-    torch.cuda.set_device(number)
-    return torch.device("cuda", number)
 
 
 def _refuse_shared_devices(world: World) -> None:

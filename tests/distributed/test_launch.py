@@ -91,15 +91,6 @@ def gpus(monkeypatch):
     return see
 
 
-def test_a_process_that_sees_one_device_takes_it_whatever_its_rank(gpus):
-    """srun --gpus-per-task=1: LOCAL_RANK is 3, and the only device has the number 0."""
-    chosen = gpus("GPU-3")
-    assert launch._own_device(3) == torch.device("cuda", 0)
-    gpus(*"abcdefgh")
-    assert launch._own_device(3) == torch.device("cuda", 3)
-    assert chosen == [0]
-
-
 class Gathered(World):
     """A world whose other ranks have said what they have."""
 

@@ -7,15 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from datasets import Dataset
 from pydantic import Field
-from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
+from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.models.cpu_linear import use_onednn
 
 logger = logging.getLogger(__name__)
@@ -39,8 +38,7 @@ class SupervisedKeys(Settings):
 
 def prepare(config: SupervisedKeys) -> None:
     """Set seeds, threads and memory options. Raises UserError when the device is not available."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda, but torch finds no CUDA device; use auto or cpu")
+    device_of(config.device)
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
     if torch.get_num_threads() > 1:
@@ -61,13 +59,19 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
         "weight_decay": config.weight_decay,
         "per_device_train_batch_size": config.batch_size,
         "seed": config.seed,
-        "use_cpu": config.device == "cpu" or not torch.cuda.is_available(),
+        "use_cpu": device_of(config.device) == "cpu",
         "bf16": config.use_amp,
+        "gradient_checkpointing": False,
         "save_strategy": "no",
         "logging_steps": 0.05,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "report_to": "none",
     }
+
+
+def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:
+    """These arguments for a Trainer that takes one GPU: a process that sees several would split larger batches among them."""
+    return type(arguments.__name__, (arguments,), {"n_gpu": 1})
 
 
 def num_steps(config: SupervisedKeys, num_examples: int) -> int:
@@ -92,11 +96,6 @@ def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
         cuts = rng.permutation(len(similar) // config.batch_size) * config.batch_size
         order += [position for cut in cuts for position in similar[cut : cut + config.batch_size]]
     return order
-
-
-def ordered_dataset(rows: list[dict[str, Any]], config: SupervisedKeys) -> Dataset:
-    """The `rows` (each with its `length`) in the order in which the training reads them."""
-    return Dataset.from_list(rows).select(batch_order([row["length"] for row in rows], config))
 
 
 def train_quietly(trainer: Trainer) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from pydantic import Field
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
@@ -17,6 +16,7 @@ from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.record import checked_text
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
@@ -49,7 +49,7 @@ def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str)
     Raises MissingSplit, and UserError for a YAML or data that cannot be read, or when the reward prefers no reply at all.
     """
     config = load_config(find_config(str(keys.rank_with)))
-    reward = build_reward(config.reward_class.id, config.reward_class.args).to(device_of(keys))
+    reward = build_reward(config.reward_class.id, config.reward_class.args).to(device_of(keys.device))
     groups = list(_candidates(keys, config, data_path, split, model_path))
     scores = iter(scored(reward, [dialogue for group in groups for dialogue in group]).total)
     pairs = []
@@ -107,13 +107,8 @@ def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_se
     settings = AgentSettings(turn_separator=turn_separator, max_new_tokens=keys.max_new_tokens)
     try:
         own = read_settings(Path(model_path), settings)
-        agent = ChatAgent.load(model_path, device=device_of(keys), settings=own)
+        agent = ChatAgent.load(model_path, device=device_of(keys.device), settings=own)
     except UserError as error:
         error.args = (str(error).replace("--agent", "model_path"),)
         raise
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues
-
-
-def device_of(keys: RankingKeys) -> str:
-    """`cpu` or `cuda`."""
-    return "cuda" if keys.device != "cpu" and torch.cuda.is_available() else "cpu"

@@ -7,29 +7,29 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import get_cosine_schedule_with_warmup, set_seed
+from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup, set_seed
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
-from rlhf_dialog.training.supervised.data_halves import Half, of_half
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps, prepare
+from rlhf_dialog.training.supervised.data_halves import Half
+from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
-from rlhf_dialog.training.supervised.relevance.report import measure
+from rlhf_dialog.training.supervised.relevance.report import markdown, measure
+from rlhf_dialog.training.supervised.stage import StageOfHalves
 
 logger = logging.getLogger(__name__)
 
@@ -86,65 +86,63 @@ class RelevanceConfig(SupervisedKeys):
     evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
 
 
-def train(config: RelevanceConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train, and write the model into `folder`; returns the measures of each held-out split, and counts.
+class RelevanceTraining(StageOfHalves):
+    """Prompts with their true replies become a relevance model."""
 
-    `report` is called with one line for each thing that is read or made. Raises UserError when data or sft_model do not fit.
-    """
-    prepare(config)
-    pairs = of_half(read_pairs(config, "train", report), config.half, config.data_path)
-    if config.half != "all":
-        report(f"train: {len(pairs)} of them are in the {config.half} dialogues")
-    held_out = {split: read_pairs(config, split, report) for split in splits(config)}
-    model = new_model(config, pairs)
-    report(f"{trained_parameters([model]) / 1e6:.2f} million parameters in {config.members} members")
-    learned = numbered(pairs, model.table(), model_answers(config, pairs, report), config.seed)
-    device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-    for number, member in enumerate(model.to(device).members):
-        set_seed(config.seed + number)
-        fit(config, member, learned, f"member {number + 1} of {config.members}")
-    save_relevance(model.cpu().eval(), folder)
-    results: dict[str, Any] = {
-        split: measure(str(folder), some, device, config.seed) for split, some in held_out.items()
-    }
-    counts = {"num_train_pairs": len(pairs), "num_parameters": trained_parameters([model]), "num_bank": len(model.bank)}
-    return results | counts
+    schema = RelevanceConfig
+    page_of_split = staticmethod(markdown)
+    packages = ("rlhf-dialog", "torch", "transformers", "tokenizers")
 
+    def pairs(self, split: str) -> list[Dialogue]:
+        config = self.config
+        sizes = config.context_size, config.min_context_size
+        prompts = load_prompts(config.data_path, split, sizes[0], sizes[1], config.drop_overlap)
+        pairs = [replace(prompt, response=prompt.reference or "") for prompt in prompts]
+        if without := sum(not pair.response for pair in pairs):
+            raise UserError(
+                f"data_path: {without} of {len(pairs)} prompts in the {split} split of '{config.data_path}' have no true "
+                "reply, which the model learns from; use data in which every prompt has one"
+            )
+        if len(pairs) < 2:
+            raise UserError(
+                f"data_path: the {split} split of '{config.data_path}' has one pair of turns; use more data"
+            )
+        self.report(f"{split}: {len(pairs)} pairs of a prompt and its true reply")
+        return pairs
 
-def splits(config: RelevanceConfig) -> list[str]:
-    """The splits that the report measures."""
-    return ["validation", "test"] if config.evaluate_test else ["validation"]
+    def start(self) -> tuple[RelevanceModel, PreTrainedTokenizerBase]:
+        """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
+        config, pairs = self.config, self.training
+        texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
+        tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
+        given = RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
+        sizes = {name: getattr(config, name) for name in given}
+        bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
+        try:
+            complete = RelevanceSizes(vocab_size=len(tokenizer), copied_turns=config.context_size, **sizes)
+            return RelevanceModel(complete, tokenizer, bank), tokenizer
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
+    def size(self) -> str:
+        return f" in {self.config.members} members"
 
-def read_pairs(config: RelevanceConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:
-    """The prompts of a split, each with its true reply as `response`. Raises UserError when one has no reply."""
-    found = load_prompts(config.data_path, split, config.context_size, config.min_context_size, config.drop_overlap)
-    pairs = [replace(prompt, response=prompt.reference or "") for prompt in found]
-    if without := sum(not pair.response for pair in pairs):
-        raise UserError(
-            f"data_path: {without} of {len(pairs)} prompts in the {split} split of '{config.data_path}' have no true reply, "
-            "which the model learns from; use data in which every prompt has one"
-        )
-    if len(pairs) < 2:
-        raise UserError(f"data_path: the {split} split of '{config.data_path}' has one pair of turns; use more data")
-    report(f"{split}: {len(pairs)} pairs of a prompt and its true reply")
-    return pairs
+    def learn(self) -> None:
+        config = self.config
+        answers = model_answers(config, self.training, self.report)
+        pairs = numbered(self.training, self.model.table(), answers, config.seed)
+        for number, member in enumerate(self.model.to(device_of(config.device)).members):
+            set_seed(config.seed + number)
+            fit(config, member, pairs, f"member {number + 1} of {config.members}")
 
+    def save(self) -> None:
+        save_relevance(self.model.cpu().eval(), self.folder)
 
-def new_model(config: RelevanceConfig, pairs: list[Dialogue]) -> RelevanceModel:
-    """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
-    texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
-    tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
-    sizes = {
-        name: getattr(config, name) for name in RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
-    }
-    bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
-    try:
-        return RelevanceModel(
-            RelevanceSizes(vocab_size=len(tokenizer), copied_turns=config.context_size, **sizes), tokenizer, bank
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+        return measure(str(self.folder), pairs, device_of(self.config.device), self.config.seed)
+
+    def measure(self) -> dict[str, Any]:
+        return super().measure() | {"num_bank": len(self.model.bank)}
 
 
 def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callable[[str], None]) -> list[Dialogue]:
