@@ -116,11 +116,6 @@ def _exchange_once(device: torch.device) -> None:
     group._get_backend(torch.device("cpu"))._set_default_timeout(LONGEST_WAIT)
 
 
-def count_gpus() -> int:
-    """How many CUDA devices this process sees."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
 def pick_device(config: Config) -> torch.device:
     """The device that `device` and `disable_cuda` choose. Raises UserError when CUDA is asked for but not available."""
     available = torch.cuda.is_available()

@@ -11,6 +11,11 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 
 
+def count_gpus() -> int:
+    """How many CUDA devices this process sees."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def device_of(asked: str) -> str:
     """`cpu` or `cuda` for `auto`, `cpu` or `cuda`; see `take_gpu`. Raises UserError for a device that is not there."""
     available = torch.cuda.is_available()

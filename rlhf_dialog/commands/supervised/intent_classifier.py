@@ -1,6 +1,18 @@
 """Intent classifier: train an encoder to predict the act of a turn (inform, question, directive, commissive)."""
 
-from rlhf_dialog.commands.supervised.stage_command import command_of
-from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
+from typing import TYPE_CHECKING
 
-main = command_of(IntentClassifier, __doc__)
+from rlhf_dialog.commands.supervised.stage_command import command_of
+from rlhf_dialog.training.supervised.settings import IntentConfig
+
+if TYPE_CHECKING:
+    from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
+
+
+def _stage() -> "type[IntentClassifier]":
+    from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
+
+    return IntentClassifier
+
+
+main = command_of(IntentConfig, _stage, __doc__)

@@ -1,8 +1,19 @@
 """Preference model: train a reward model on pairs of replies, and report what it is worth beside rules without a model."""
 
+from typing import TYPE_CHECKING
+
 from rlhf_dialog.commands.registering import register
 from rlhf_dialog.commands.supervised.stage_command import command_of
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig, PreferenceModel
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
+
+if TYPE_CHECKING:
+    from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+
+
+def _stage() -> "type[PreferenceModel]":
+    from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+
+    return PreferenceModel
 
 
 def _register(config: PreferenceConfig) -> None:
@@ -10,4 +21,4 @@ def _register(config: PreferenceConfig) -> None:
         register(config.register_file, "register_file:")
 
 
-main = command_of(PreferenceModel, __doc__, before=_register)
+main = command_of(PreferenceConfig, _stage, __doc__, before=_register)

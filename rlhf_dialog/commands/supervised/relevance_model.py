@@ -1,6 +1,18 @@
 """Relevance model: learn which reply fits which turns before it, for RelevanceReward and as a judge of an evaluation."""
 
-from rlhf_dialog.commands.supervised.stage_command import command_of
-from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
+from typing import TYPE_CHECKING
 
-main = command_of(RelevanceTraining, __doc__)
+from rlhf_dialog.commands.supervised.stage_command import command_of
+from rlhf_dialog.training.supervised.settings import RelevanceConfig
+
+if TYPE_CHECKING:
+    from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
+
+
+def _stage() -> "type[RelevanceTraining]":
+    from rlhf_dialog.training.supervised.relevance.model import RelevanceTraining
+
+    return RelevanceTraining
+
+
+main = command_of(RelevanceConfig, _stage, __doc__)

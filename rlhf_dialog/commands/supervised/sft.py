@@ -1,6 +1,18 @@
 """Supervised fine-tuning: train a causal LM, or a small GPT-2 from scratch, on the replies of the training dialogues."""
 
-from rlhf_dialog.commands.supervised.stage_command import command_of
-from rlhf_dialog.training.supervised.sft import SFT
+from typing import TYPE_CHECKING
 
-main = command_of(SFT, __doc__)
+from rlhf_dialog.commands.supervised.stage_command import command_of
+from rlhf_dialog.training.supervised.settings import SFTConfig
+
+if TYPE_CHECKING:
+    from rlhf_dialog.training.supervised.sft import SFT
+
+
+def _stage() -> "type[SFT]":
+    from rlhf_dialog.training.supervised.sft import SFT
+
+    return SFT
+
+
+main = command_of(SFTConfig, _stage, __doc__)

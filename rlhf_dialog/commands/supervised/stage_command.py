@@ -3,29 +3,59 @@
 import json
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from rlhf_dialog.commands.command_line import new_folder, run_script, versions
-from rlhf_dialog.training.supervised.stage import SupervisedStage
+from rlhf_dialog.commands.command_line import new_folder, versions
+from rlhf_dialog.commands.options import YamlOptions, run_command
+from rlhf_dialog.data.hub import check_folder
+from rlhf_dialog.data.sources import check_path
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
-Stage = type[SupervisedStage[Any]]
+if TYPE_CHECKING:
+    from rlhf_dialog.training.supervised.stage import SupervisedStage
+
+MODELS = ("model_path", "tokenizer_path", "sft_model")
 
 
 def command_of(
-    stage: Stage, doc: str | None, before: Callable[[Any], None] = lambda config: None
+    keys: type[SupervisedKeys],
+    load: Callable[[], "type[SupervisedStage[Any]]"],
+    doc: str | None,
+    before: Callable[[Any], None] = lambda config: None,
 ) -> Callable[..., int]:
-    """The command line of a stage, which returns the exit code; `before` is called with the settings."""
+    """The command line of a stage, which returns the exit code.
+
+    `load` imports the stage, with torch, when data and models are known to be there; `before` is called with the settings.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class StageOptions(YamlOptions[Any]):
+        description = doc
+        schema = keys
+
+    def run(options: StageOptions) -> None:
+        started, config = time.perf_counter(), options.settings
+        check_places(config)
+        before(config)
+        _train(load(), config, started)
 
     def main(argv: list[str] | None = None) -> int:
-        return run_script(partial(_run, stage, before), stage.schema, doc, argv)
+        return run_command(StageOptions, run, argv)
 
     return main
 
 
-def _run(stage: Stage, before: Callable[[Any], None], config: Any) -> None:
-    started = time.perf_counter()
-    before(config)
+def check_places(config: Any) -> None:
+    """Raises UserError for data or a model that is not there."""
+    if path := getattr(config, "data_path", None):
+        check_path(path)
+    for key in MODELS:
+        if path := getattr(config, key, None):
+            check_folder(path, key)
+
+
+def _train(stage: "type[SupervisedStage[Any]]", config: Any, started: float) -> None:
     with new_folder(config.output) as folder:
         training = stage(config, folder, print)
         report = training.train()

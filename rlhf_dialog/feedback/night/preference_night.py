@@ -36,7 +36,8 @@ from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import read_metrics
 from rlhf_dialog.terminal import quieter
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig, PreferenceModel
+from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.trainer import PPOTrainer
 
 RIVALS = 2  # disliked answers to other prompts that each liked answer is compared with, and the other way round

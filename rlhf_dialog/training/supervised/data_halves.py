@@ -1,12 +1,11 @@
 """Halves of the training dialogues, so that the model of a reward and the judge of an evaluation share none."""
 
 from collections.abc import Callable
-from typing import Literal
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.training.supervised.settings import Half
 
-Half = Literal["all", "even", "odd"]
 REMAINDERS = {"even": 0, "odd": 1}
 
 

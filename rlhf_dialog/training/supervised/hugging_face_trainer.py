@@ -3,37 +3,21 @@
 import logging
 import math
 import sys
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
 POOL = 50  # batches that are sorted by length together
-
-
-class SupervisedKeys(Settings):
-    """Training"""
-
-    epochs: float = Field(1.0, gt=0, description="passes over the training data; may be a fraction")
-    max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
-    learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
-    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps that warm up")
-    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
-    batch_size: int = Field(32, ge=1, description="examples per optimizer step")
-    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
-    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
 
 
 def prepare(config: SupervisedKeys) -> None:

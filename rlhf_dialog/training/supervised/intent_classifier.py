@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -23,40 +22,11 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.training.supervised.data_halves import Half
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
+from rlhf_dialog.training.supervised.settings import IntentConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
-
-
-class IntentConfig(SupervisedKeys):
-    """Intent classifier"""
-
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
-    half: Half = Field(
-        "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
-    )
-    model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
-    tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
-    )
-    max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of the last turn is cut off")
-    vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
-    num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")
-    num_heads: int = Field(2, ge=1, description="from scratch: attention heads")
-    hidden_size: int = Field(128, ge=8, description="from scratch: width, a multiple of num_heads")
-    learning_rate: float = Field(5e-4, gt=0, description="peak; 2e-5 suits a pretrained encoder")
-    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
 
 
 def scores(matrix: list[list[int]]) -> dict[str, Any]:

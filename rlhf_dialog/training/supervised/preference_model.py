@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -25,45 +24,12 @@ from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pa
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
 from rlhf_dialog.terminal import quieter
-from rlhf_dialog.training.supervised.ranked_pairs import RankingKeys, ranked_pairs, sampled
+from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs, sampled
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 logger = logging.getLogger(__name__)
 KEY = "model_path"
-
-
-class PreferenceConfig(RankingKeys):
-    """Preference model"""
-
-    data_path: str = Field(
-        description="pairs: file, folder, zip or Hub name with chosen, rejected and usually prompt (docs/REWARDS.md); with "
-        "rank_with, prompts"
-    )
-    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
-    model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
-    turn_separator: str | None = Field(
-        None,
-        min_length=1,
-        description="text after each turn, as in the model's own training; default: that of an agent's folder, the "
-        "separator token of an encoder's tokenizer, else <EOU>; chat_template: the tokenizer's chat template",
-    )
-    max_length: int = Field(
-        256,
-        ge=8,
-        le=10**6,
-        description="tokens of prompt and reply; drops the oldest turns first, then tokens from the left",
-    )
-    held_out: float = Field(
-        0.1, gt=0, lt=1, description="share of the prompts held out for the report, if the data has no validation split"
-    )
-    num_samples: int = Field(
-        200,
-        ge=0,
-        le=10**6,
-        description="replies that model_path, if it is a causal LM, gives to held-out prompts, whose scores set the stored mean "
-        "and deviation; 0: those of the held-out pairs",
-    )
-    learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
 
 
 class PreferenceModel(SupervisedStage[PreferenceConfig]):

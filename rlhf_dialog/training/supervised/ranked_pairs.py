@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import Field
-
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.schema import Config
@@ -22,25 +20,9 @@ from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import scored
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
+from rlhf_dialog.training.supervised.settings import RankingKeys
 
 logger = logging.getLogger(__name__)
-
-
-class RankingKeys(SupervisedKeys):
-    """Pairs that a reward ranks"""
-
-    rank_with: str | None = Field(
-        None,
-        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: chosen and rejected of the data, "
-        "its column replies, or else two replies sampled from model_path",
-    )
-    register_file: str | None = Field(
-        None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
-    )
-    max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
-    max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
-    max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
 
 
 def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str) -> list[PreferencePair]:

@@ -5,68 +5,23 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
-from rlhf_dialog.config.schema import DataKeys
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.pretrained import warn_of_remote_code
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
+from rlhf_dialog.training.supervised.settings import SFTConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
-
-
-class SFTConfig(SupervisedKeys, DataKeys):
-    """Supervised fine-tuning"""
-
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
-    model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
-    tokenizer_path: str | None = Field(
-        None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
-    )
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
-    )
-    vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
-    tokenizer_texts: Literal["replies", "dialogues"] = Field(
-        "replies", description="from scratch: what the new tokenizer is learned from; dialogues: prompts, too"
-    )
-    architecture: Literal["gpt2", "llama"] = Field(
-        "gpt2", description="from scratch: a GPT-2, or a Llama, which learns more from little data"
-    )
-    n_layer: int = Field(4, ge=1, description="from scratch: layers")
-    n_head: int = Field(4, ge=1, description="from scratch: attention heads")
-    n_embd: int = Field(256, ge=8, description="from scratch: width, a multiple of n_head")
-    n_positions: int = Field(256, ge=8, description="from scratch: tokens of the longest prompt with its reply")
-    dropout: float = Field(0.0, ge=0, lt=1, description="from scratch: dropout during this training")
-    learn_eos: bool = Field(
-        False,
-        description="also learn the end-of-text token after the separator that ends a reply; use it only where all prompts "
-        "have the same number of turns (min_context_size = context_size), else nothing distinguishes this separator from "
-        "those inside a prompt",
-    )
-    max_train_prompts: int | None = Field(
-        None, ge=1, description="largest number of training prompts, drawn at random; default: all"
-    )
-    max_eval_prompts: int = Field(1000, ge=1, description="largest number of validation prompts, drawn at random")
-    evals: int = Field(4, ge=1, description="number of validations during the training, evenly spaced")
-    patience: int | None = Field(
-        None,
-        ge=1,
-        description="number of validations without a lower loss after which to stop, keeping the best weights",
-    )
 
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:

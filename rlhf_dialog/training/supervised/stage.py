@@ -14,13 +14,13 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    SupervisedKeys,
     batch_order,
     for_one_gpu,
     prepare,
     train_quietly,
     trainer_arguments,
 )
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 Keys = TypeVar("Keys", bound=SupervisedKeys)
 

@@ -15,7 +15,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import RewardModel
 from rlhf_dialog.training.supervised import preference_model
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig, PreferenceModel
+from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 
 pytestmark = pytest.mark.thorough
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 

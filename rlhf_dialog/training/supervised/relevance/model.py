@@ -7,10 +7,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup, set_seed
@@ -24,66 +23,14 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
-from rlhf_dialog.training.supervised.data_halves import Half
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps
+from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
 from rlhf_dialog.training.supervised.relevance.report import markdown, measure
+from rlhf_dialog.training.supervised.settings import RelevanceConfig
 from rlhf_dialog.training.supervised.stage import StageOfHalves
 
 logger = logging.getLogger(__name__)
-
-
-class RelevanceConfig(SupervisedKeys):
-    """Relevance model"""
-
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    output: str = Field(
-        description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
-        "holds something"
-    )
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
-    half: Half = Field(
-        "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "model of a reward and the judges of an evaluation share no dialogue when they have different halves",
-    )
-    architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
-        "bag",
-        description="bag, convolution: context and reply are encoded apart (a minute; minutes); cross_encoder: a BERT reads "
-        "both together (many minutes, and as a reward each reply with each prompt of the bank)",
-    )
-    members: int = Field(
-        3, ge=1, le=64, description="networks with different seeds; the reward is the mean of their margins"
-    )
-    context_size: int = Field(5, ge=1, le=1000, description="turns before the reply that the model reads")
-    min_context_size: int = Field(
-        1, ge=1, description="shortest prompts to learn from and to put into the bank; best that of the PPO run"
-    )
-    bank_size: int = Field(512, ge=1, description="training prompts that the reward compares the own prompt with")
-    copy_weight: float = Field(
-        30.0,
-        ge=1,
-        description="how often a repeated turn (the last one, the one before it, and one of the older ones) counts as a wrong "
-        "reply",
-    )
-    model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
-    sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
-    max_turn_tokens: int = Field(48, ge=4, description="tokens of a turn; the end of a longer one is cut off")
-    vocab_size: int = Field(8000, ge=200, description="tokens of the new lower-case tokenizer")
-    hidden_size: int = Field(128, ge=8, description="width; for a cross_encoder a multiple of num_heads")
-    dropout: float = Field(0.3, ge=0, lt=1, description="share of the activations that are dropped during training")
-    word_dropout: float = Field(0.2, ge=0, lt=1, description="share of the words that are dropped during training")
-    num_layers: int = Field(2, ge=1, description="cross_encoder: layers of the BERT")
-    num_heads: int = Field(2, ge=1, description="cross_encoder: attention heads")
-    max_length: int = Field(128, ge=16, description="cross_encoder: tokens; of a longer context the start is cut off")
-    num_negatives: int = Field(2, ge=1, description="cross_encoder: other replies, and other contexts, for each pair")
-    batch_size: int = Field(128, ge=2, description="pairs per optimizer step; each is a wrong one for the others")
-    learning_rate: float = Field(5e-3, gt=0, description="peak; 5e-4 suits a cross_encoder")
-    epochs: float = Field(3.0, gt=0, description="passes over the training data; may be a fraction")
-    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
 
 
 class RelevanceTraining(StageOfHalves):
