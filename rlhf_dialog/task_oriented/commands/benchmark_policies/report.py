@@ -43,8 +43,14 @@ def _lines(rows: Sequence[Row], test_dialogues: int) -> Iterator[Lines]:
         successes = [f"success % after {mark:,}" for mark in marks] or ["success %"]
         names = ["policy", "seeds", *successes, "reward", "turns", "reward - handcrafted"]
         names += ["dialogues", "CPU s", "parameters"]
-        title = f"{100 * error_rate:g} % error, {test_dialogues:,} test dialogues, mean [95 % interval]"
+        title = f"{100 * error_rate:g} % error, {test_dialogues:,} test dialogues, mean [95 % interval {_over(own)}]"
         yield title, names, [_line(points, marks) for points in ranked]
+
+
+def _over(rows: Sequence[Row]) -> str:
+    """What the intervals draw: training seeds, if there are several."""
+    most = max(len(row["seeds"]) for row in rows)
+    return "of this one run" if most == 1 else f"over {most} training seeds and the dialogues"
 
 
 def _line(points: dict[int, Row], marks: Sequence[int]) -> list[str]:
