@@ -15,7 +15,7 @@ from rlhf_dialog.task_oriented.commands.benchmark_policies import command as ben
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.dqn import DQN
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "scripts" / "benchmark_policies.py"
 TINY = [
     "--policies",
