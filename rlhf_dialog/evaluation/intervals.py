@@ -6,10 +6,10 @@ with all that belongs to it (the cluster bootstrap, Davison & Hinkley 1997, sect
 - **10 or more units are resampled**: the percentile bootstrap (Efron 1979), with quantiles a little further out, so that the
   mean of n normal numbers has an interval as long as Student's (the expanded percentile interval, Hesterberg 2015).
 - **2 to 9 units**: a quantile of Student's t times the standard error of the jackknife (Tukey 1958), which for the mean of units
-  of equal size is that of the units' means. A bootstrap of so few is too narrow. Numbers that are no means (macro-F1, BLEU,
+  of equal size is that of the units' means. A bootstrap of so few is too narrow. Numbers other than means (macro-F1, BLEU,
   perplexity) are resampled all the same: theirs are somewhat too narrow.
 - **Seeds that have the same prompts**: the variance of a mean over S seeds and N prompts is (MS seeds + MS prompts - MS rest) /
-  (S N) of the two-way table, with Satterthwaite's degrees of freedom (1946). With 10 seeds, and for numbers that are no means,
+  (S N) of the two-way table, with Satterthwaite's degrees of freedom (1946). With 10 seeds, and for numbers other than means,
   seeds and prompts are both resampled (Owen 2007); with few seeds the latter is somewhat too narrow.
 - **One unit**: what is below it is drawn, and the interval is that "of this one run", or "of this person".
 """
@@ -63,7 +63,7 @@ class Statistic:
         if numbers is None:
             return self.rows
         sums = np.zeros((*self.rows.shape[:-2], numbers.max(initial=0) + 1, self.rows.shape[-1]))
-        np.add.at(sums, (..., numbers, slice(None)), self.rows)
+        np.add.at(np.moveaxis(sums, -2, 0), numbers, np.moveaxis(self.rows, -2, 0))
         return sums
 
 
@@ -265,14 +265,12 @@ def _influence(part: Statistic, num_seeds: int) -> Array:
 def two_way(numbers: Array) -> tuple[float, float]:
     """The variance of the mean of numbers (S, N), rows and columns both drawn, and Satterthwaite's degrees of freedom."""
     num_seeds, num_units = numbers.shape
-    of_seeds, of_units = numbers.mean(axis=1, keepdims=True), numbers.mean(axis=0, keepdims=True)
-    rest = numbers - of_seeds - of_units + numbers.mean()
-    degrees = (num_seeds - 1, max(num_units - 1, 1), (num_seeds - 1) * max(num_units - 1, 1))
-    squares = (num_units * float((of_seeds - numbers.mean()).var()) * num_seeds,)
-    squares += (num_seeds * float((of_units - numbers.mean()).var()) * num_units, float((rest**2).sum()))
-    seeds, units, remaining = (square / own for square, own in zip(squares, degrees, strict=True))
-    total = seeds + units - remaining
+    mean = numbers.mean()
+    of_seeds, of_units = numbers.mean(axis=1) - mean, numbers.mean(axis=0) - mean
+    rest = numbers - mean - of_seeds[:, None] - of_units
+    degrees = np.array([num_seeds - 1, max(num_units - 1, 1), (num_seeds - 1) * max(num_units - 1, 1)])
+    squares = np.array([num_units * (of_seeds**2).sum(), num_seeds * (of_units**2).sum(), (rest**2).sum()]) / degrees
+    total, remaining = squares[0] + squares[1] - squares[2], squares[2]
     if total <= remaining:  # seeds and units seem to differ by less than nothing
-        return remaining / numbers.size, degrees[2]
-    means = zip((seeds, units, remaining), degrees, strict=True)
-    return total / numbers.size, total**2 / sum(mean**2 / own for mean, own in means)
+        return float(remaining / numbers.size), float(degrees[2])
+    return float(total / numbers.size), float(total**2 / (squares**2 / degrees).sum())

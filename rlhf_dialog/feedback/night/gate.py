@@ -235,7 +235,7 @@ def power_line(bot: Bot) -> str:
 
 
 def power_of(heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None) -> str:
-    """`power_line` of this held-out feedback, one of so many ratings, after the `gate` of the last night."""
+    """`power_line` of this held-out feedback, and of the number of all ratings, after the `gate` of the last night."""
     num_events, people = len(heldout), num_people(heldout)
     if num_events < settings.min_heldout:
         return so_far(num_ratings, num_events, settings)
