@@ -6,7 +6,6 @@ the handcrafted policy.
 python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import check_output
@@ -14,12 +13,11 @@ from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlotRunOptions(Options):
     description = __doc__
 
     run: Path = option("run folder that contains metrics.jsonl")
-    output: Path | None = option("PNG file to write; default: plot.png in the run folder", None)
+    output: Path | None = option("PNG file to write; default: plot.png in the run folder")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,6 @@ the run of the same name gets a new commit. All files arrive in one commit, or n
 """
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import new_folder
@@ -22,17 +21,16 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PushOptions(Options):
     description = __doc__
 
     agent: Path = option("folder of the agent, or of a reward model")
     repo: str = option("name of the repository: NAME, or USER/NAME")
-    private: bool = option("create the repository as private; default: public", False)
-    overwrite: bool = option("replace the files of a repository that holds something else", False)
-    evaluation: Path | None = option("output of evaluate; default: evaluation.json in the run of the agent", None)
-    dry_run: bool = option("only write the folder that would be uploaded", False)
-    output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME", None)
+    private: bool = option("create the repository as private; default: public")
+    overwrite: bool = option("replace the files of a repository that holds something else")
+    evaluation: Path | None = option("output of evaluate; default: evaluation.json in the run of the agent")
+    dry_run: bool = option("only write the folder that would be uploaded")
+    output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,6 +1,5 @@
 """Train a dialogue policy that chooses acts. Metrics, checkpoints and the agent go to <run_dir>/<experiment_name>."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, check_domain_pat
 from rlhf_dialog.task_oriented.runs.settings import PERSON, PolicyConfig, load_policy_config
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainPolicyOptions(RunOptions[PolicyConfig]):
     description = __doc__
     schema = PolicyConfig
@@ -24,7 +22,6 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
 
     register: str | None = option(
         "Python file that registers an environment or a policy of your own, run first; also for evaluate_policy.py",
-        None,
         metavar="FILE",
     )
     transcripts: str = option(

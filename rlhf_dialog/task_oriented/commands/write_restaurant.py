@@ -8,7 +8,6 @@ them to say what the line of the data base holds, and not when. No network is ne
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
@@ -21,7 +20,6 @@ LESSONS_AFTER = 2**23
 SEEDS_APART = 2**25
 
 
-@dataclass(frozen=True, kw_only=True)
 class WriteRestaurantOptions(Options):
     description = __doc__
 
@@ -29,7 +27,7 @@ class WriteRestaurantOptions(Options):
     dialogues: int = option("training dialogues; a tenth of it for validation; default: 100", 100)
     lessons: int = option("dialogues of the random policy, for replies that give values; default: 4000", 4000)
     domain: str = option("name or path of a domain; default: restaurant", "restaurant")
-    varied: bool = option("draw among several sentences for an act, in place of always the same one", False)
+    varied: bool = option("draw among several sentences for an act, in place of always the same one")
     seed: int = option("another number gives other dialogues; default: 0", 0)
 
 

@@ -23,7 +23,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,6 @@ class CellsFailed(RunStopped):
     exit_code = 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions(Options):
     description = __doc__
 
@@ -85,14 +83,14 @@ class BenchmarkOptions(Options):
     user: str = option("friendly, unfriendly or fixed; default friendly", "friendly")
     test_dialogues: int = option("of each measurement; default 500", 500)
     args: str | None = option(
-        "arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}", None, metavar="YAML"
+        "arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}", metavar="YAML"
     )
-    register: str | None = option(REGISTER, None, metavar="FILE")
-    language_model: Path | None = option("the row language_model, at 0 %", None, metavar="AGENT")
+    register: str | None = option(REGISTER, metavar="FILE")
+    language_model: Path | None = option("the row language_model, at 0 %", metavar="AGENT")
     processes: int = option("trainings at a time; it changes no result", os.cpu_count() or 1)
-    budget: str | None = option("90m, 1h or 300s: no training begins after it", None)
+    budget: str | None = option("90m, 1h or 300s: no training begins after it")
     output: Path = option("JSON file to write")
-    markdown: Path | None = option("the tables for a document", None, metavar="FILE")
+    markdown: Path | None = option("the tables for a document", metavar="FILE")
 
 
 def main(argv: list[str] | None = None) -> int:
