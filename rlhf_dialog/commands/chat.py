@@ -110,11 +110,6 @@ class ChatOptions(Options):
     trust_remote_code: bool = option(TRUST_REMOTE_CODE)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
-    return run_command(ChatOptions, run, argv)
-
-
 def run(options: ChatOptions) -> None:
     """Talk until the person ends it."""
     _check(options)
@@ -185,3 +180,6 @@ def read_text(prompt: str) -> str:
     except OSError as error:
         raise UserError(f"standard input cannot be read: {error}; use a terminal, a pipe or a file") from error
     return text
+
+
+main = partial(run_command, ChatOptions, run)  # the command line; returns the exit code

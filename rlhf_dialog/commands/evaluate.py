@@ -14,6 +14,7 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 class EvaluateOptions(JudgeOptions):
     description = __doc__
-
     agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
     baseline: str | None = option(
         "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
@@ -92,11 +92,6 @@ class EvaluateOptions(JudgeOptions):
     trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    return run_command(EvaluateOptions, run, argv)
-
-
 def check(options: EvaluateOptions) -> None:
     """Raises UserError for options that cannot work."""
     for name in ("batch_size", "max_prompts", "min_context_size", "best_of"):
@@ -112,9 +107,12 @@ def check(options: EvaluateOptions) -> None:
     check_outputs(options)
     for package in ("sacrebleu", "rouge_score"):
         check_installed(package, "evaluate")
-    check_folder(options.agent, "--agent")
-    if options.baseline:
-        check_folder(options.baseline, "--baseline")
+    named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
+    named += [("--relevance_model", one) for one in options.relevance_model]
+    named += [("--judge", one) for one in options.judge if not one.startswith("{")]
+    for key, folder in named:
+        if folder:
+            check_folder(folder, key)
     if options.data_path:
         check_path(options.data_path)
     if options.config:
@@ -341,3 +339,6 @@ def settings_of(
         "torch": torch.__version__,
         "notes": judging.notes(prompts, judges, judge_folder(options), paths),
     }
+
+
+main = partial(run_command, EvaluateOptions, run)  # the command line; returns the exit code

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,6 @@ allows what the configuration allows."""
     tokenizer_path: str | None = option("folder of its tokenizer; default: as in the configuration")
     trust_config: bool = option("allow Hub models, pickles and code that the run's config.yaml asks for")
     register: str | None = option(REGISTER)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(ExportOptions, run, argv)
 
 
 def run(options: ExportOptions) -> None:
@@ -149,3 +145,6 @@ def _refuse_another_base(given: str, config: Config, source: Path, state: dict[s
             f"{source}: its adapter belongs to another model than '{config.model_path}' now holds (trained on "
             f"{str(wanted)[:100]!r}, found {given!r}); set --model_path to the folder of the model that the run started from"
         )
+
+
+main = partial(run_command, ExportOptions, run)  # the command line; returns the exit code

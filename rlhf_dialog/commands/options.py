@@ -6,8 +6,7 @@
         agent: Path = option("folder of the agent")
         seed: int = option("another number gives other dialogues; default 0", 0)
 
-    def main(argv: list[str] | None = None) -> int:
-        return run_command(GreetOptions, run, argv)
+    main = partial(run_command, GreetOptions, run)
 
 What is heavy (torch, transformers, datasets, trl) is imported by `run`, after its checks: help and mistakes need none of it.
 """
@@ -158,17 +157,11 @@ def run_command(
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
     exit_on_sigterm()
-    folders: list[Path] = []
-    codes: list[int | None] = []
     if issubclass(kind, YamlOptions):
-        yaml_run: Any = run
-        code = exit_code_of(
-            lambda: codes.append(_run_yaml(kind, yaml_run, words, folders)), "--debug" in words, folders
-        )
-    else:
-        options = parsed(kind, words, name, about)
-        code = exit_code_of(lambda: codes.append(run(options)), options.debug)
-    return code or codes[0] or 0
+        folders: list[Path] = []
+        return exit_code_of(lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders)
+    options = parsed(kind, words, name, about)
+    return exit_code_of(lambda: run(options), options.debug)
 
 
 def parsed(kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None) -> AnyOptions:

@@ -11,6 +11,7 @@ the run of the same name gets a new commit. All files arrive in one commit, or n
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import new_folder
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 class PushOptions(Options):
     description = __doc__
-
     agent: Path = option("folder of the agent, or of a reward model")
     repo: str = option("name of the repository: NAME, or USER/NAME")
     private: bool = option("create the repository as private; default: public")
@@ -31,11 +31,6 @@ class PushOptions(Options):
     evaluation: Path | None = option("output of evaluate; default: evaluation.json in the run of the agent")
     dry_run: bool = option("only write the folder that would be uploaded")
     output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(PushOptions, run, argv)
 
 
 def run(options: PushOptions) -> None:
@@ -67,3 +62,6 @@ def run(options: PushOptions) -> None:
         except OSError as error:
             raise UserError(f"output: '{output}' cannot be written: {error}") from error
     logger.info("nothing was uploaded; %s holds the %d files of %s", output, len(files), name)
+
+
+main = partial(run_command, PushOptions, run)  # the command line; returns the exit code

@@ -140,7 +140,6 @@ STAGES = (
 
 class QuickstartOptions(Options):
     description = __doc__
-
     seed: int = option("seed of every stage (default: 0)", 0, metavar="N")
     folder: Path | None = option(
         "where the stages run and write runs/; default: the checkout of scripts/quickstart.py, else the working folder"

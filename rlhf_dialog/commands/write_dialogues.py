@@ -1,5 +1,6 @@
 """Write the synthetic dialogues of the offline quickstart."""
 
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.options import Options, option, run_command
@@ -31,11 +32,6 @@ grammar, without a network; the same seed gives the same dialogues."""
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    return run_command(WriteDialoguesOptions, run, argv)
-
-
 def run(options: WriteDialoguesOptions) -> None:
     if options.pairs is not None:
         write_pairs(options.output, options.pairs, options.num_dialogues, options.seed, options.scenes)
@@ -43,3 +39,6 @@ def run(options: WriteDialoguesOptions) -> None:
         return
     counts = write_dialogues(options.output, options.num_dialogues, options.seed, options.scenes, options.careless)
     print(f"{options.output}: " + ", ".join(f"{num} {name}" for name, num in counts.items()))
+
+
+main = partial(run_command, WriteDialoguesOptions, run)  # the command line; returns the exit code

@@ -48,7 +48,6 @@ LEAST = 10  # dialogues of each kind
 
 class CompareUsersOptions(Options):
     description = __doc__
-
     data_path: str = option("real dialogues, whose first speaker is the user: any data source")
     splits: tuple[str, ...] = option("default: validation test", ("validation", "test"), choices=SPLITS)
     users: tuple[str, ...] = option("the simulated users; corpus is the control", choices=USERS)
@@ -74,11 +73,6 @@ class CompareUsersOptions(Options):
     top_p: float | None = option(OF_MODELS)
     seed: int = option("of the halves, the users and the folds; default 0", 0)
     device: str = option("cpu or cuda; default cpu", "cpu")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(CompareUsersOptions, run, argv)
 
 
 def run(options: CompareUsersOptions) -> None:
@@ -226,3 +220,6 @@ def _markdown(result: dict[str, dict[str, Any]], size: int) -> str:
         lines += [f"| {' | '.join(row)} |" for row in _rows(one)]
         lines += ["", *(f"- {line}" for line in (*one["sentences"], *one["notes"])), ""]
     return "\n".join(lines)
+
+
+main = partial(run_command, CompareUsersOptions, run)  # the command line; returns the exit code

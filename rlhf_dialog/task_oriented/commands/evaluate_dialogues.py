@@ -12,6 +12,7 @@ from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.commands.registering import REGISTER
 from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
@@ -78,6 +79,8 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     environment = environment_of(options)
+    if options.baseline:
+        check_folder(str(options.baseline), "--agent")
     from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
     from rlhf_dialog.runs.sources import played, simulated, spoken
 

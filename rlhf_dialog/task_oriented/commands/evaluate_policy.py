@@ -11,6 +11,7 @@ python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.j
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -37,11 +38,6 @@ SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1"
 SHOWN_OF_A_LIST = {"right_answers": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}"}
 SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(EvaluatePolicyOptions, run, argv, about=__doc__)
 
 
 def run(options: EvaluatePolicyOptions) -> None:
@@ -141,3 +137,6 @@ def _cells(metrics: dict[str, Any], shown: dict[str, str]) -> Iterator[str]:
     for name, form in shown.items():
         mean, low, high = (form.format(metrics[name][key]) for key in ("mean", "low", "high"))
         yield f"{mean}\n\\[{low}, {high}]"
+
+
+main = partial(run_command, EvaluatePolicyOptions, run, about=__doc__)  # the command line; returns the exit code

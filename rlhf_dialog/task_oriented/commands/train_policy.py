@@ -1,5 +1,6 @@
 """Train a dialogue policy that chooses acts. Metrics, checkpoints and the agent go to <run_dir>/<experiment_name>."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,6 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
         return int(self.transcripts)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(TrainPolicyOptions, run, argv)
-
-
 def run(options: TrainPolicyOptions) -> None:
     """Train, alone or with a person."""
     resume, transcripts, config = options.resumes(), options.num_transcripts(), options.settings
@@ -79,3 +75,6 @@ def run(options: TrainPolicyOptions) -> None:
     training.train()
     for text in training.transcripts(transcripts):
         print(f"{text}\n")
+
+
+main = partial(run_command, TrainPolicyOptions, run)  # the command line; returns the exit code

@@ -73,7 +73,6 @@ class CellsFailed(RunStopped):
 
 class BenchmarkOptions(Options):
     description = __doc__
-
     policies: tuple[str, ...] = option(f"names, or all: {', '.join(ALL)}")
     errors: tuple[float, ...] = option("in percent; default 0 15 30", (0, 15, 30))
     seeds: int = option("trainings of each policy at each error rate; default 5", 5)
@@ -91,11 +90,6 @@ class BenchmarkOptions(Options):
     budget: str | None = option("90m, 1h or 300s: no training begins after it")
     output: Path = option("JSON file to write")
     markdown: Path | None = option("the tables for a document", metavar="FILE")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(BenchmarkOptions, run, argv)
 
 
 def run(options: BenchmarkOptions) -> None:
@@ -331,3 +325,6 @@ class _Bar:
         usual = (time.monotonic() - self.begin) * self.processes / sum(map(len, self.taken.values()))
         seconds = sum(means.get(cell.policy, usual) for cell in self.left) / self.processes
         return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
+
+
+main = partial(run_command, BenchmarkOptions, run)  # the command line; returns the exit code
