@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,6 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MonthOptions(YamlOptions[MonthKeys]):
     description = __doc__
     schema = MonthKeys

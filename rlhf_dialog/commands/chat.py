@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,36 +87,27 @@ def _say(talk: AnsweringTalk, text: str, screen: Screen) -> None:
         answered(talk, talk.say(said), screen)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChatOptions(Options):
     description = "Chat with an agent in the terminal, and teach a bot by rating it."
 
     agent: str | None = option(
         "folder of an agent, a training run, a bot (made by rlhf-dialog feedback init) or a chat model, or a name on the "
-        "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs",
-        None,
+        "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs"
     )
     environment: str | None = option(
         "be the user of a goal-oriented environment: a goal is shown, and in the end whether it was reached; a domain's "
         "name (restaurant) or path",
-        None,
         metavar="DOMAIN",
     )
-    tokenizer: str | None = option("folder of another tokenizer; default: the agent's own", None)
-    register: str | None = option(REGISTER, None)
+    tokenizer: str | None = option("folder of another tokenizer; default: the agent's own")
+    register: str | None = option(REGISTER)
     device: str = option("cpu or cuda (default: cpu)", "cpu")
-    seed: int | None = option("seed of the sampling (default: 0; for a bot, a new one each time)", None)
+    seed: int | None = option("seed of the sampling (default: 0; for a bot, a new one each time)")
     temperature: float | None = option(
         "below 1 the replies are surer and more alike; 0: always the most likely token (default: the agent's own)",
-        None,
         metavar="T",
     )
-    trust_remote_code: bool = option(TRUST_REMOTE_CODE, False)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
-    return run_command(ChatOptions, run, argv)
+    trust_remote_code: bool = option(TRUST_REMOTE_CODE)
 
 
 def run(options: ChatOptions) -> None:
@@ -189,3 +180,6 @@ def read_text(prompt: str) -> str:
     except OSError as error:
         raise UserError(f"standard input cannot be read: {error}; use a terminal, a pipe or a file") from error
     return text
+
+
+main = partial(run_command, ChatOptions, run)  # the command line; returns the exit code

@@ -58,14 +58,14 @@ def _leave(signum: int, _: object) -> NoReturn:
     raise SignalExit(128 + signum)
 
 
-def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] = ()) -> int:
-    """Call `run`; returns 0, or the code of how it ended, after one message on stderr.
+def exit_code_of(run: Callable[[], int | None], debug: bool, folders: Sequence[Path] = ()) -> int:
+    """Call `run`; returns the code that it returns, 0 for None, or that of how it ended, after one message on stderr.
 
     2 is a UserError, 3 a RunStopped, 130 Ctrl-C, 141 a standard output that nobody reads any more (no message), and 70
     any other exception, whose traceback goes to error.log in the first of `folders` that is there when it happens.
     """
     try:
-        run()
+        code = run()
         if sys.stdout:
             sys.stdout.flush()
     except (UserError, RunStopped) as error:
@@ -80,7 +80,7 @@ def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] =
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         path = _leave_traceback(folders)
         return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
-    return 0
+    return code or 0
 
 
 def _end(code: int, text: str, debug: bool = False) -> int:

@@ -14,6 +14,7 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,57 +49,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(JudgeOptions):
     description = __doc__
-
     agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
     baseline: str | None = option(
         "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
-        "separator and the lengths are those of --agent unless its own folder says otherwise",
-        None,
+        "separator and the lengths are those of --agent unless its own folder says otherwise"
     )
     output: Path = option("JSON file to write")
-    report: Path | None = option("Markdown file for the table of all systems and metrics", None)
+    report: Path | None = option("Markdown file for the table of all systems and metrics")
     sweep: bool = option(
         "also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
-        "the agent's: what sharper sampling gains without any training",
-        False,
+        "the agent's: what sharper sampling gains without any training"
     )
-    replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines", None)
-    samples: Path | None = option("JSON file for the replies of three prompts", None)
+    replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
+    samples: Path | None = option("JSON file for the replies of three prompts")
     config: str | None = option(
-        "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data", None
+        "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data"
     )
     trust_config: bool = option(
         "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
-        "variables and pickled weights, use rewards of --register",
-        False,
+        "variables and pickled weights, use rewards of --register"
     )
     data_path: str | None = option(
-        "data to use in place of the configuration's; without a configuration there is no score", None
+        "data to use in place of the configuration's; without a configuration there is no score"
     )
-    legacy_eou: bool = option("count the separator's text in ROUGE, METEOR and BLEU, as the published tables do", False)
+    legacy_eou: bool = option("count the separator's text in ROUGE, METEOR and BLEU, as the published tables do")
     split: str = option(
         "default: validation; read test once, for a row to publish",
         "validation",
         choices=("train", "validation", "test"),
     )
-    max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all", None)
-    min_context_size: int | None = option("default: the configuration's", None)
+    max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
+    min_context_size: int | None = option("default: the configuration's")
     batch_size: int = option("number of prompts answered at a time (default: 64)", 64)
     seed: int = option("seed of sampling and resampling (default: 0)", 0)
-    temperature: float | None = option("default: the agent's own sampling", None)
-    top_k: int | None = option("default: the agent's own sampling", None)
-    top_p: float | None = option("default: the agent's own sampling", None)
+    temperature: float | None = option("default: the agent's own sampling")
+    top_k: int | None = option("default: the agent's own sampling")
+    top_p: float | None = option("default: the agent's own sampling")
     min_new_tokens: int = option("number of tokens before a reply may end (default: 0)", 0)
-    greedy: bool = option("the most likely token instead of sampling", False)
-    trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too", False)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    return run_command(EvaluateOptions, run, argv)
+    greedy: bool = option("the most likely token instead of sampling")
+    trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
 
 
 def check(options: EvaluateOptions) -> None:
@@ -116,9 +107,12 @@ def check(options: EvaluateOptions) -> None:
     check_outputs(options)
     for package in ("sacrebleu", "rouge_score"):
         check_installed(package, "evaluate")
-    check_folder(options.agent, "--agent")
-    if options.baseline:
-        check_folder(options.baseline, "--baseline")
+    named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
+    named += [("--relevance_model", one) for one in options.relevance_model]
+    named += [("--judge", one) for one in options.judge if not one.startswith("{")]
+    for key, folder in named:
+        if folder:
+            check_folder(folder, key)
     if options.data_path:
         check_path(options.data_path)
     if options.config:
@@ -347,3 +341,6 @@ def settings_of(
         "torch": torch.__version__,
         "notes": judging.notes(prompts, judges, judge_folder(options), paths),
     }
+
+
+main = partial(run_command, EvaluateOptions, run)  # the command line; returns the exit code

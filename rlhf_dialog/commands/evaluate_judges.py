@@ -1,6 +1,5 @@
 """The judges of scripts/evaluate.py: act classifiers, relevance models, and rewards and metrics of your own."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from rlhf_dialog.evaluation.measure import Judges
 
 
-@dataclass(frozen=True, kw_only=True)
 class JudgeOptions(Options):
     """The options that say who judges."""
 
@@ -27,32 +25,26 @@ class JudgeOptions(Options):
         "act classifier that the reward never saw (docs: reward_models/README.md): judge_accuracy and judge_macro_f1 "
         "beside intent_accuracy and intent_macro_f1; or a registered reward, `Name` or `{id: Name, args: {..}}`, whose mean is "
         "judge_<its name>. May be given several times",
-        (),
         again=True,
     )
     relevance_model: tuple[str, ...] = option(
         "relevance model that the reward never saw (docs: reward_models/README.md): how often a reply's own prompt is the "
         "first, and among the first 10, of 100: relevance_r1, relevance_r10. May be given several times",
-        (),
         again=True,
     )
     register: str | None = option(
         "Python file that registers rewards, metrics and networks of your own, run first; for example train_ppo.py. Metrics "
-        "(MetricFactory) are measured of every system",
-        None,
+        "(MetricFactory) are measured of every system"
     )
     best_of: int | None = option(
         "also the best of N replies to each prompt by the score of the reward, for each agent: what a reward gains without "
         "any training",
-        None,
         metavar="N",
     )
     intent_model: str | None = option(
-        "act classifier; default: that of the run's reward, if it has one", None, rivals="classifier"
+        "act classifier; default: that of the run's reward, if it has one", rivals="classifier"
     )
-    no_intent: bool = option(
-        "leave out the intent metrics, and a score that needs a classifier", False, rivals="classifier"
-    )
+    no_intent: bool = option("leave out the intent metrics, and a score that needs a classifier", rivals="classifier")
     device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 

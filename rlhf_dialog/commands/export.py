@@ -2,7 +2,7 @@
 
 import logging
 import re
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ UNUSED = {
 }  # those of the run may be the user's own
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportOptions(Options):
     description = """Export a checkpoint of a run as an agent, for example after an interruption: a folder with model, tokenizer,
 value head and rlhf_dialog.json, for `rlhf-dialog chat` and for transformers. Adapters (use_lora) are merged into the model.
@@ -39,19 +38,12 @@ is not trusted: the model and its tokenizer must be local folders, pickles are n
 allows what the configuration allows."""
 
     run: Path = option("run folder, e.g. run_results/first")
-    checkpoint: str | None = option("checkpoint to export, e.g. iter_000004 or 4; default: the newest", None)
+    checkpoint: str | None = option("checkpoint to export, e.g. iter_000004 or 4; default: the newest")
     output: str = option("new or empty folder to write")
-    model_path: str | None = option(
-        "folder of the model that the run started from; default: as in the configuration", None
-    )
-    tokenizer_path: str | None = option("folder of its tokenizer; default: as in the configuration", None)
-    trust_config: bool = option("allow Hub models, pickles and code that the run's config.yaml asks for", False)
-    register: str | None = option(REGISTER, None)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(ExportOptions, run, argv)
+    model_path: str | None = option("folder of the model that the run started from; default: as in the configuration")
+    tokenizer_path: str | None = option("folder of its tokenizer; default: as in the configuration")
+    trust_config: bool = option("allow Hub models, pickles and code that the run's config.yaml asks for")
+    register: str | None = option(REGISTER)
 
 
 def run(options: ExportOptions) -> None:
@@ -153,3 +145,6 @@ def _refuse_another_base(given: str, config: Config, source: Path, state: dict[s
             f"{source}: its adapter belongs to another model than '{config.model_path}' now holds (trained on "
             f"{str(wanted)[:100]!r}, found {given!r}); set --model_path to the folder of the model that the run started from"
         )
+
+
+main = partial(run_command, ExportOptions, run)  # the command line; returns the exit code

@@ -1,19 +1,18 @@
 """One way to build a command: a typed class says its options, from which come flags, help and checks, and `run_command` runs it.
 
-    @dataclass(frozen=True, kw_only=True)
     class GreetOptions(Options):
         description = "What the command does."
 
         agent: Path = option("folder of the agent")
         seed: int = option("another number gives other dialogues; default 0", 0)
 
-    def main(argv: list[str] | None = None) -> int:
-        return run_command(GreetOptions, run, argv)
+    main = partial(run_command, GreetOptions, run)
 
 What is heavy (torch, transformers, datasets, trl) is imported by `run`, after its checks: help and mistakes need none of it.
 """
 
 import argparse
+import inspect
 import logging
 import re
 import sys
@@ -40,50 +39,46 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Said:
-    """What an option says of itself beside its name, type and default.
-
-    several: given again for each value, in place of all values behind one name. rivals: of options with the same word only
-    one can be given.
-    """
-
-    meaning: str
-    metavar: str | None = None
-    choices: tuple[str, ...] | None = None
-    positional: bool = False
-    again: bool = False
-    rivals: str | None = None
-
-
 def option(
     meaning: str,
     default: Any = MISSING,
-    *,
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
     positional: bool = False,
     again: bool = False,
     rivals: str | None = None,
 ) -> Any:
-    """A field of `Options`; without a default it must be given. The type is the field's: `bool` is a flag without a value."""
-    said = Said(meaning, metavar, choices, positional, again, rivals)
-    return field(default=default, metadata={"said": said})
+    """A field of `Options`, which must be given if it has no default; a flag (`bool`) is off, and `X | None` is None.
+
+    again: given again for each value, in place of all values behind one name. rivals: of options with the same word only one
+    can be given.
+    """
+    said = {"meaning": meaning, "metavar": metavar, "choices": choices}
+    return field(default=default, metadata=said | {"positional": positional, "again": again, "rivals": rivals})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a command. `description` begins its help."""
+    """The options of a command, which do not change; each subclass becomes a dataclass. `description` begins its help."""
 
     description: ClassVar[str | None] = None
 
     debug: bool = option("show the traceback of an error", False)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, annotation in inspect.get_annotations(cls).items():
+            one = getattr(cls, name, None)
+            if isinstance(one, Field) and one.default is MISSING and "meaning" in one.metadata:
+                is_tuple = one.metadata["again"]
+                usual = {bool: False} | ({annotation: None} if type(None) in get_args(annotation) else {})
+                one.default = () if is_tuple else usual.get(annotation, MISSING)
+        dataclass(frozen=True, kw_only=True)(cls)
+
 
 S = TypeVar("S", bound=Settings)
 
 
-@dataclass(frozen=True, kw_only=True)
 class YamlOptions(Options, Generic[S]):
     """A command with `--config FILE`: each key of the YAML's schema is an option too, such as `--lr 1e-5` and `--a.b value`.
 
@@ -96,10 +91,9 @@ class YamlOptions(Options, Generic[S]):
 
     config: str | None = option(
         "YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files",
-        None,
         metavar="FILE",
     )
-    print_config: bool = option("print the resolved settings as YAML and exit", False)
+    print_config: bool = option("print the resolved settings as YAML and exit")
     keys: dict[str, Any] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
 
@@ -122,7 +116,6 @@ class YamlOptions(Options, Generic[S]):
         return cast(S, load_settings(self.schema, path, self.keys))
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunOptions(YamlOptions[S]):
     """A command that begins a run in a folder of its own, or goes on with it."""
 
@@ -133,7 +126,7 @@ class RunOptions(YamlOptions[S]):
         metavar="[auto]",
     )
     overwrite: bool = option(
-        "replace the run in the run folder; on a terminal you must confirm by typing the folder's name", False
+        "replace the run in the run folder; on a terminal you must confirm by typing the folder's name"
     )
 
     def resumes(self) -> bool | Literal["auto"]:
@@ -164,17 +157,11 @@ def run_command(
     words = sys.argv[1:] if argv is None else argv
     set_up_logging()
     exit_on_sigterm()
-    folders: list[Path] = []
-    codes: list[int | None] = []
     if issubclass(kind, YamlOptions):
-        yaml_run: Any = run
-        code = exit_code_of(
-            lambda: codes.append(_run_yaml(kind, yaml_run, words, folders)), "--debug" in words, folders
-        )
-    else:
-        options = parsed(kind, words, name, about)
-        code = exit_code_of(lambda: codes.append(run(options)), options.debug)
-    return code or codes[0] or 0
+        folders: list[Path] = []
+        return exit_code_of(lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders)
+    options = parsed(kind, words, name, about)
+    return exit_code_of(lambda: run(options), options.debug)
 
 
 def parsed(kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None) -> AnyOptions:
@@ -190,33 +177,33 @@ def parser_of(kind: type[Options], name: str | None, about: str | None) -> "Pars
     parser = Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     types_of, rivals = get_type_hints(kind), dict[str, Any]()
     for one in options_of(kind):
-        said: Said = one.metadata["said"]
-        place = parser if said.rivals is None else rivals.get(said.rivals)
+        said = one.metadata
+        place = parser if said["rivals"] is None else rivals.get(said["rivals"])
         if place is None:
-            place = rivals[str(said.rivals)] = parser.add_mutually_exclusive_group()
-        place.add_argument(one.name if said.positional else f"--{one.name}", **_how(one, types_of[one.name]))
+            place = rivals[said["rivals"]] = parser.add_mutually_exclusive_group()
+        place.add_argument(one.name if said["positional"] else f"--{one.name}", **_how(one, types_of[one.name]))
     return parser
 
 
 def options_of(kind: type[Options]) -> Iterator[Field[Any]]:
     """The fields that are options; `debug` is the last."""
-    found = [one for one in fields(kind) if "said" in one.metadata]
+    found = [one for one in fields(kind) if "meaning" in one.metadata]
     return iter(sorted(found, key=lambda one: one.name == "debug"))
 
 
 def _how(one: Field[Any], annotation: Any) -> dict[str, Any]:
     """How argparse reads the option."""
-    said: Said = one.metadata["said"]
-    how: dict[str, Any] = {"help": said.meaning.replace("%", "%%")}
+    said = one.metadata
+    how: dict[str, Any] = {"help": said["meaning"].replace("%", "%%")}
     if annotation is bool:
         return how | {"action": "store_true"}
-    how |= {"metavar": said.metavar, "choices": said.choices, "type": _reader(annotation)}
+    how |= {"metavar": said["metavar"], "choices": said["choices"], "type": _reader(annotation)}
     if get_origin(annotation) is tuple:
-        how |= {"action": "append"} if said.again else {"nargs": "+"}
-    if said.positional:
+        how |= {"action": "append"} if said["again"] else {"nargs": "+"}
+    if said["positional"]:
         return how
     required = one.default is MISSING
-    return how | {"required": required, "default": [] if said.again else None if required else one.default}
+    return how | {"required": required, "default": [] if said["again"] else None if required else one.default}
 
 
 def _reader(annotation: Any) -> Callable[[str], Any]:
@@ -248,8 +235,9 @@ def _run_yaml(
     if "help" in given:
         show_help(kind.schema, "\n".join(_usage_lines(kind)))
         return 0
-    values = {name: keys.pop(name) for name in texts if name in keys}
-    options = kind(config=config, keys=keys, folders=folders, **values, **dict.fromkeys(given, True))
+    values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(given, True)
+    values |= {"config": config, "keys": keys, "folders": folders}
+    options = kind(**values)
     if options.print_config:
         sys.stdout.write(dump_yaml(options.settings))
         return 0
@@ -265,7 +253,7 @@ def flags_and_texts(kind: type[YamlOptions[Any]]) -> tuple[list[str], list[str]]
 
 def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:
     yield f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=program())}"
-    rows = [(one.name, one.metadata["said"]) for one in options_of(kind)]
-    for name, said in [*rows, ("help", Said("show this help and exit"))]:
-        head = f"  --{name} {said.metavar or ''}".ljust(17)
-        yield textwrap.fill(f"{head} {said.meaning}", 130, subsequent_indent=" " * 18)
+    rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in options_of(kind)]
+    for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
+        head = f"  --{name} {metavar or ''}".ljust(17)
+        yield textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18)

@@ -6,7 +6,7 @@ the handcrafted policy.
 python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 """
 
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import check_output
@@ -14,21 +14,15 @@ from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlotRunOptions(Options):
     description = __doc__
-
     run: Path = option("run folder that contains metrics.jsonl")
-    output: Path | None = option("PNG file to write; default: plot.png in the run folder", None)
+    output: Path | None = option("PNG file to write; default: plot.png in the run folder")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    return run_command(PlotRunOptions, lambda given: plot_run(given.run, given.output or given.run / "plot.png"), argv)
-
-
-def plot_run(run: Path, output: Path) -> None:
-    """Plot the run folder. Raises UserError when the run has no metrics yet, or `output` cannot be written."""
+def plot_run(options: PlotRunOptions) -> None:
+    """Plot the run folder. Raises UserError when the run has no metrics yet, or the plot cannot be written."""
+    run, output = options.run, options.output or options.run / "plot.png"
     metrics = run / "metrics.jsonl"
     nothing = UserError(f"{metrics}: has no metrics to plot; train first")
     if not metrics.is_file():
@@ -49,3 +43,6 @@ def plot_run(run: Path, output: Path) -> None:
         has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
         plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output)
     print(f"plot: {output}")
+
+
+main = partial(run_command, PlotRunOptions, plot_run)  # the command line; returns the exit code

@@ -11,7 +11,7 @@ the run of the same name gets a new commit. All files arrive in one commit, or n
 """
 
 import logging
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import new_folder
@@ -22,24 +22,15 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PushOptions(Options):
     description = __doc__
-
     agent: Path = option("folder of the agent, or of a reward model")
     repo: str = option("name of the repository: NAME, or USER/NAME")
-    private: bool = option("create the repository as private; default: public", False)
-    overwrite: bool = option("replace the files of a repository that holds something else", False)
-    evaluation: Path | None = option(
-        "output of evaluate; default: evaluation.json in the run, if it is of this agent", None
-    )
-    dry_run: bool = option("only write the folder that would be uploaded, and list its files", False)
-    output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME", None)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(PushOptions, run, argv)
+    private: bool = option("create the repository as private; default: public")
+    overwrite: bool = option("replace the files of a repository that holds something else")
+    evaluation: Path | None = option("output of evaluate; default: evaluation.json in the run, if it is of this agent")
+    dry_run: bool = option("only write the folder that would be uploaded, and list its files")
+    output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME")
 
 
 def run(options: PushOptions) -> None:
@@ -74,3 +65,6 @@ def run(options: PushOptions) -> None:
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         print(f"{size:>15,} bytes  {name_of_file}")
     logger.info("nothing was uploaded; %s holds the %d files of %s", output, len(files), name)
+
+
+main = partial(run_command, PushOptions, run)  # the command line; returns the exit code

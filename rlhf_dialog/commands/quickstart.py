@@ -138,14 +138,11 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuickstartOptions(Options):
     description = __doc__
-
     seed: int = option("seed of every stage (default: 0)", 0, metavar="N")
     folder: Path | None = option(
-        "where the stages run and write runs/; default: the checkout of scripts/quickstart.py, else the working folder",
-        None,
+        "where the stages run and write runs/; default: the checkout of scripts/quickstart.py, else the working folder"
     )
 
 

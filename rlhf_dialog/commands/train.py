@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_dialog.commands.from_trl import from_trl
@@ -20,7 +19,6 @@ from rlhf_dialog.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainOptions(RunOptions[Config]):
     description = (
         "Train a dialog model with PPO. Metrics, checkpoints and the trained agent go to <run_dir>/<experiment_name>."
@@ -33,24 +31,21 @@ class TrainOptions(RunOptions[Config]):
     resume_weights_only: str | None = option(
         "start a new run, in its own folder, with the weights of the newest checkpoint of RUN_FOLDER; optimizer, counters, "
         "position in the data and KL controller are reset, and RUN_FOLDER is not changed",
-        None,
         metavar="RUN_FOLDER",
     )
     resume_from: str | None = option(
         "continue the run in the run folder from an older checkpoint (iter_000004, or 4); later checkpoints, metrics and agents "
         "move to checkpoints/abandoned/; use --resume to continue afterwards",
-        None,
         metavar="CHECKPOINT",
     )
     from_trl: str | None = option(
         "print the YAML of the run that TRL's PPO makes of this YAML, and exit; also the command line of TRL's script, in "
         "quotes. What has no counterpart is a comment, and a line on stderr",
-        None,
         metavar="FILE",
     )
     register: str | None = option(f"{REGISTER}; give it again to resume", None, metavar="FILE")
     smoke: bool = option(
-        "test every stage with two prompts, from the data to a reply of the saved agent; keeps no files", False
+        "test every stage with two prompts, from the data to a reply of the saved agent; keeps no files"
     )
 
     def load(self, path: Path | None) -> Config:

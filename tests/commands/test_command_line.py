@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +26,6 @@ class Demo(DataKeys):
     rate: float = Field(1e-6, gt=0, description="how quick")
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoOptions(YamlOptions[Demo]):
     description = "What the demo does."
     schema = Demo

@@ -1,6 +1,6 @@
 """A typed class becomes the options of a command: flags, help, checks and a frozen object."""
 
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -10,18 +10,17 @@ from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.errors import UserError
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoOptions(Options):
     description = "What the demo does."
 
     agent: Path = option("folder of the agent")
     max_prompts: int = option("at most 5 % of them; default 3", 3)
-    rate: float | None = option("how quick", None)
+    rate: float | None = option("how quick")
     splits: tuple[str, ...] = option("default: train", ("train",), choices=("train", "test"))
-    judge: tuple[str, ...] = option("may be given several times", (), again=True)
-    greedy: bool = option("the most likely", False)
-    left: str | None = option("one side", None, rivals="side")
-    right: bool = option("the other side", False, rivals="side")
+    judge: tuple[str, ...] = option("may be given several times", again=True)
+    greedy: bool = option("the most likely")
+    left: str | None = option("one side", rivals="side")
+    right: bool = option("the other side", rivals="side")
 
 
 class DemoKeys(Settings):
@@ -30,12 +29,11 @@ class DemoKeys(Settings):
     size: int = 3
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoYamlOptions(YamlOptions[DemoKeys]):
     schema = DemoKeys
     description = "What the run does."
 
-    overwrite: bool = option("replace the run", False)
+    overwrite: bool = option("replace the run")
     resume: str = option("continue the run", "false", metavar="[auto]")
 
 

@@ -1,15 +1,12 @@
 """Intent classifier: train an encoder to predict the act of a turn (inform, question, directive, commissive)."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rlhf_dialog.commands.supervised.stage_command import command_of
 from rlhf_dialog.training.supervised.settings import IntentConfig
 
-if TYPE_CHECKING:
-    from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
 
-
-def _stage() -> "type[IntentClassifier]":
+def _stage() -> Any:
     from rlhf_dialog.training.supervised.intent_classifier import IntentClassifier
 
     return IntentClassifier

@@ -1,16 +1,13 @@
 """Preference model: train a reward model on pairs of replies, and report what it is worth beside rules without a model."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rlhf_dialog.commands.registering import register
 from rlhf_dialog.commands.supervised.stage_command import command_of
 from rlhf_dialog.training.supervised.settings import PreferenceConfig
 
-if TYPE_CHECKING:
-    from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 
-
-def _stage() -> "type[PreferenceModel]":
+def _stage() -> Any:
     from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 
     return PreferenceModel

@@ -1,15 +1,12 @@
 """Supervised fine-tuning: train a causal LM, or a small GPT-2 from scratch, on the replies of the training dialogues."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rlhf_dialog.commands.supervised.stage_command import command_of
 from rlhf_dialog.training.supervised.settings import SFTConfig
 
-if TYPE_CHECKING:
-    from rlhf_dialog.training.supervised.sft import SFT
 
-
-def _stage() -> "type[SFT]":
+def _stage() -> Any:
     from rlhf_dialog.training.supervised.sft import SFT
 
     return SFT

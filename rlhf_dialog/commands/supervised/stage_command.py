@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_dialog.commands.command_line import new_folder, versions
@@ -29,7 +28,6 @@ def command_of(
     `load` imports the stage, with torch, when data and models are known to be there; `before` is called with the settings.
     """
 
-    @dataclass(frozen=True, kw_only=True)
     class StageOptions(YamlOptions[Any]):
         description = doc
         schema = keys

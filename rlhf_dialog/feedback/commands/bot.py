@@ -3,7 +3,6 @@
 import logging
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,12 @@ from rlhf_dialog.terminal import Console
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BotOptions(Options):
     """The options that every subcommand has."""
 
     run: Path = option("folder of the bot, e.g. runs/bot")
 
 
-@dataclass(frozen=True, kw_only=True)
 class InitOptions(BotOptions):
     agent: str = option("what it begins with: an agent folder, a training run, or a name on the Hub")
 
@@ -41,7 +38,6 @@ def run_init(options: InitOptions) -> None:
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, bot.folder)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackOptions(BotOptions):
     version: str = option(
         "the version to go back to, e.g. 0002; `status` lists them", metavar="VERSION", positional=True
@@ -56,7 +52,6 @@ def run_rollback(options: RollbackOptions) -> None:
     logger.info("%s: the champion is %s now (it was %s); new dialogues use it", bot.folder, options.version, before)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ForgetOptions(BotOptions):
     person: str = option(
         "16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",

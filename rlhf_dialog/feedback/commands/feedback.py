@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 
 from rlhf_dialog.commands.command_line import program
+from rlhf_dialog.commands.dispatcher import command_list
 from rlhf_dialog.commands.options import run_command
 from rlhf_dialog.errors import UserError, nearest
 
@@ -43,16 +44,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def usage(name: str) -> str:
     """The list of subcommands, one per line."""
-    width = max(map(len, SUBCOMMANDS)) + 2
-    lines = [f"  {one:<{width}}{meaning}" for one, (_, meaning) in SUBCOMMANDS.items()]
-    return "\n".join(
-        [
-            "A bot that learns from what people say of its answers.",
-            "",
-            f"usage: {name} SUBCOMMAND --run DIR ...",
-            *lines,
-            "",
-            f"{name} SUBCOMMAND --help shows the arguments of a subcommand.",
-            "",
-        ]
-    )
+    end = f"{name} SUBCOMMAND --help shows the arguments of a subcommand."
+    title = "A bot that learns from what people say of its answers."
+    return command_list(title, f"{name} SUBCOMMAND --run DIR ...", SUBCOMMANDS, end)

@@ -1,7 +1,6 @@
 """`rlhf-dialog feedback export | import | backup`: feedback to and from files."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_dialog.commands.command_line import check_output, new_folder
@@ -15,7 +14,6 @@ from rlhf_dialog.feedback.store.imports import KNOWN, import_file
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportOptions(BotOptions):
     file: Path = option(
         "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", positional=True
@@ -26,7 +24,7 @@ class ExportOptions(BotOptions):
         "jsonl",
         choices=exports.FORMATS,
     )
-    messages: bool = option("kto and dpo: messages with roles instead of text", False)
+    messages: bool = option("kto and dpo: messages with roles instead of text")
 
 
 def run_export(options: ExportOptions) -> None:
@@ -54,14 +52,13 @@ def run_export(options: ExportOptions) -> None:
     logger.info("%d rows written to %s", len(rows), path)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImportOptions(BotOptions):
     description = f"Add the feedback of a file; its columns decide the format. Known are {KNOWN}."
 
     file: Path = option(
         ".jsonl, .json, .csv or .parquet file, or folder of save_to_disk", metavar="FILE", positional=True
     )
-    name: str | None = option("where it is from: source and person are import:NAME (default: the format's name)", None)
+    name: str | None = option("where it is from: source and person are import:NAME (default: the format's name)")
     ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
 
 
@@ -85,7 +82,6 @@ def run_import(options: ImportOptions) -> None:
         logger.warning("left out: %d %s", count, reason)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BackupOptions(BotOptions):
     file: Path = option("SQLite file to write; an earlier one is replaced", metavar="FILE", positional=True)
 

@@ -1,7 +1,6 @@
 """`rlhf-dialog feedback learn`: the nightly job."""
 
 import sys
-from dataclasses import dataclass
 
 from rich.progress import Progress, TaskID
 
@@ -11,9 +10,8 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.terminal import visible
 
 
-@dataclass(frozen=True, kw_only=True)
 class LearnOptions(BotOptions):
-    dry_run: bool = option("say what would be used and left out, and change nothing", False)
+    dry_run: bool = option("say what would be used and left out, and change nothing")
 
 
 def run_learn(options: LearnOptions) -> None:

@@ -9,7 +9,6 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -32,23 +31,20 @@ SECONDS_TO_END = 2  # for requests that are being answered when the server ends
 Login = Callable[[str, str], bool]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeOptions(BotOptions):
     port: int = option(f"port; 0: any free one (default: {PORT})", PORT)
     host: str = option("address to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
     auth: str | None = option(
         "who may use the page; a file has one user:password a line. Needed for another --host and for --share",
-        None,
         metavar="USER:PASSWORD|FILE",
     )
     allow_host: tuple[str, ...] = option(
         "name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
         "any. May be given again",
-        (),
         metavar="NAME",
         again=True,
     )
-    share: bool = option("also a public link through Gradio's servers", False)
+    share: bool = option("also a public link through Gradio's servers")
     device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 

@@ -14,7 +14,6 @@ are left out of counts and of the classifier, because they depend on who wrote t
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -47,40 +46,33 @@ OF_MODELS = "of --model and --partner; default: as their folders say"
 LEAST = 10  # dialogues of each kind
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompareUsersOptions(Options):
     description = __doc__
-
     data_path: str = option("real dialogues, whose first speaker is the user: any data source")
     splits: tuple[str, ...] = option("default: validation test", ("validation", "test"), choices=SPLITS)
     users: tuple[str, ...] = option("the simulated users; corpus is the control", choices=USERS)
     dialogues: int = option("dialogues of each kind, at most half of the data; default 300", 300)
     output: Path = option("JSON file to write; the plot lies beside it, as .png")
-    report: Path | None = option("Markdown file for the tables and sentences", None)
-    domain: str | None = option("agenda: a domain or its path; default: that of the data, else restaurant", None)
+    report: Path | None = option("Markdown file for the tables and sentences")
+    domain: str | None = option("agenda: a domain or its path; default: that of the data, else restaurant")
     user: str = option("agenda: friendly, unfriendly or fixed; default friendly", "friendly")
     model: str | None = option(
-        "language_model, agenda_in_model_words: folder or Hub name of a causal LM; none of its code is run", None
+        "language_model, agenda_in_model_words: folder or Hub name of a causal LM; none of its code is run"
     )
-    partner: str | None = option("language_model: the model that answers the user; default: --model", None)
+    partner: str | None = option("language_model: the model that answers the user; default: --model")
     persona: str = option(
         "language_model: who the user is; without it, the model reads the dialogue alone, and begins with real first turns. "
         "agenda_in_model_words: what the model reads before the acts",
         "",
     )
     max_turns: int = option("language_model: replies after which a dialogue is cut; default 10", 10)
-    turn_separator: str | None = option(OF_MODELS, None)
-    max_prompt_length: int | None = option(OF_MODELS, None)
-    max_new_tokens: int | None = option(OF_MODELS, None)
-    temperature: float | None = option(OF_MODELS, None)
-    top_p: float | None = option(OF_MODELS, None)
+    turn_separator: str | None = option(OF_MODELS)
+    max_prompt_length: int | None = option(OF_MODELS)
+    max_new_tokens: int | None = option(OF_MODELS)
+    temperature: float | None = option(OF_MODELS)
+    top_p: float | None = option(OF_MODELS)
     seed: int = option("of the halves, the users and the folds; default 0", 0)
     device: str = option("cpu or cuda; default cpu", "cpu")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(CompareUsersOptions, run, argv)
 
 
 def run(options: CompareUsersOptions) -> None:
@@ -230,3 +222,6 @@ def _markdown(result: dict[str, dict[str, Any]], size: int) -> str:
         lines += [f"| {' | '.join(row)} |" for row in _rows(one)]
         lines += ["", *(f"- {line}" for line in (*one["sentences"], *one["notes"])), ""]
     return "\n".join(lines)
+
+
+main = partial(run_command, CompareUsersOptions, run)  # the command line; returns the exit code

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from rlhf_dialog.commands.command_line import check_output
 from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.commands.registering import REGISTER
 from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, cell, compared, lines_of, measured
@@ -33,32 +33,28 @@ AT_ONCE = 250
 FILES = ("config.json", "rlhf_dialog.json")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EvaluatePolicyOptions(Options):
     agent: Path = option("folder of the agent, runs/NAME/agent")
     dialogues: int = option("dialogues of each policy; default 1000", 1000)
-    domain: str | None = option("path of the agent's domain, when it has moved", None)
-    data_path: str | None = option("folder of multiwoz, when it has moved", None)
-    error_rate: float | None = option("how often the user is misunderstood; default: as in training", None)
-    user: str | None = option("friendly, unfriendly or fixed; default: as in training", None)
+    domain: str | None = option("path of the agent's domain, when it has moved")
+    data_path: str | None = option("folder of multiwoz, when it has moved")
+    error_rate: float | None = option("how often the user is misunderstood; default: as in training")
+    user: str | None = option("friendly, unfriendly or fixed; default: as in training")
     answers: str | None = option(
         "lists of actions: JSON of each action and what people say before it; searched like a configuration",
-        None,
         metavar="FILE",
     )
     seed: int = option("another number gives other dialogues; default 0", 0)
     transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")
-    output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder", None)
-    register: str | None = option(REGISTER, None, metavar="FILE")
+    output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder")
+    register: str | None = option(REGISTER, metavar="FILE")
     environment: str | None = option(
-        "language models: a registered environment; default: that of the agent's run, else restaurant", None
+        "language models: a registered environment; default: that of the agent's run, else restaurant"
     )
     baseline: Path | None = option(
-        "language models: a second agent for the same dialogues, such as the one PPO began with", None
+        "language models: a second agent for the same dialogues, such as the one PPO began with"
     )
-    temperature: float | None = option(
-        "language models: of agent and baseline; default: the agent's own sampling", None
-    )
+    temperature: float | None = option("language models: of agent and baseline; default: the agent's own sampling")
 
 
 def is_language_model(folder: Path) -> bool:
@@ -83,6 +79,8 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     environment = environment_of(options)
+    if options.baseline:
+        check_folder(str(options.baseline), "--agent")
     from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
     from rlhf_dialog.runs.sources import played, simulated, spoken
 

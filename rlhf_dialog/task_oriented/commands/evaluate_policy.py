@@ -11,6 +11,7 @@ python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.j
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -38,11 +39,6 @@ SHOWN = {"success": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}", "inform_f1"
 SHOWN_OF_A_LIST = {"right_answers": "{:.1%}", "reward": "{:.2f}", "turns": "{:.2f}"}
 SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "book_rate": "{:.1%}"}
 NUM_ENVS = 64
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(EvaluatePolicyOptions, run, argv, about=__doc__)
 
 
 def run(options: EvaluatePolicyOptions) -> None:
@@ -136,3 +132,6 @@ def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
     for name, metrics in rows.items():
         table.add_row(name, *(cell(metrics[key], form) for key, form in shown.items()))
     return table
+
+
+main = partial(run_command, EvaluatePolicyOptions, run, about=__doc__)  # the command line; returns the exit code

@@ -1,6 +1,6 @@
 """Train a dialogue policy that chooses acts. Metrics, checkpoints and the agent go to <run_dir>/<experiment_name>."""
 
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from rlhf_dialog.task_oriented.domains.loading import MULTIWOZ, check_domain_pat
 from rlhf_dialog.task_oriented.runs.settings import PERSON, PolicyConfig, load_policy_config
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainPolicyOptions(RunOptions[PolicyConfig]):
     description = __doc__
     schema = PolicyConfig
@@ -24,7 +23,6 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
 
     register: str | None = option(
         "Python file that registers an environment or a policy of your own, run first; also for evaluate_policy.py",
-        None,
         metavar="FILE",
     )
     transcripts: str = option(
@@ -57,11 +55,6 @@ class TrainPolicyOptions(RunOptions[PolicyConfig]):
         return int(self.transcripts)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(TrainPolicyOptions, run, argv)
-
-
 def run(options: TrainPolicyOptions) -> None:
     """Train, alone or with a person."""
     resume, transcripts, config = options.resumes(), options.num_transcripts(), options.settings
@@ -82,3 +75,6 @@ def run(options: TrainPolicyOptions) -> None:
     training.train()
     for text in training.transcripts(transcripts):
         print(f"{text}\n")
+
+
+main = partial(run_command, TrainPolicyOptions, run)  # the command line; returns the exit code

@@ -8,7 +8,7 @@ them to say what the line of the data base holds, and not when. No network is ne
 """
 
 import json
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
@@ -21,22 +21,15 @@ LESSONS_AFTER = 2**23
 SEEDS_APART = 2**25
 
 
-@dataclass(frozen=True, kw_only=True)
 class WriteRestaurantOptions(Options):
     description = __doc__
-
     output: Path = option("default: runs/restaurant_data", Path("runs/restaurant_data"))
     dialogues: int = option("training dialogues; a tenth of it for validation; default: 100", 100)
     lessons: int = option("dialogues of the random policy, for replies that give values; default: 4000", 4000)
     domain: str = option("name or path of a domain; default: restaurant", "restaurant")
-    varied: bool = option("draw among several sentences for an act, in place of always the same one", False)
+    varied: bool = option("draw among several sentences for an act, in place of always the same one")
     line_length: int = option("letters of the line [db] at most, as in environment.args; default: 160", 160)
     seed: int = option("another number gives other dialogues; default: 0", 0)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(WriteRestaurantOptions, run, argv)
 
 
 def run(options: WriteRestaurantOptions) -> None:
@@ -62,3 +55,6 @@ def run(options: WriteRestaurantOptions) -> None:
                 said += f", and {len(taught)} that give values"
             replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
             print(f"{options.output / split}.jsonl: {said}")
+
+
+main = partial(run_command, WriteRestaurantOptions, run)  # the command line; returns the exit code

@@ -23,7 +23,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,10 +71,8 @@ class CellsFailed(RunStopped):
     exit_code = 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions(Options):
     description = __doc__
-
     policies: tuple[str, ...] = option(f"names, or all: {', '.join(ALL)}")
     errors: tuple[float, ...] = option("in percent; default 0 15 30", (0, 15, 30))
     seeds: int = option("trainings of each policy at each error rate; default 5", 5)
@@ -85,19 +82,14 @@ class BenchmarkOptions(Options):
     user: str = option("friendly, unfriendly or fixed; default friendly", "friendly")
     test_dialogues: int = option("of each measurement; default 500", 500)
     args: str | None = option(
-        "arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}", None, metavar="YAML"
+        "arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}", metavar="YAML"
     )
-    register: str | None = option(REGISTER, None, metavar="FILE")
-    language_model: Path | None = option("the row language_model, at 0 %", None, metavar="AGENT")
+    register: str | None = option(REGISTER, metavar="FILE")
+    language_model: Path | None = option("the row language_model, at 0 %", metavar="AGENT")
     processes: int = option("trainings at a time; it changes no result", os.cpu_count() or 1)
-    budget: str | None = option("90m, 1h or 300s: no training begins after it", None)
+    budget: str | None = option("90m, 1h or 300s: no training begins after it")
     output: Path = option("JSON file to write")
-    markdown: Path | None = option("the tables for a document", None, metavar="FILE")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    return run_command(BenchmarkOptions, run, argv)
+    markdown: Path | None = option("the tables for a document", metavar="FILE")
 
 
 def run(options: BenchmarkOptions) -> None:
@@ -333,3 +325,6 @@ class _Bar:
         usual = (time.monotonic() - self.begin) * self.processes / sum(map(len, self.taken.values()))
         seconds = sum(means.get(cell.policy, usual) for cell in self.left) / self.processes
         return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
+
+
+main = partial(run_command, BenchmarkOptions, run)  # the command line; returns the exit code

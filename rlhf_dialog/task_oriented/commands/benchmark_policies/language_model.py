@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.commands.options import parsed
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, numbers_of
@@ -50,7 +51,8 @@ def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     from rlhf_dialog.models.chat_agent import ChatAgent
     from rlhf_dialog.runs.sources import played, simulated, spoken
 
-    options = EvaluatePolicyOptions(agent=folder, domain=plan.domain, user=plan.user)
+    words = ["--agent", str(folder), "--domain", plan.domain, "--user", plan.user]
+    options = parsed(EvaluatePolicyOptions, words)
     source, numbers = simulated(environment_of(options), 0, "test"), range(plan.test_dialogues)
     agent = ChatAgent.load(folder)
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())
