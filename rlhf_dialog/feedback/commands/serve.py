@@ -21,6 +21,7 @@ import torch
 from rlhf_dialog.commands.command_line import check_device
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.page.logins import plain_address
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.settings import read_settings
 
@@ -50,6 +51,14 @@ def serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
         "any. May be given again",
     )
+    parser.add_argument(
+        "--trusted_proxy",
+        metavar="ADDRESS",
+        action="append",
+        default=[],
+        help="address of a proxy before the page: wrong passwords are counted by the address that it adds to X-Forwarded-For. "
+        "May be given again",
+    )
     parser.add_argument("--share", action="store_true", help="also a public link through Gradio's servers")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
 
@@ -59,7 +68,7 @@ def run_serve(options: argparse.Namespace) -> None:
     check_gradio()
     check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
     login = None if options.auth is None else login_of(options.auth)
-    names = allowed_names(options.allow_host)
+    names, proxies = allowed_names(options.allow_host), trusted_addresses(options.trusted_proxy)
     family, address = resolved(options.host, options.port)
     if login is None and (options.share or not is_loopback(address)):
         what = "--share" if options.share else f"--host {options.host}"
@@ -74,11 +83,12 @@ def run_serve(options: argparse.Namespace) -> None:
         store = stack.enter_context(closing(bot.store()))
         answering = stack.enter_context(Answering(bot, device=options.device))
         version = answering.version()
+        from rlhf_dialog.feedback.page.connections import PageServer
         from rlhf_dialog.feedback.page.page import Page
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
-        page = Page(store, answering, bot.folder.resolve().name, login, limits, hosts)
+        page = Page(store, answering, bot.folder.resolve().name, login, limits, hosts, proxies)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -94,7 +104,7 @@ def run_serve(options: argparse.Namespace) -> None:
             page.app.links.add(urlsplit(link).netloc)
             print(f"public link: {link}", flush=True)
             logger.warning("everybody on the internet who gets this link can open the page and try passwords")
-        serve(page.app, listening)
+        PageServer(page.app, SECONDS_TO_END).run(sockets=[listening])
 
 
 def check_gradio() -> None:
@@ -140,6 +150,14 @@ def allowed_names(given: list[str]) -> list[str]:
                 f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
     return given
+
+
+def trusted_addresses(given: list[str]) -> set[str]:
+    """The addresses of --trusted_proxy. Raises UserError for what is none."""
+    for address in given:
+        if not plain_address(address):
+            raise UserError(f"--trusted_proxy {address}: give an address, such as 127.0.0.1")
+    return {plain_address(address) for address in given}
 
 
 def resolved(host: str, port: int) -> tuple[int, Any]:
@@ -197,21 +215,6 @@ def close_tunnels() -> None:
 
     for tunnel in tunneling.CURRENT_TUNNELS:
         tunnel.kill()
-
-
-def serve(app: Any, listening: socket.socket) -> None:
-    """Answer requests until a signal ends the process; uvicorn raises the signal again when it has ended."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            app.end()
-            super().handle_exit(sig, frame)
-
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=SECONDS_TO_END
-    )
-    Server(config).run(sockets=[listening])
 
 
 SUBCOMMANDS = {  # name: what adds its arguments, and what does it

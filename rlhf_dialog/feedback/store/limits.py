@@ -28,7 +28,7 @@ class Limits:
         5  # dialogues of one person in memory; the one that rested longest leaves, and can be opened again
     )
     talks: int = 200  # dialogues in memory in all
-    logins: int = 10  # wrong passwords at once, of all people together
+    logins: int = 10  # wrong passwords at once, from one address
     login_seconds: float = 6.0  # until another one may be tried
 
 
