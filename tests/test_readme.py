@@ -137,7 +137,8 @@ def after_the_quickstart(tmp_path):
     if not all(path.is_dir() for path in made):
         pytest.skip("make quickstart has not been run")
     (tmp_path / "runs").mkdir()
-    for path in (*made, *(ROOT / name for name in ("configs", "scripts", "reward_models", "train_ppo.py", "chat.py"))):
+    folders = [ROOT / name for name in ("configs", "examples", "scripts", "reward_models")]
+    for path in (*made, *folders, ROOT / "train_ppo.py", ROOT / "chat.py"):
         (tmp_path / path.relative_to(ROOT)).symlink_to(path)
     for name, text in files().items():
         (tmp_path / name).write_text(text)
@@ -150,12 +151,15 @@ def test_the_commands_and_snippets_run_after_the_quickstart(after_the_quickstart
     """All but those that need DailyDialog or wait for somebody to talk."""
     runnable = [c for c in commands() if c.startswith("echo") or "quickstart" in c or "feedback" in c]
     runnable = [c for c in runnable if not c.startswith("make") and "chat.py" not in c and " serve " not in c]
-    assert len(runnable) == 10
+    assert len(runnable) == 11
     own = [c for c in commands() if "my_train.py" in c or "my_metric.py" in c]
     for command in (*runnable, *own, "python from_python.py"):
         words = re.sub(r"^(\S*/)?python", sys.executable, command)
         done = run_command("bash", "-c", words, cwd=after_the_quickstart, env=environment(OMP_NUM_THREADS=None))
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    gate = json.loads((after_the_quickstart / "runs" / "bot" / "lineage.json").read_text())["versions"]["0002"]["gate"]
+    assert gate["num_events"] == 40
+    assert gate["why"].startswith(("promoted: ", "refused: "))
     metrics = (after_the_quickstart / "run_results" / "polite" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 3
     assert "reward/politeness" in json.loads(metrics[-1])

@@ -15,6 +15,7 @@ from rlhf_dialog.feedback.night.trust import trust_in
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Examples, read_examples
 from rlhf_dialog.feedback.store.settings import read_settings
+from rlhf_dialog.feedback.store.store import SAMPLES
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -49,15 +50,18 @@ def run_rollback(options: argparse.Namespace) -> None:
 def forget_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of `forget`."""
     parser.add_argument(
-        "person", metavar="HASH", help="16 hexadecimal digits; /forget in the chat and `status` show them"
+        "person",
+        metavar="HASH",
+        help="16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",
     )
 
 
 def run_forget(options: argparse.Namespace) -> None:
     """Remove a person from the store, and mark what was trained on them."""
-    if not re.fullmatch("[0-9a-f]{16}", options.person):
+    person = SAMPLES if options.person == "samples" else options.person
+    if not re.fullmatch("[0-9a-f]{16}", person):
         raise UserError(f"HASH: found {options.person[:40]!r}, wanted the 16 hexadecimal digits of a person")
-    done = Bot(options.run).forget(options.person)
+    done = Bot(options.run).forget(person)
     if not done["rows"] and not done["tainted"]:
         raise UserError(
             f"{options.run}: nothing is stored of the person {options.person}, or no longer; check the hash"
@@ -80,7 +84,7 @@ def run_status(options: argparse.Namespace) -> None:
     store = bot.store()
     try:
         store.check()
-        examples, people = read_examples(store), store.people()
+        examples, people = read_examples(store), store.people() - {SAMPLES}
     finally:
         store.close()
     console = Console(markup=False, highlight=False)
@@ -117,10 +121,13 @@ def counts(examples: Examples, num_people: int) -> list[str]:
     """What people said, in lines: what counts now, and whose it is."""
     liked = Counter(answer.liked for answer in examples.answers)
     kinds = Counter(pair.kind for pair in examples.pairs)
-    shares = Counter(one.person for one in examples.all).most_common(5)
-    shown = ", ".join(f"{person} {number / len(examples):.0%}" for person, number in shares)
+    of_people = [one.person for one in examples.all if one.person != SAMPLES]
+    shown = ", ".join(f"{person} {number / len(of_people):.0%}" for person, number in Counter(of_people).most_common(5))
+    num_samples = len(examples) - len(of_people)
+    samples = f"samples: {num_samples} of these ratings were made up; remove them: feedback forget samples"
     return [
         f"feedback: {liked[True]} liked, {liked[False]} disliked, {kinds['edit']} edits, {kinds['choice']} choices",
+        *([samples] if num_samples else []),
         f"people: {num_people}" + (f" (largest shares: {shown})" if shown else ""),
     ]
 

@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +24,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page.answering import Answering
 from rlhf_dialog.feedback.page.logins import plain_address
 from rlhf_dialog.feedback.store.bot import Bot
+from rlhf_dialog.feedback.store.progress import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def run_serve(options: argparse.Namespace) -> None:
         )
     with ExitStack() as stack:
         bot = Bot(options.run)
-        limits = read_settings(bot.settings_path).limits
+        settings = read_settings(bot.settings_path)
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
         answering = stack.enter_context(Answering(bot, device=options.device))
@@ -88,7 +90,8 @@ def run_serve(options: argparse.Namespace) -> None:
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
-        page = Page(store, answering, bot.folder.resolve().name, login, limits, hosts, proxies)
+        progress = partial(short_count, store, settings)
+        page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress, proxies)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)

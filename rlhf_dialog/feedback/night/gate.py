@@ -20,6 +20,7 @@ from rlhf_dialog.evaluation.intervals import Array, Numbers, resample_counts
 from rlhf_dialog.feedback.night.trust import trust_in, trusted
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import HeldOut, heldout_set, read_examples
+from rlhf_dialog.feedback.store.progress import so_far
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 
 MARGIN = 0.05  # below the champion that the lower bound may always reach
@@ -202,13 +203,13 @@ def power_line(bot: Bot) -> str:
     finally:
         store.close()
     num_events = len(heldout_set(trusted(examples, trust_in(examples, settings)), settings))
-    return power_of(num_events, settings, last_gate(bot))
+    return power_of(num_events, len(examples), settings, last_gate(bot))
 
 
-def power_of(num_events: int, settings: BotSettings, gate: Mapping[str, Any] | None = None) -> str:
-    """`power_line` of this number of held-out events, after the `gate` of the last night."""
-    if num_events < (needed := settings.min_heldout):
-        return f"{num_events} of {needed} held-out events: nothing is learned before there are {needed}"
+def power_of(num_events: int, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None) -> str:
+    """`power_line` of this number of held-out events, of all ratings, after the `gate` of the last night."""
+    if num_events < settings.min_heldout:
+        return so_far(num_ratings, num_events, settings)
     gain = smallest_gain(expected_error(num_events, gate))
     return (
         f"{num_events} held-out events: the gate can see +{100 * gain:.0f} points today (a true gain of that size is promoted "

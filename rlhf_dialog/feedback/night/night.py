@@ -28,6 +28,7 @@ from rlhf_dialog.feedback.store.examples import (
     small_group,
     training_set,
 )
+from rlhf_dialog.feedback.store.progress import so_far
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.identity import sha256_of
@@ -169,16 +170,26 @@ def _version_of(bot: Bot, fingerprint: str) -> str | None:
 
 def _obstacle(bot: Bot, settings: BotSettings, snapshot: Snapshot) -> str | None:
     """Why nothing would change; None when a night can be made."""
+    num_ratings, num_heldout = len(snapshot.examples), len(snapshot.heldout)
+    if num_heldout < settings.min_heldout:
+        return f"nothing changed: {so_far(num_ratings, num_heldout, settings)}"
     if not snapshot.training.num_new:
-        return "nothing changed: there is no new feedback to learn from"
-    if len(snapshot.heldout) < settings.min_heldout:
-        return f"nothing changed: {len(snapshot.heldout)} of {settings.min_heldout} held-out events (min_heldout)"
+        return f"nothing changed: {_why_nothing_new(bot, snapshot)}"
     if not gate.is_comparable(snapshot.heldout):
         return "nothing changed: the held-out feedback has no liked and disliked answers of one kind, and no edit or choice"
     if (made := _version_of(bot, snapshot.fingerprint)) is not None:
         status = bot.lineage()["versions"][made]["status"]
         return f"nothing changed: version {made}, which is {status}, was made of just this feedback; more is needed"
     return None
+
+
+def _why_nothing_new(bot: Bot, snapshot: Snapshot) -> str:
+    """No feedback since the champion's night, or none that may be trained on."""
+    last_seen = bot.lineage()["versions"][snapshot.champion].get("last_event") or 0
+    num_new = sum(one.event > last_seen for one in snapshot.examples.all)
+    if not num_new:
+        return "there is no new feedback to learn from"
+    return f"none of the {num_new} new ratings can be learned from; they are held out or left out"
 
 
 def _begin(bot: Bot, settings: BotSettings, snapshot: Snapshot, state: dict[str, Any] | None) -> Night:
@@ -303,7 +314,10 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
 
 
 def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
-    training, power = snapshot.training, gate.power_of(len(snapshot.heldout), settings, gate.last_gate(bot))
+    training, power = (
+        snapshot.training,
+        gate.power_of(len(snapshot.heldout), len(snapshot.examples), settings, gate.last_gate(bot)),
+    )
     _, steps, sft = night_sizes(settings, len(training))
     liked = Counter(one.liked for one in training.answers)
     used = {

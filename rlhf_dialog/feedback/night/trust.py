@@ -28,6 +28,7 @@ import numpy as np
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.feedback.store.examples import Answer, Example, Examples, capped_weights, measurable
 from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.feedback.store.store import SAMPLES
 
 TOKEN = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+|[^\w\s]"
@@ -89,7 +90,7 @@ def trust_in(examples: Examples, settings: BotSettings) -> Trust:
     """Who contradicts the others in what may be trained on."""
     if settings.contradiction_confidence is None:
         return Trust()
-    kept, _ = measurable([one for one in examples.all if not one.heldout], settings)
+    kept, _ = measurable([one for one in examples.all if not one.heldout and one.person != SAMPLES], settings)
     return judged(agreements(kept, settings.person_cap), settings.contradiction_confidence)
 
 

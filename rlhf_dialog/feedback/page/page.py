@@ -46,8 +46,8 @@ class Page:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
     `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
-    answers to (None: any); `proxies` are addresses whose X-Forwarded-For is believed. The `place` that a page shows, and sends:
-    a dialogue's id and state, "" for a new one.
+    answers to (None: any), `proxies` addresses whose X-Forwarded-For is believed. `progress` says how many ratings are still
+    needed. The `place` that a page shows, and sends: a dialogue's id and state, "" for a new one.
     """
 
     def __init__(
@@ -58,9 +58,10 @@ class Page:
         login: Callable[[str, str], bool] | None = None,
         limits: Limits | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
+        progress: Callable[[], str] = str,
         proxies: Collection[str] = (),
     ):
-        self.store, self.answering, self.name = store, answering, name
+        self.store, self.answering, self.name, self.progress = store, answering, name, progress
         self.limits = limits or Limits()
         self.rates = Rates(self.limits)
         self.talks = OpenTalks(store, answering, self.limits)
@@ -257,7 +258,7 @@ class Page:
             gr.Radio(value=rating.get("score"), visible=is_one),
             gr.Radio(value=ratings.get(None, {}).get("dialogue_score"), visible=is_one),
             gr.Dropdown(choices=choices, value=talk.dialogue, visible=bool(choices)),
-            who(talk, items),
+            who(talk, items, self.progress()),
             gr.Column(visible=False) if closes_editor else gr.skip(),
             said,
         ]

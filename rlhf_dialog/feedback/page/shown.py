@@ -115,12 +115,13 @@ def pressed(item: Shown) -> str | None:
     return "Like" if item.liked else item.reason if item.reason in REASONS else "Dislike"
 
 
-def who(talk: Talk, items: list[Shown]) -> str:
-    """Which versions wrote the answers, and which one goes on."""
+def who(talk: Talk, items: list[Shown], progress: str = "") -> str:
+    """Which versions wrote the answers, which one goes on, and how far it is from learning."""
     others = sorted({str(one.turn.version) for one in items if one.is_answer} - {talk.version})
     text = f"Version {talk.version} answers"
     text += " in place of a newer one, which does not load" if talk.answering.problem else ""
-    return html.escape(f"{text}; before it, version {', '.join(others)} did." if others else f"{text}.")
+    text += f"; before it, version {', '.join(others)} did." if others else "."
+    return html.escape(f"{text} {progress}." if progress else text)
 
 
 def note(text: str) -> str:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from rlhf_dialog.feedback.store.settings import BotSettings
-from rlhf_dialog.feedback.store.store import Event, Store, StoredDialogue, StoredTurn, counting
+from rlhf_dialog.feedback.store.store import SAMPLES, Event, Store, StoredDialogue, StoredTurn, counting
 
 LIKED, DISLIKED = (4, 5), (1, 2)
 ABOVE = "above one person's share (person_cap)"
@@ -89,13 +89,13 @@ class TrainingSet(Examples):
 
     @property
     def people(self) -> list[str]:
-        """The hashes of those whose feedback is in it."""
-        return sorted({one.person for one in self.all})
+        """The hashes of those whose feedback is in it; samples are nobody's."""
+        return sorted({one.person for one in self.all} - {SAMPLES})
 
     @property
     def concerned(self) -> list[str]:
-        """The hashes of those whose feedback or dialogue is in it."""
-        return sorted({*self.people, *(one.owner for one in self.all if one.owner)})
+        """The hashes of those whose feedback or dialogue is in it, and samples."""
+        return sorted({one.person for one in self.all} | {one.owner for one in self.all if one.owner})
 
 
 @dataclass(frozen=True)
@@ -232,11 +232,13 @@ def _replayed(older: list[Example], num_new: int, share: float, draw: random.Ran
 
 
 def _capped(examples: list[Example], cap: float, left_out: Counter[str]) -> list[Example]:
-    """The newest examples of each person, up to the cap."""
-    allowed = capped_counts(Counter(one.person for one in examples), cap)
+    """The newest examples of each person, up to the cap; all samples, which are in nobody's share."""
+    allowed = capped_counts(Counter(one.person for one in examples if one.person != SAMPLES), cap)
     kept = []
     for one in sorted(examples, key=lambda one: one.event, reverse=True):
-        if allowed[one.person] > 0:
+        if one.person == SAMPLES:
+            kept.append(one)
+        elif allowed[one.person] > 0:
             allowed[one.person] -= 1
             kept.append(one)
     if len(examples) > len(kept):
@@ -295,8 +297,8 @@ def capped_weights(counts: dict[str, int], cap: float) -> dict[str, Fraction]:
 def heldout_set(examples: Examples, settings: BotSettings) -> HeldOut:
     """All held-out examples ever collected, without repetitions and wrong lengths, with the weights of their people."""
     kept, left_out = measurable([one for one in examples.all if one.heldout], settings)
-    by_person = capped_weights(Counter(one.person for one in kept), settings.person_cap)
-    weights = {one.event: float(by_person[one.person]) for one in kept}
+    by_person = capped_weights(Counter(one.person for one in kept if one.person != SAMPLES), settings.person_cap)
+    weights = {one.event: float(by_person.get(one.person, 1)) for one in kept}
     return HeldOut(*_split(kept), dict(left_out), weights)
 
 

@@ -15,7 +15,7 @@ from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.store.formats import argilla, gradio, open_webui, own, trl
 from rlhf_dialog.feedback.store.formats.record import Found, Record
-from rlhf_dialog.feedback.store.store import Store, insert_event, insert_turn, is_heldout, storable
+from rlhf_dialog.feedback.store.store import SAMPLES, Store, insert_event, insert_turn, is_heldout, storable
 
 KNOWN = (
     "this program's export (JSONL), TRL's columns (prompt, completion, label; prompt, chosen, rejected), Open WebUI's feedback "
@@ -97,8 +97,11 @@ def _add(store: Store, connection: sqlite3.Connection, record: Record, name: str
 
 
 def _person(store: Store, record: Record, person: str | None, source: str) -> str:
-    """The hash of a person: of their id in the other program, of the source where there is none, or of this very bot."""
-    if person is not None and record.bot == store.bot:
+    """The hash of a person: of their id in the other program, of the source where there is none, or of this very bot.
+
+    Ratings that were made up stay marked as such.
+    """
+    if person is not None and (record.bot == store.bot or person == SAMPLES):
         return person
     return store.hashed(source if person is None else f"{record.bot or source}:{person}")
 

@@ -23,6 +23,7 @@ SPEAKERS = ("user", "agent")
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
 HELDOUT = 5  # one dialogue of five
+SAMPLES = "0" * 16  # in the place of a person's hash: ratings that were made up to try things out
 PAUSE = schema.LOOKS[1]  # seconds between two transactions of a thread, in which those who wait get their turn
 
 

@@ -62,7 +62,7 @@ def test_status(run, judged, capsys):
     assert lines[4:] == [
         "feedback: 2 liked, 1 disliked, 1 edits, 0 choices",
         f"people: 2 (largest shares: {judged.hashed('ann')} 75%, {judged.hashed('bob')} 25%)",
-        "2 of 7 held-out events: nothing is learned before there are 7",
+        "4 of about 35 ratings: one dialogue of 5 is held out, and learning begins with 7 held-out ratings (min_heldout; 2 now)",
     ]
     bot.settings_path.write_text("min_heldot: 7\n")
     assert feedback.main(["status", "--run", str(run)]) == 2

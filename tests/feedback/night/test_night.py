@@ -128,7 +128,8 @@ def test_too_little_held_out_feedback_changes_nothing(day):
     set_keys(day, min_heldout=500)
     before = files(day.folder)
     report = learn(day)
-    assert f"{report.num_heldout} of 500 held-out events" in report.why
+    assert "of about 2500 ratings" in report.why
+    assert f"with 500 held-out ratings (min_heldout; {report.num_heldout} now)" in report.why
     assert files(day.folder) == before
 
 

@@ -1,0 +1,78 @@
+"""The made-up ratings: what they are, and that they are nobody's."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog.data.made_up.judge import attends
+from rlhf_dialog.feedback.commands.bot import counts
+from rlhf_dialog.feedback.night.trust import trust_in
+from rlhf_dialog.feedback.store.examples import heldout_set, read_examples, training_set
+from rlhf_dialog.feedback.store.imports import import_file
+from rlhf_dialog.feedback.store.settings import BotSettings
+from rlhf_dialog.feedback.store.store import SAMPLES, Store
+
+RATINGS = Path(__file__).parents[1] / "examples" / "ratings.jsonl"
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store.create(tmp_path / "feedback.sqlite")
+    import_file(opened, RATINGS)
+    yield opened
+    opened.close()
+
+
+def test_liked_answers_attend_and_the_others_do_not():
+    rows = [json.loads(line) for line in RATINGS.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 200
+    for row in rows:
+        *_, last, answer = (turn["text"] for turn in row["turns"])
+        assert attends(last, answer) == (row["feedback"][0]["value"] == 1)
+
+
+def test_they_are_enough_for_a_night_and_count_as_nobody(store):
+    examples, settings = read_examples(store), BotSettings()
+    training = training_set(examples, settings, (), random.Random(0))
+    assert (len(heldout_set(examples, settings)), training.people, training.left_out.keys()) == (
+        40,
+        [],
+        {"repetitions"},
+    )
+    assert training.concerned == [SAMPLES]
+    assert trust_in(examples, settings).people == ()
+    assert "samples: 200 of these ratings were made up" in "\n".join(counts(examples, 0))
+
+
+def test_the_share_of_a_person_is_that_among_people(store):
+    """Two people of ten and two ratings, a cap of one half: each keeps two, whatever the samples are."""
+    for person, number in (("ann", 10), ("bob", 2)):
+        for each in range(number):
+            dialogue = store.begin(person, "page", f"{person} {each}".encode().hex().ljust(31, "0") + "1")
+            store.add_turn(dialogue, 0, "user", f"Question {each} of {person} ?")
+            turn = store.add_turn(dialogue, 1, "agent", "Answer .")
+            store.add_feedback(dialogue, "thumb", person, turn=turn, value=1)
+    examples = read_examples(store)
+    own = [one for one in examples.all if not one.heldout and one.person != SAMPLES]
+    of_bob = sum(one.person == store.hashed("bob") for one in own)
+    training = training_set(examples, BotSettings(person_cap=0.5), (), random.Random(0))
+    kept = [one.person for one in training.all if one.person != SAMPLES]
+    assert of_bob
+    assert [kept.count(store.hashed(person)) for person in ("ann", "bob")] == [of_bob, of_bob]
+
+
+def test_forgetting_samples_removes_them_all(store):
+    assert store.forget(SAMPLES) == 950
+    assert len(read_examples(store)) == 0
+
+
+def test_the_file_is_what_the_program_writes():
+    import importlib.util
+
+    path = RATINGS.with_name("write_ratings.py")
+    spec = importlib.util.spec_from_file_location("write_ratings", path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    assert [json.loads(line) for line in RATINGS.read_text(encoding="utf-8").splitlines()] == program.rows()
