@@ -62,7 +62,7 @@ class Room:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, which tells a Room what it waits for."""
+    """uvicorn's connection; a Room knows what it waits for."""
 
     def __init__(self, room: Room, **given: Any):
         super().__init__(**given)

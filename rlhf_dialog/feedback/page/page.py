@@ -88,9 +88,9 @@ class Page:
             self.limits,
             hosts,
             known,
-            secret=store.secret("cookies"),
+            secret="".join(store.hashed(f"cookies of the page {number}") for number in range(4)),
             events=Events(self.demo),
-            was_issued=store.knows,
+            was_issued=lambda person: bool(store.dialogues_of(person)),
             proxies=proxies,
         )
 

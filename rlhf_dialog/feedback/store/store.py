@@ -120,16 +120,6 @@ class Store:
         """What is stored of a person's random id: 16 hexadecimal digits."""
         return hashlib.sha256((self._salt + person).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def secret(self, purpose: str) -> str:
-        """What only this store's owner can compute, and is the same as long as the store is there."""
-        return hashlib.sha256(f"{purpose} {self._salt}".encode()).hexdigest()
-
-    def knows(self, person: str) -> bool:
-        """Whether something is stored of a person's random id."""
-        values = (self.hashed(person),) * 2
-        statement = "SELECT 1 FROM dialogues WHERE person = ? UNION SELECT 1 FROM feedback WHERE person = ? LIMIT 1"
-        return bool(self.rows(statement, values))
-
     def begin(self, person: str, source: str, dialogue: str | None = None) -> str:
         """Store a new dialogue under a random id, or under that of a simulation; returns the id."""
         dialogue = dialogue or secrets.token_hex(16)

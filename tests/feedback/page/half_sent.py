@@ -9,10 +9,14 @@ BEGINNINGS = (b"GET / HT", b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-
 
 
 class HalfSent:
-    """`number` of them at this port of 127.0.0.1, within a `with`; `opened` counts also those that were opened again."""
+    """`number` of them at this port of 127.0.0.1, within a `with`; `opened` counts also those that were opened again.
 
-    def __init__(self, port, number, beginning=BEGINNINGS[0]):
+    `pause`: seconds until they are opened again.
+    """
+
+    def __init__(self, port, number, beginning=BEGINNINGS[0], pause=0.0):
         self.opened, self._address, self._number, self._beginning = 0, ("127.0.0.1", port), number, beginning
+        self._pause = pause
         self._ready, self._stop = threading.Event(), threading.Event()
 
     def __enter__(self):
@@ -31,6 +35,7 @@ class HalfSent:
                 while len(selector.get_map()) < self._number:
                     self._open(selector)
                 self._ready.set()
+                self._stop.wait(self._pause)
                 for key, _ in selector.select(timeout=0.05):
                     selector.unregister(key.fileobj)
                     key.fileobj.close()

@@ -203,8 +203,8 @@ class Person:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beginning", BEGINNINGS, ids=["header", "body"])
-def test_450_half_sent_connections_for_a_minute(bot, tmp_path, beginning):  # noqa: F811
+@pytest.mark.parametrize(("beginning", "pause"), [(BEGINNINGS[0], 0.0), (BEGINNINGS[1], 1.0)], ids=["header", "body"])
+def test_450_half_sent_connections_for_a_minute(bot, tmp_path, beginning, pause):  # noqa: F811
     pytest.importorskip("gradio", reason="the page needs gradio")
     log, run = tmp_path / "log", [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder)]
     command = ["sh", "-c", 'ulimit -n 400 && exec "$@"', "sh", *run, "--port", "0"]
@@ -213,7 +213,7 @@ def test_450_half_sent_connections_for_a_minute(bot, tmp_path, beginning):  # no
     try:
         address = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
         before = len(log.read_text().splitlines())
-        with HalfSent(int(address[1]), 450, beginning):
+        with HalfSent(int(address[1]), 450, beginning, pause):
             until, took = time.monotonic() + 60, []
             while time.monotonic() < until:
                 person = Person(address[0], len(took))
