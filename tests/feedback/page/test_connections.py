@@ -25,7 +25,7 @@ WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 SERVER = """
 import logging, resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-from rlhf_dialog.feedback.page.connections import PageServer
+from rlhf_dialog.feedback.page import connections
 
 class App:
     async def __call__(self, scope, receive, send):
@@ -39,7 +39,8 @@ class App:
 logging.basicConfig()
 listening = socket.create_server(("127.0.0.1", 0))
 print(listening.getsockname()[1], flush=True)
-PageServer(App(), 1).run(sockets=[listening])
+connections.most_connections = lambda size=connections.most_connections(): int(sys.argv[1]) or size
+connections.PageServer(App(), 1).run(sockets=[listening])
 """
 
 
@@ -156,22 +157,39 @@ def test_requests_that_are_none_are_one_line_of_the_log(monkeypatch, caplog):
     assert [record.getMessage() for record in caplog.records] == ["Invalid HTTP request received."]
 
 
-def test_more_connections_than_files(tmp_path):
-    """The short version of the test below."""
-    log = tmp_path / "log"
+@contextlib.contextmanager
+def server_of_few_files(log, size=0):
+    """The port of a process that may open 64 files, and holds so many connections; its log."""
+    command = [sys.executable, "-c", SERVER, str(size)]
     with log.open("w") as written:
-        process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=written, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=written, text=True)
     try:
-        port = int(process.stdout.readline())
-        with HalfSent(port, 100) as half_sent:
-            assert all(asked(port).endswith(b"ok") for _ in range(20))
-        assert half_sent.opened > 100
+        yield int(process.stdout.readline())
     finally:
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+def test_more_connections_than_files(tmp_path):
+    """The short version of the test below."""
+    log = tmp_path / "log"
+    with server_of_few_files(log) as port, HalfSent(port, 100) as half_sent:
+        assert all(asked(port).endswith(b"ok") for _ in range(20))
+    assert half_sent.opened > 100
     assert 1 <= len(log.read_text().splitlines()) <= 20
     assert "Traceback" not in log.read_text()
+
+
+def test_connections_that_cannot_be_taken_are_one_line_of_the_log(tmp_path):
+    log = tmp_path / "log"
+    with server_of_few_files(log, 1000) as port, HalfSent(port, 100):
+        while not log.read_text().endswith("\n"):
+            time.sleep(0.05)
+        time.sleep(1.5)  # asyncio tries again after a second
+    assert log.read_text().splitlines() == [
+        "WARNING:rlhf_dialog.feedback.page.tally:a connection could not be taken (Too many open files)"
+    ]
 
 
 class Person:
@@ -203,7 +221,7 @@ class Person:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("beginning", "pause"), [(BEGINNINGS[0], 0.0), (BEGINNINGS[1], 1.0)], ids=["header", "body"])
+@pytest.mark.parametrize(("beginning", "pause"), [(BEGINNINGS[0], 0.25), (BEGINNINGS[1], 1.0)], ids=["header", "body"])
 def test_450_half_sent_connections_for_a_minute(bot, tmp_path, beginning, pause):  # noqa: F811
     pytest.importorskip("gradio", reason="the page needs gradio")
     log, run = tmp_path / "log", [sys.executable, "-m", "rlhf_dialog.feedback", "serve", "--run", str(bot.folder)]
