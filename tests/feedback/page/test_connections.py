@@ -231,6 +231,7 @@ def test_450_half_sent_connections_for_a_minute(bot, tmp_path, beginning, pause)
     try:
         address = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
         before = len(log.read_text().splitlines())
+        usual = max(Person(address[0], f"before{number}").speaks()[0] for number in range(3))
         with HalfSent(int(address[1]), 450, beginning, pause):
             until, took = time.monotonic() + 60, []
             while time.monotonic() < until:
@@ -250,5 +251,5 @@ def test_450_half_sent_connections_for_a_minute(bot, tmp_path, beginning, pause)
     print(
         f"slowest of {len(took)}: {max(one for one, _ in took):.2f} s and {max(one for _, one in took):.2f} s; {lines}"
     )
-    assert max(max(one) for one in took) < 5
+    assert max(max(one) for one in took) < max(5, 5 * usual)  # seconds; more on a machine that is busy without them
     assert len(lines) <= 20

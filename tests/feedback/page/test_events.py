@@ -97,6 +97,17 @@ def test_the_page_s_own_events_pass_without_what_they_do_not_need(page):
         assert set(passed) <= {"data", "event_data", "fn_index", "session_hash", "trigger_id"}
 
 
+def test_each_part_takes_values_of_its_type_alone(page):
+    events = Events(page.demo)
+    wrong = {"radio": (0, 9, True, "3", [3]), "dropdown": (1, [""], {}), "textbox": (None, 1, [""], {})}
+    for event in valid_events(page):
+        for place, part in enumerate(page.demo.fns[event["fn_index"]].inputs):
+            for value in wrong[part.get_block_name()]:
+                data = [value if number == place else one for number, one in enumerate(event["data"])]
+                with pytest.raises(UserError, match="not an event of this page"):
+                    events.joined({**event, "data": data})
+
+
 @pytest.mark.parametrize("body", [*NO_EVENTS, b'{"a": "\\ud800"}'])
 def test_bodies_that_are_no_events(body):
     with pytest.raises(UserError, match="not an event of this page"):
