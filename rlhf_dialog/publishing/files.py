@@ -24,8 +24,6 @@ Files = dict[str, bytes | Path]  # name in the repository -> its content, or the
 
 def kind_of(folder: Path, key: str) -> Kind:
     """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing."""
-    if not folder.is_dir():
-        raise UserError(f"{key}: no such folder: '{folder}'; give the folder of an agent, e.g. run_results/first/agent")
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
     if is_relevance_folder(str(folder)):

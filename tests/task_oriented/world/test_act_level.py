@@ -1,4 +1,3 @@
-import importlib
 import os
 import subprocess
 import sys
@@ -299,14 +298,6 @@ def test_side_by_side_in_gymnasiums_vector():
     expected = [ActLevel(DOMAIN).reset(seed=4 + n)[0] for n in range(3)]
     assert np.array_equal(observations, expected)
     assert infos["action_mask"].shape == (3, len(ActLevel(DOMAIN).names))
-
-
-def test_without_gymnasium_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    for module in ("act_level", "gymnasium_world"):
-        monkeypatch.delitem(sys.modules, f"rlhf_dialog.task_oriented.world.{module}")
-    with pytest.raises(UserError, match="pip install gymnasium"):
-        importlib.import_module("rlhf_dialog.task_oriented.world.act_level")
 
 
 PROGRAM = """
