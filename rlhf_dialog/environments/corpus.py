@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
     from rlhf_dialog.data.sources import is_hub_name
 
-    path = args.get("data_path")
-    asks = isinstance(path, str) and is_hub_name(path)
-    return {"args.data_path": f"{path[:100]!r} is not on this machine, so the Hub would be asked"} if asks else {}
+    path = str(args.get("data_path"))
+    why = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
+    return {"args.data_path": why} if is_hub_name(path) else {}
 
 
 @EnvironmentFactory.register("corpus", reach=Reach(other=_reaches_out))

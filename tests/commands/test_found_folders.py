@@ -11,7 +11,6 @@ import yaml
 
 from rlhf_dialog.config.registry import EnvironmentFactory, Reach, leads_out
 from rlhf_dialog.feedback.commands.feedback import main as feedback
-from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
 
 SECRET = "the sentence that must not be shown"
@@ -162,55 +161,11 @@ def test_a_class_says_itself_what_it_reaches():
     assert [sorted(one) for one in reached.values()] == [[], ["id"], ["args.path"]]
 
 
-@pytest.fixture
-def copied(tmp_path):
-    """An agent's folder with a link out of it, one inside, and what the Hub's cache looks like."""
-    secret = tmp_path / "secret.txt"
-    secret.write_text(SECRET)
-    agent = tmp_path / "stranger"
-    agent.mkdir()
+def test_a_bots_own_settings_do_not_ask_the_hub(tmp_path, capsys, asked):
+    (tmp_path / "agent").mkdir()
     for name in ("config.json", "rlhf_dialog.json", "model.safetensors"):
-        (agent / name).write_text("{}")
-    (agent / "notes.txt").symlink_to(secret)
-    (agent / "inside.txt").symlink_to(agent / "config.json")
-    return agent
-
-
-def test_links_that_leave_an_agents_folder_are_not_copied(tmp_path, capsys, copied):
-    code, said = outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", copied)
-    assert code == 0
-    assert f"{copied / 'notes.txt'}: is a link that leaves the agent's folder" in said
-    made = Bot(tmp_path / "bot").agent_folder("0001")
-    assert {path.name for path in made.iterdir()} == {
-        "config.json",
-        "rlhf_dialog.json",
-        "model.safetensors",
-        "inside.txt",
-    }
-    assert not any(SECRET in path.read_text() for path in made.iterdir())
-
-
-def test_links_to_the_blobs_of_the_hubs_cache_are_followed(tmp_path, capsys, copied):
-    model = tmp_path / "hub" / "models--somebody--model"
-    (model / "blobs").mkdir(parents=True)
-    snapshot = model / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    for name in ("config.json", "rlhf_dialog.json", "model.safetensors"):
-        (model / "blobs" / name).write_text("{}")
-        (snapshot / name).symlink_to(model / "blobs" / name)
-    (snapshot / "notes.txt").symlink_to(tmp_path / "secret.txt")
-    code, said = outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", snapshot)
-    assert code == 0
-    assert {path.name for path in Bot(tmp_path / "bot").agent_folder("0001").iterdir()} == {
-        "config.json",
-        "rlhf_dialog.json",
-        "model.safetensors",
-    }
-    assert "notes.txt" in said
-
-
-def test_a_bots_own_settings_do_not_ask_the_hub(tmp_path, capsys, asked, copied):
-    outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", copied)
+        (tmp_path / "agent" / name).write_text("{}")
+    outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", tmp_path / "agent")
     (tmp_path / "bot" / "config.yaml").write_text("sft_data_path: stranger/data\n")
     code, said = outcome(feedback, capsys, "learn", "--run", tmp_path / "bot", "--dry_run")
     assert (code, asked) == (2, [])

@@ -11,18 +11,16 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
-from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.agent_copy import copy_agent
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.own_files import damage_as_user_error, load_json
@@ -31,7 +29,6 @@ from rlhf_dialog.runs.lock import locked
 logger = logging.getLogger(__name__)
 FORMAT = 1
 FIRST = "0001"
-AGENT_FILE = "rlhf_dialog.json"
 WEIGHTS = (".safetensors", ".bin")
 NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
@@ -67,7 +64,7 @@ class Bot:
             raise UserError(f"{folder}: {what}; choose another name with --run")
         source = agent_source(agent)
         with written_whole(folder) as target:
-            _copy_agent(source, target / "versions" / FIRST / "agent")
+            copy_agent(source, target / "versions" / FIRST / "agent")
             store = Store.create(target / "feedback.sqlite")
             store.close()
             record = _record({"parent": None, "method": "init", "status": "champion", "source": agent})
@@ -372,34 +369,3 @@ def agent_source(agent: str) -> Path:
             f"--agent: '{agent}' holds no agent (config.json and weights); name an agent folder, or a finished training run"
         )
     return source
-
-
-def _own_ground(source: Path) -> Path:
-    """The folder that links of an agent may lead to: its own, or in the Hub's cache that of the whole model."""
-    folder = source.resolve()
-    models = (one for one in folder.parents if one.name.startswith("models--") and (one / "blobs").is_dir())
-    return next((one for one in models if one / "snapshots" in folder.parents), folder)
-
-
-def _left_out(ground: Path, folder: str, names: list[str]) -> set[str]:
-    """The names that are not copied."""
-    hidden = {name for name in names if name.startswith(".")}
-    links = [name for name in names if (Path(folder) / name).is_symlink()]
-    leaving = {name for name in links if not (Path(folder) / name).resolve().is_relative_to(ground)}
-    for name in sorted(leaving - hidden):
-        logger.warning("%s: is a link that leaves the agent's folder, so it is not copied", Path(folder) / name)
-    return hidden | leaving
-
-
-def _copy_agent(source: Path, target: Path) -> None:
-    """Copy the files; hidden ones are not an agent's. A link that leaves the folder is left out, with a warning that names it,
-    but for those of the Hub's cache, whose files are links to its own blobs.
-
-    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
-    """
-    try:
-        shutil.copytree(source, target, ignore=partial(_left_out, _own_ground(source)))
-    except shutil.Error as error:
-        raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
-    if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
-        write_json(target / AGENT_FILE, settings)
