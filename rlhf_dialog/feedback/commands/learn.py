@@ -12,6 +12,7 @@ from rlhf_dialog.terminal import visible
 
 class LearnOptions(BotOptions):
     dry_run: bool = option("say what would be used and left out, and change nothing")
+    trust_config: bool = option("let sft_data_path in the bot's config.yaml name data on the Hub")
 
 
 def run_learn(options: LearnOptions) -> None:
@@ -23,7 +24,7 @@ def run_learn(options: LearnOptions) -> None:
 
     transformers_logging.disable_progress_bar()
     with Steps() as steps:
-        report = learn(bot, options.dry_run, steps)
+        report = learn(bot, options.dry_run, steps, options.trust_config)
     print("\n".join(visible(line) for line in report.lines()))
 
 

@@ -48,6 +48,9 @@ class EvaluatePolicyOptions(Options):
     transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")
     output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder")
     register: str | None = option(REGISTER, metavar="FILE")
+    trust_config: bool = option(
+        "let the files of the agent's run name what leads out of its folder: a class of your own, a model on the Hub, a file"
+    )
     environment: str | None = option(
         "language models: a registered environment; default: that of the agent's run, else restaurant"
     )
@@ -104,8 +107,8 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
 def environment_of(options: EvaluatePolicyOptions) -> EnvironmentConfig:
     """The environment of --environment, of the run that the agent comes from, or `restaurant`; --domain and --user change it."""
     beside = options.agent.resolve().parent / "config.yaml"
-    run_config = read_run_config(None, beside, False) if beside.is_file() else None
-    found = run_config.config.environment if run_config and not options.environment else None
+    run_config = read_run_config(None, beside, options.trust_config) if beside.is_file() else None
+    found = run_config.environment() if run_config and not options.environment else None
     found = found or EnvironmentConfig(id=options.environment or "restaurant")
     given = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
     args = found.args | {key: value for key, value in given.items() if value is not None}

@@ -12,6 +12,7 @@ python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.j
 import logging
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -20,16 +21,18 @@ from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output, check_seed
 from rlhf_dialog.commands.options import run_command
 from rlhf_dialog.commands.registering import register
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import cell
+from rlhf_dialog.evaluation.found_config import refuse
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
 from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compared, measured
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
-from rlhf_dialog.task_oriented.runs.checkpoint import check_domain, read_policy_agent
+from rlhf_dialog.task_oriented.runs.checkpoint import AGENT, check_domain, read_policy_agent
 from rlhf_dialog.task_oriented.runs.scene import scene_of
 from rlhf_dialog.terminal import Console
 
@@ -50,6 +53,8 @@ def run(options: EvaluatePolicyOptions) -> None:
         evaluate_dialogues.evaluate(options)
         return
     agent = read_policy_agent(options.agent)
+    if not options.trust_config:
+        _check_found(options.agent / AGENT, agent)
     evaluate_dialogues.check_unused(options)
     settings = agent | _given(options, agent)
     output = options.output or options.agent.absolute().parent / "evaluation.json"
@@ -68,6 +73,14 @@ def run(options: EvaluatePolicyOptions) -> None:
     for table in _tables(result):
         Console().print(table)
     logger.info("written: %s", output)
+
+
+def _check_found(path: Path, agent: dict[str, Any]) -> None:
+    """Raises UserError where the agent's file names what leads out of its folder; a domain is read by readers of data."""
+    own = agent["environment"]
+    if own:
+        refuse(path, "environment", EnvironmentFactory, own["id"], own.get("args") or {})
+    refuse(path, "policy", PolicyFactory, agent["policy"]["id"], agent["policy"].get("args") or {})
 
 
 def _given(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:

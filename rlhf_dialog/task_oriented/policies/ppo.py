@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
@@ -66,7 +67,7 @@ class State(BaseModel):
     normalizer: Sums
 
 
-@PolicyFactory.register("ppo")
+@PolicyFactory.register("ppo", reach=Reach())
 class PPO:
     """A policy and a critic, each a small network; both learn from whole rollouts.
 

@@ -32,7 +32,17 @@ def agent(tmp_path, monkeypatch):
 
 
 def test_an_agent_and_its_baseline_in_the_environment_of_the_run(agent, capsys):
-    words = ["--agent", str(agent), "--baseline", str(agent), "--dialogues", "6", "--transcripts", "1"]
+    words = [
+        "--agent",
+        str(agent),
+        "--baseline",
+        str(agent),
+        "--trust_config",
+        "--dialogues",
+        "6",
+        "--transcripts",
+        "1",
+    ]
     assert main(words) == 0
     assert "agent: " in capsys.readouterr().out
     result = json.loads((agent.parent / "evaluation.json").read_text())
@@ -50,7 +60,7 @@ def test_the_handcrafted_policy_succeeds_in_words_and_the_random_one_less_often(
 
 
 def test_which_environment(agent):
-    assert environment_of(EvaluatePolicyOptions(agent=agent)).id == "Letters"
+    assert environment_of(EvaluatePolicyOptions(agent=agent, trust_config=True)).id == "Letters"
     other = environment_of(EvaluatePolicyOptions(agent=agent, environment="restaurant", user="fixed"))
     assert (other.id, other.args) == ("restaurant", {"user": "fixed"})
 
@@ -65,7 +75,17 @@ def test_agent_and_baseline_are_sampled_at_the_temperature_that_is_named(agent, 
     found = {}
     for temperature in ("1.0", "0.01"):
         output = tmp_path / f"{temperature}.json"
-        words = ["--agent", str(agent), "--baseline", str(agent), "--dialogues", "4", "--temperature", temperature]
+        words = [
+            "--agent",
+            str(agent),
+            "--baseline",
+            str(agent),
+            "--trust_config",
+            "--dialogues",
+            "4",
+            "--temperature",
+            temperature,
+        ]
         assert main([*words, "--output", str(output)]) == 0
         found[temperature] = json.loads(output.read_text())
     assert found["0.01"]["settings"]["temperature"] == 0.01
@@ -75,7 +95,7 @@ def test_agent_and_baseline_are_sampled_at_the_temperature_that_is_named(agent, 
 
 @pytest.mark.parametrize("temperature", ["0", "-1", "nan"])
 def test_a_temperature_that_cannot_be_used(agent, capsys, temperature):
-    assert main(["--agent", str(agent), "--dialogues", "2", "--temperature", temperature]) == 2
+    assert main(["--agent", str(agent), "--trust_config", "--dialogues", "2", "--temperature", temperature]) == 2
     assert f"--temperature: found {temperature}, wanted a number above 0" in capsys.readouterr().err
     assert not (agent.parent / "evaluation.json").exists()
 
