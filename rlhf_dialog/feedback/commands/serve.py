@@ -146,7 +146,7 @@ def allowed_names(given: Sequence[str]) -> Sequence[str]:
     return given
 
 
-def trusted_addresses(given: list[str]) -> set[str]:
+def trusted_addresses(given: Iterable[str]) -> set[str]:
     """The addresses of --trusted_proxy. Raises UserError for what is none."""
     for address in given:
         if not plain_address(address):
