@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from transformers import (
 )
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.halves import Half
+from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.training.supervised.data_halves import Half, of_half
+from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
     SupervisedKeys,
     ordered_dataset,
@@ -49,8 +51,8 @@ class IntentConfig(SupervisedKeys):
     )
     half: Half = Field(
         "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
+        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
+        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half",
     )
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
@@ -73,7 +75,7 @@ def train(config: IntentConfig, folder: Path, report: Callable[[str], None]) -> 
     `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
     """
     prepare(config)
-    training = training_pairs(config, report)
+    training, half = of_half(read_pairs(config, "train", report), config.half, config.data_path, report)
     held_out = {split: read_pairs(config, split, report) for split in splits(config)}
     model, tokenizer = starting_point(config, training)
     report(f"{trained_parameters([model]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
@@ -81,22 +83,13 @@ def train(config: IntentConfig, folder: Path, report: Callable[[str], None]) -> 
     fine_tune(config, model, tokenizer, Intent(str(folder)).encode(training), [act_class(pair) for pair in training])
     save(folder, model, tokenizer)
     results: dict[str, Any] = {split: measure(folder, pairs, str(model.device)) for split, pairs in held_out.items()}
-    return results | {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
+    counts = {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
+    return results | counts | {HALF_KEY: asdict(half) if half else None}
 
 
 def splits(config: IntentConfig) -> list[str]:
     """The splits that the report measures."""
     return ["validation", "test"] if config.evaluate_test else ["validation"]
-
-
-def training_pairs(config: IntentConfig, report: Callable[[str], None]) -> list[Dialogue]:
-    """The pairs of the training dialogues of `half`. Raises UserError when there are none, and as `read_pairs`."""
-    pairs = read_pairs(config, "train", report)
-    if config.half == "all":
-        return pairs
-    chosen = of_half(pairs, config.half, config.data_path)
-    report(f"train: {len(chosen)} of them are in the {config.half} dialogues")
-    return chosen
 
 
 def read_pairs(config: IntentConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:

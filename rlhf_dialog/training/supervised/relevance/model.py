@@ -6,7 +6,7 @@ B pairs, R candidate replies, C candidate contexts.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,8 @@ from torch.nn import functional
 from transformers import get_cosine_schedule_with_warmup, set_seed
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.halves import Half
+from rlhf_dialog.data.learned_half import KEY as HALF_KEY
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
@@ -25,7 +27,7 @@ from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
-from rlhf_dialog.training.supervised.data_halves import Half, of_half
+from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps, prepare
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
@@ -47,8 +49,8 @@ class RelevanceConfig(SupervisedKeys):
     )
     half: Half = Field(
         "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "model of a reward and the judges of an evaluation share no dialogue when they have different halves",
+        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
+        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half",
     )
     architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
         "bag",
@@ -92,9 +94,7 @@ def train(config: RelevanceConfig, folder: Path, report: Callable[[str], None]) 
     `report` is called with one line for each thing that is read or made. Raises UserError when data or sft_model do not fit.
     """
     prepare(config)
-    pairs = of_half(read_pairs(config, "train", report), config.half, config.data_path)
-    if config.half != "all":
-        report(f"train: {len(pairs)} of them are in the {config.half} dialogues")
+    pairs, half = of_half(read_pairs(config, "train", report), config.half, config.data_path, report)
     held_out = {split: read_pairs(config, split, report) for split in splits(config)}
     model = new_model(config, pairs)
     report(f"{trained_parameters([model]) / 1e6:.2f} million parameters in {config.members} members")
@@ -108,7 +108,7 @@ def train(config: RelevanceConfig, folder: Path, report: Callable[[str], None]) 
         split: measure(str(folder), some, device, config.seed) for split, some in held_out.items()
     }
     counts = {"num_train_pairs": len(pairs), "num_parameters": trained_parameters([model]), "num_bank": len(model.bank)}
-    return results | counts
+    return results | counts | {HALF_KEY: asdict(half) if half else None}
 
 
 def splits(config: RelevanceConfig) -> list[str]:
