@@ -266,7 +266,8 @@ class RewardKeys(Settings):
     )
     whiten_rewards: bool = Field(
         False,
-        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged",
+        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged. "
+        "A positive mean becomes a price on length: about 0.12 deviations of the score a token, at a mean score of 0.5",
     )
     truncation_penalty: float = Field(
         0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"
