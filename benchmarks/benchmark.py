@@ -21,10 +21,7 @@ import torch
 import yaml
 from rich.table import Table
 
-from benchmarks import compare as benchmark_compare
-from benchmarks import machine as benchmark_machine
-from benchmarks import profile as benchmark_profile
-from benchmarks import workload
+from benchmarks import compare, machine, profile, workload
 from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
@@ -138,15 +135,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
-    baseline = benchmark_compare.read_baseline(options.compare, work_of(options)) if options.compare else None
-    result = benchmark_compare.in_turn(options) if options.vs else measure(options)
+    baseline = compare.read_baseline(options.compare, work_of(options)) if options.compare else None
+    result = compare.in_turn(options) if options.vs else measure(options)
     if baseline:
-        result["compare"] = benchmark_compare.ratios(result, baseline)
+        result["compare"] = compare.ratios(result, baseline)
     if options.json:
         replace_json(options.json, result)
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     console.print(*tables(result))
-    for key, tables_of in (("vs", benchmark_compare.pairs_table), ("compare", benchmark_compare.ratio_table)):
+    for key, tables_of in (("vs", compare.pairs_table), ("compare", compare.ratio_table)):
         if key in result:
             console.print(tables_of(result[key]))
 
@@ -177,7 +174,7 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
     options.device = launch.pick_device(workload.run_config(options, Path())).type
     if options.classifier_dtype == "auto":
-        fast = benchmark_machine.has_fast_bf16(torch.device(options.device))
+        fast = machine.has_fast_bf16(torch.device(options.device))
         options.classifier_dtype = "bf16" if fast else "fp32"
 
 
@@ -191,14 +188,14 @@ def work_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trainer on the workload; returns all measurements."""
-    imported, load, device = benchmark_machine.peak_gib(), benchmark_machine.load(), torch.device(options.device)
+    imported, load, device = machine.peak_gib(), machine.load(), torch.device(options.device)
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
         folder, size = Path(name), workload.SIZES[options.size]
         inputs = workload.read_inputs(size, options.w_data)
         workload.write_files(inputs, size, options.architecture, folder)
         config = workload.run_config(options, folder)
         launch.set_threads(config)
-        before = benchmark_machine.calibrate(device)
+        before = machine.calibrate(device)
         trainer = build(config, inputs)
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
         gflop = update_gflop(trainer, laps[1:])
@@ -206,11 +203,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib}
         memory["above_imports_gib"] = laps[-1].peak_gib - imported
         memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-        memory["forecast_gib"] = benchmark_profile.forecast_gib(config, size.classifier, device)
-    operations = benchmark_profile.profiled(trainer, options.profile) if options.profile else None
+        memory["forecast_gib"] = profile.forecast_gib(config, size.classifier, device)
+    operations = profile.profiled(trainer, options.profile) if options.profile else None
     del trainer
     gc.collect()
-    after = benchmark_machine.calibrate(device)
+    after = machine.calibrate(device)
     result = work_of(options) | speeds(laps, rows)
     calibration: dict[str, Any] = {key: (before[key] + after[key]) / 2 for key in before}
     calibration |= {"before": before, "after": after}
@@ -221,10 +218,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "memory": memory,
         "profile": operations,
         "calibration": calibration,
-        "update": update_speed(gflop, result["phases"]["update"], calibration[benchmark_machine.RATES[options.dtype]]),
-        "load": {"before": load, "after": benchmark_machine.load()},
+        "update": update_speed(gflop, result["phases"]["update"], calibration[machine.RATES[options.dtype]]),
+        "load": {"before": load, "after": machine.load()},
         "versions": versions(),
-        "machine": benchmark_machine.machine(device),
+        "machine": machine.machine(device),
     }
 
 
@@ -292,7 +289,7 @@ def lap_of(trainer: PPOTrainer) -> Lap:
     rollout, ended = trainer.rollout, time.perf_counter()
     assert rollout is not None
     prompts, responses = (mask.sum(dim=1).tolist() for mask in (rollout.prompt_mask, rollout.response_mask))
-    return Lap(ended, rollout.num_generated, prompts, responses, benchmark_machine.peak_gib())
+    return Lap(ended, rollout.num_generated, prompts, responses, machine.peak_gib())
 
 
 def speeds(laps: list[Lap], rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -197,9 +197,8 @@ class DeepSpeedEngine(Engine):
         """Inside the block, every rank has the whole weights in the module; all ranks keep what rank 0 writes into them."""
         deepspeed = importlib.import_module("deepspeed")
         with deepspeed.zero.GatheredParameters(list(self.module.parameters()), modifier_rank=0):
-            kept = [
-                (p, p.data) for p in self.module.parameters()
-            ]  # views of one buffer, which safetensors takes for tied ones
+            # views of one buffer, which safetensors takes for tied ones
+            kept = [(p, p.data) for p in self.module.parameters()]
             try:
                 for p, _ in kept:
                     p.data = p.data.clone()

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import benchmark
-from benchmarks import workload as workload
+from benchmarks import benchmark, workload
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError

@@ -235,9 +235,8 @@ def _train_by_ppo(night: Night, watch: Watch) -> dict[str, float]:
     return preference_night.train(night, watch)
 
 
-METHODS: dict[
-    str, Callable[[Night, Watch], dict[str, float]]
-] = {  # `method` of the settings -> how the policy is trained
+# `method` of the settings -> how the policy is trained
+METHODS: dict[str, Callable[[Night, Watch], dict[str, float]]] = {
     "kto_dpo": _train_on_losses,
     "reward_model_ppo": _train_by_ppo,
 }

@@ -190,9 +190,8 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         {"id": "LengthHold", "weight": settings.length_weight, "args": {}},
     ]
     positions = night.learner.encoder.positions
-    room = (
-        agent.max_prompt_length if positions is None else positions - agent.max_new_tokens
-    )  # as the agent answers people
+    # as the agent answers people
+    room = agent.max_prompt_length if positions is None else positions - agent.max_new_tokens
     return Config(
         **agent.model_dump(exclude_unset=True) | {"max_prompt_length": min(agent.max_prompt_length, room)},
         env={"args": {"data_path": str(folder / "prompts.jsonl")}},

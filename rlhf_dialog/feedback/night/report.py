@@ -22,9 +22,8 @@ class NightReport:
     power: str
     why: str
     dry_run: bool = False
-    people: list[str] = field(
-        default_factory=list
-    )  # what is said of those who contradict the others, and of few people
+    # what is said of those who contradict the others, and of few people
+    people: list[str] = field(default_factory=list)
     version: str | None = None
     promoted: bool = False
     comparison: Comparison | None = None

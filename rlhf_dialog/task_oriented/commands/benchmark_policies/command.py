@@ -42,7 +42,6 @@ from rlhf_dialog.commands.command_line import (
 )
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
-from rlhf_dialog.runs.jobs import run_jobs
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.verification import sha256_of_file
 from rlhf_dialog.task_oriented.commands.benchmark_policies.report import markdown, tables
@@ -50,6 +49,7 @@ from rlhf_dialog.task_oriented.evaluation.policy_rows import missing, rows_of, w
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.built_in import BUILT_IN
 from rlhf_dialog.task_oriented.policies.sampling.measures import VALIDATION_SEED
+from rlhf_dialog.task_oriented.runs.jobs import run_jobs
 from rlhf_dialog.task_oriented.runs.settings import load_policy_config
 from rlhf_dialog.task_oriented.runs.table import (
     BASELINES,
