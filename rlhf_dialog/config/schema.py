@@ -270,7 +270,7 @@ class RewardKeys(Settings):
         "A positive mean becomes a price on length: about 0.12 deviations of the score a token, at a mean score of 0.5",
     )
     truncation_penalty: float = Field(
-        0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"
+        0.0, ge=0, le=10**6, description="taken off the score of a response cut at max_new_tokens"
     )
     on_reward_error: Literal["stop", "skip"] = Field(
         "stop",

@@ -26,10 +26,7 @@ MAX_CLUSTER, MAX_DIFFERENCE = 0.01, 0.02  # shares of the dialogues; beyond them
 
 @dataclass(frozen=True)
 class Halves:
-    """What `divide` returns.
-
-    >>> Halves(["reward", "judge", "dropped"], assignment="0f3a...", num_dialogues=3, largest_cluster=1)
-    """
+    """What `divide` returns."""
 
     parts: list[str]  # of each record: "reward", "judge" or "dropped"
     assignment: str  # a hash of the data, the rule, and what it gave
@@ -53,7 +50,7 @@ def divide(records: Sequence[DialogueRecord]) -> Halves:
     part_of = {numbers[place]: name for name, places in halves.items() for place in places}
     part_of |= {numbers[place]: DROPPED for place in dropped}
     parts = [part_of[first[row]] for row in range(len(records))]
-    found = Halves(parts, _assignment(records, parts), len(numbers), max(map(len, clusters), default=0))
+    found = Halves(parts, _assignment(records, parts), len(numbers), max(map(len, clusters)))
     _log(found, abs(len(halves[REWARD]) - len(halves[JUDGE])), len(dropped))
     return found
 
@@ -86,7 +83,7 @@ def _assignment(records: Sequence[DialogueRecord], parts: list[str]) -> str:
 
 
 def _log(halves: Halves, difference: int, dropped: int) -> None:
-    total, largest = max(1, halves.num_dialogues), halves.largest_cluster
+    total, largest = halves.num_dialogues, halves.largest_cluster
     is_uneven = (largest > MAX_CLUSTER * total and largest > 1) or difference > max(1, MAX_DIFFERENCE * total)
     logger.log(
         logging.WARNING if is_uneven else logging.INFO,

@@ -12,10 +12,7 @@ KEY = "learned_half"
 
 @dataclass(frozen=True)
 class LearnedHalf:
-    """A half of `data.halves`.
-
-    >>> LearnedHalf(assignment="0f3a...", part="judge")
-    """
+    """A half of `data.halves`."""
 
     assignment: str  # the hash of the whole assignment: data and rule
     part: str  # "reward" or "judge"
