@@ -9,7 +9,7 @@ from torch import nn
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.learned_half import LearnedHalf, are_apart, learned_half
-from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
+from rlhf_dialog.evaluation.intervals import FEW, NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
 from rlhf_dialog.evaluation.replies import have_acts
 from rlhf_dialog.rewards.base import BaseReward, walk
@@ -32,8 +32,8 @@ def notes(
     """
     lines = [
         f"Intervals: {NUM_RESAMPLES:,} resamples of {num_dialogues(prompts):,} dialogues, each with all its prompts "
-        f"(distinct-n: of blocks of {BLOCK} replies). They leave out the seed of the training: an agent of another seed may "
-        "differ by more."
+        f"(distinct-n: of blocks of {BLOCK} replies; Student's t where there are fewer than {FEW}). They are of this one run: an "
+        "agent of another training seed may differ by more."
     ]
     models = [one.model for one in _rewards(judges, RelevanceReward)]
     for name, model in judges.relevance.items():

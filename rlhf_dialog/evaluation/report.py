@@ -69,7 +69,7 @@ def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:
     per_table = max((width - 30) // 12, 3)
     for start in range(0, len(shown), per_table):
         names = shown[start : start + per_table]
-        table = Table(title="mean [95 % interval]", title_justify="left")
+        table = Table(title="mean [95 % interval of this one run]", title_justify="left")
         table.add_column("system", overflow="fold", min_width=20)
         for name in names:
             table.add_column(name.replace("_", " "), justify="right", min_width=9)

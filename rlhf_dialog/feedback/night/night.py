@@ -265,7 +265,7 @@ def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str
 def _decision(comparison: Comparison, guards: list[Guard]) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
-    points = f"{100 * comparison.difference:+.1f} points"
+    points = f"{100 * comparison.difference:+.1f} points{comparison.of_whom}"
     bound = -100 * max(gate.MARGIN, comparison.standard_error)
     low = f"the lower bound {100 * comparison.low:+.1f} is"
     if failed:
@@ -313,10 +313,8 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
 
 
 def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
-    training, power = (
-        snapshot.training,
-        gate.power_of(len(snapshot.heldout), len(snapshot.examples), settings, gate.last_gate(bot)),
-    )
+    training = snapshot.training
+    power = gate.power_of(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
     _, steps, sft = night_sizes(settings, len(training))
     liked = Counter(one.liked for one in training.answers)
     used = {

@@ -74,6 +74,6 @@ class NightReport:
 def _shown(found: Comparison) -> str:
     points = [100 * value for value in (found.difference, found.low, found.standard_error)]
     return (
-        f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points, 95 % interval from "
-        f"{points[1]:+.1f}, standard error {points[2]:.1f}, {found.num_events} held-out events"
+        f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points{found.of_whom}, "
+        f"95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, {found.num_events} held-out events"
     )

@@ -223,7 +223,9 @@ def _rows(one: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def _table(kind: str, one: dict[str, Any], size: int) -> Table:
-    table = Table(title=f"{kind}, {size} dialogues of each kind: mean [95 % interval]", title_justify="left")
+    table = Table(
+        title=f"{kind}, {size} dialogues of each kind: mean [95 % interval over dialogues]", title_justify="left"
+    )
     table.add_column("measure")
     for name in ("real users", "simulated users", "d"):
         table.add_column(name, justify="right")

@@ -122,7 +122,7 @@ def _result(
 
 
 def _table(result: dict[str, Any], title: str) -> Table:
-    table = Table(title=f"{title}: mean [95 % interval]", title_justify="left")
+    table = Table(title=f"{title}: mean [95 % interval of this one run]", title_justify="left")
     for name in ("policy", *SHOWN):
         table.add_column(name.replace("_", " "), justify="left" if name == "policy" else "right")
     rows = dict(result["policies"])

@@ -154,7 +154,7 @@ def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
     settings = result["settings"]
     own, answers = settings["environment"], settings.get("answers")
     where = own["id"] if own else answers or f"{settings['error_rate']:.0%} error"
-    title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval]"
+    title = f"{settings['dialogues']} dialogues, {where}: mean [95 % interval of this one run]"
     table = Table(title=title, title_justify="left")
     table.add_column("policy")
     shown = {name: form for name, form in columns.items() if name in result["policies"]["agent"]}
