@@ -1,12 +1,4 @@
-"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W.
-
-python scripts/benchmark.py --workload W --size small --w_data DIR --json speed.json
-python scripts/benchmark.py --size small --w_data DIR --vs 'cd DIR && python trl_ppo.py --size small' --pairs 5
-
-The result is tokens_per_s: generated tokens per second of whole iterations (rollout, reward, update, logging), without the
-first iteration, loading and saving. Machines are noisy, so do not compare seconds: compare with --vs, which alternates with
-a peer, or with --compare, which divides by the speed of a matrix product measured in the same call.
-"""
+"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W. See `options`."""
 
 import argparse
 import gc
@@ -18,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from rich.table import Table
 
-from benchmarks import compare as benchmark_compare
-from benchmarks import machine as benchmark_machine
-from benchmarks import profile as benchmark_profile
-from benchmarks import workload
+from benchmarks import compare, machine, profile, workload
+from benchmarks.options import parse
 from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
@@ -58,75 +47,6 @@ OWN = {
 }
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--workload", default="W", choices=("W",), help="default: W")
-    add("--size", default="small", choices=tuple(workload.SIZES), help="small 5.5M, base 124M (default: small)")
-    add("--architecture", default="gpt2", choices=workload.ARCHITECTURES, help="default: gpt2")
-    add(
-        "--w_data",
-        type=Path,
-        help="folder written by W's prepare.py; default: synthetic prompts of the same lengths (W-synthetic)",
-    )
-    add("--critic", default="shared", choices=("shared", "separate"), help="default: shared, one trunk")
-    add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
-    add(
-        "--classifier_dtype",
-        default="auto",
-        choices=("auto", "fp32", "bf16"),
-        help="auto: bf16 if the processor supports it",
-    )
-    add(
-        "--iterations",
-        type=int,
-        default=4,
-        help="number of iterations; the first is a warm-up and is not counted (default: 4)",
-    )
-    add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
-    add("--max_new_tokens", type=int, default=20, help="tokens per response (default: 20)")
-    add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
-    add("--epochs", type=int, default=5, help="passes over each rollout (default: 5)")
-    add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: cuda if available, else cpu")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        type=setting,
-        metavar="KEY=VALUE",
-        help="set any other key of docs/CONFIG.md",
-    )
-    add("--json", type=Path, help="file to write all measurements to")
-    add(
-        "--profile",
-        type=Path,
-        metavar="FOLDER",
-        help="profile one more iteration; writes profile.txt and trace.json.gz",
-    )
-    add("--vs", metavar="CMD", help="shell command of a peer, run alternately with ours; it must print `SUMMARY {json}` with "
-        "tok_s, or JSON with tokens_per_s")  # fmt: skip
-    add("--pairs", type=int, default=5, help="number of pairs of runs with --vs (default: 5)")
-    add(
-        "--compare",
-        type=Path,
-        metavar="JSON",
-        help="earlier --json file of the same workload; shows every phase as a ratio to it",
-    )
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
-
-
-def setting(text: str) -> tuple[str, Any]:
-    """`key=value`, the value as YAML."""
-    key, found, value = text.partition("=")
-    if not found or not key:
-        raise argparse.ArgumentTypeError(f"found '{text}', wanted KEY=VALUE, for example lr=1e-5")
-    try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise argparse.ArgumentTypeError(f"the value of '{text}' is not valid YAML") from error
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = parse(argv)
@@ -138,15 +58,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
-    baseline = benchmark_compare.read_baseline(options.compare, work_of(options)) if options.compare else None
-    result = benchmark_compare.in_turn(options) if options.vs else measure(options)
+    baseline = compare.read_baseline(options.compare, work_of(options)) if options.compare else None
+    result = compare.in_turn(options) if options.vs else measure(options)
     if baseline:
-        result["compare"] = benchmark_compare.ratios(result, baseline)
+        result["compare"] = compare.ratios(result, baseline)
     if options.json:
         replace_json(options.json, result)
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     console.print(*tables(result))
-    for key, tables_of in (("vs", benchmark_compare.pairs_table), ("compare", benchmark_compare.ratio_table)):
+    for key, tables_of in (("vs", compare.pairs_table), ("compare", compare.ratio_table)):
         if key in result:
             console.print(tables_of(result[key]))
 
@@ -177,7 +97,7 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
     options.device = launch.pick_device(workload.run_config(options, Path())).type
     if options.classifier_dtype == "auto":
-        fast = benchmark_machine.has_fast_bf16(torch.device(options.device))
+        fast = machine.has_fast_bf16(torch.device(options.device))
         options.classifier_dtype = "bf16" if fast else "fp32"
 
 
@@ -191,14 +111,14 @@ def work_of(options: argparse.Namespace) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trainer on the workload; returns all measurements."""
-    imported, load, device = benchmark_machine.peak_gib(), benchmark_machine.load(), torch.device(options.device)
+    imported, load, device = machine.peak_gib(), machine.load(), torch.device(options.device)
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
         folder, size = Path(name), workload.SIZES[options.size]
         inputs = workload.read_inputs(size, options.w_data)
         workload.write_files(inputs, size, options.architecture, folder)
         config = workload.run_config(options, folder)
         launch.set_threads(config)
-        before = benchmark_machine.calibrate(device)
+        before = machine.calibrate(device)
         trainer = build(config, inputs)
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
         gflop = update_gflop(trainer, laps[1:])
@@ -206,11 +126,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib}
         memory["above_imports_gib"] = laps[-1].peak_gib - imported
         memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-        memory["forecast_gib"] = benchmark_profile.forecast_gib(config, size.classifier, device)
-    operations = benchmark_profile.profiled(trainer, options.profile) if options.profile else None
+        memory["forecast_gib"] = profile.forecast_gib(config, size.classifier, device)
+    operations = profile.profiled(trainer, options.profile) if options.profile else None
     del trainer
     gc.collect()
-    after = benchmark_machine.calibrate(device)
+    after = machine.calibrate(device)
     result = work_of(options) | speeds(laps, rows)
     calibration: dict[str, Any] = {key: (before[key] + after[key]) / 2 for key in before}
     calibration |= {"before": before, "after": after}
@@ -221,10 +141,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "memory": memory,
         "profile": operations,
         "calibration": calibration,
-        "update": update_speed(gflop, result["phases"]["update"], calibration[benchmark_machine.RATES[options.dtype]]),
-        "load": {"before": load, "after": benchmark_machine.load()},
+        "update": update_speed(gflop, result["phases"]["update"], calibration[machine.RATES[options.dtype]]),
+        "load": {"before": load, "after": machine.load()},
         "versions": versions(),
-        "machine": benchmark_machine.machine(device),
+        "machine": machine.machine(device),
     }
 
 
@@ -292,7 +212,7 @@ def lap_of(trainer: PPOTrainer) -> Lap:
     rollout, ended = trainer.rollout, time.perf_counter()
     assert rollout is not None
     prompts, responses = (mask.sum(dim=1).tolist() for mask in (rollout.prompt_mask, rollout.response_mask))
-    return Lap(ended, rollout.num_generated, prompts, responses, benchmark_machine.peak_gib())
+    return Lap(ended, rollout.num_generated, prompts, responses, machine.peak_gib())
 
 
 def speeds(laps: list[Lap], rows: list[dict[str, Any]]) -> dict[str, Any]:

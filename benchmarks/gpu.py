@@ -25,8 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import machine
-from benchmarks import report as benchmark_report
+from benchmarks import machine, report
 from rlhf_dialog.atomic_files import replace_json, replace_text
 from rlhf_dialog.commands.command_line import exit_code_of, exit_on_sigterm, set_up_logging
 from rlhf_dialog.errors import UserError
@@ -220,7 +219,7 @@ def run_pieces(pieces: list[Piece], out: Path, folder: Path, seconds: float) -> 
             log.write(f"== {piece.name}: {' '.join(piece.words)}\n{outcomes[-1].output}\n")
         found = {o.name: {"status": o.status, "seconds": o.seconds, "result": o.result} for o in outcomes}
         replace_json(out / RESULTS, found)
-        replace_text(out / SUMMARY, benchmark_report.summary(found, time.monotonic() - started))
+        replace_text(out / SUMMARY, report.summary(found, time.monotonic() - started))
     print(f"summary: {out / SUMMARY}")
     return outcomes
 

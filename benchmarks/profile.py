@@ -8,7 +8,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks import workload as workload
+from benchmarks import workload
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.memory.forecast import forecast, read_sizes
 from rlhf_dialog.distributed.memory.model_sizes import sizes_of

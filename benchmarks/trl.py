@@ -28,8 +28,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from benchmarks import machine as benchmark_machine
-from benchmarks import workload as workload
+from benchmarks import machine, workload
 from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.errors import UserError
 
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     tokens = options.rollout_batch_size * options.max_new_tokens
     memory = torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else None
     found = {"tokens_per_s": tokens * len(seconds) / sum(seconds), "seconds": seconds, "cuda_gib": memory}
-    print(json.dumps({**found, "peak_gib": benchmark_machine.peak_gib()}))
+    print(json.dumps({**found, "peak_gib": machine.peak_gib()}))
 
 
 def import_ppo(folder: Path) -> Any:

@@ -1,7 +1,7 @@
 """Read the JSON files that this program writes: what a damaged one raises becomes one sentence."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -56,12 +56,17 @@ def as_read_again(tree: Any) -> Any:
 
 
 @contextmanager
-def damage_as_user_error(begin: str, end: str = "") -> Iterator[None]:
-    """Turn what a damaged file raises in the block into a UserError of one sentence: `begin`, the fault, `end`."""
+def damage_as_user_error(
+    begin: str,
+    end: str | Callable[[], str] = "",
+    faults: tuple[type[Exception], ...] = FAULTS,
+    in_words: Callable[[BaseException], str] | None = None,
+) -> Iterator[None]:
+    """Turn what a damaged file raises in the block into a UserError of one sentence: `begin`, the fault in words, `end`."""
     try:
         yield
-    except FAULTS as error:
-        raise UserError(f"{begin}{_fault(error)}{end}") from error
+    except faults as error:
+        raise UserError(f"{begin}{(in_words or _fault)(error)}{end if isinstance(end, str) else end()}") from error
 
 
 def _fault(error: BaseException) -> str:

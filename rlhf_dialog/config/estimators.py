@@ -16,9 +16,8 @@ class Estimator:
 
     name: str  # as in `advantage_estimator`
     needs_critic: bool  # values (B, T), and a value loss
-    needs_groups: (
-        bool  # at least two responses to each prompt, side by side; where one has no score, its group is dropped
-    )
+    # at least two responses to each prompt, side by side; where one has no score, its group is dropped
+    needs_groups: bool
     paper: str
 
     @property

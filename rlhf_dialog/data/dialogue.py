@@ -49,9 +49,8 @@ class Dialogue:
     # from; and in a rollout "group", the number of the prompt, the same for all responses to it on all ranks
     meta: dict[str, Any] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)  # all acceptable ones, `reference` first; empty without any
-    earlier: list[Turn] = field(
-        default_factory=list
-    )  # between the prompt and `response`; empty in a single-turn episode
+    # between the prompt and `response`; empty in a single-turn episode
+    earlier: list[Turn] = field(default_factory=list)
     later: list[Turn] = field(default_factory=list)  # after `response`
 
     @property

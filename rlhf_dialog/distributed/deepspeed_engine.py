@@ -40,8 +40,8 @@ def load_deepspeed(device: torch.device) -> Any:
             deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UserError(
-            f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); run pip install "rlhf-dialog[deepspeed]", '
-            'or pip install -e ".[deepspeed]" in a checkout'
+            f"use_deepspeed: true, but DeepSpeed cannot be imported ({error}); install it from the checkout: "
+            'pip install -e ".[deepspeed]"'
         ) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # the trainer reports what its warnings say
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # takes minutes to compile, and only serving uses it
@@ -197,9 +197,8 @@ class DeepSpeedEngine(Engine):
         """Inside the block, every rank has the whole weights in the module; all ranks keep what rank 0 writes into them."""
         deepspeed = importlib.import_module("deepspeed")
         with deepspeed.zero.GatheredParameters(list(self.module.parameters()), modifier_rank=0):
-            kept = [
-                (p, p.data) for p in self.module.parameters()
-            ]  # views of one buffer, which safetensors takes for tied ones
+            # views of one buffer, which safetensors takes for tied ones
+            kept = [(p, p.data) for p in self.module.parameters()]
             try:
                 for p, _ in kept:
                     p.data = p.data.clone()

@@ -40,9 +40,8 @@ class Engine:
                 others = [n for n, _ in module.named_parameters(remove_duplicate=False) if n not in self.trained]
                 DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, others)
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", ".*broadcast_buffers", FutureWarning
-                )  # its newer name is not in torch 2.6
+                # its newer name is not in torch 2.6
+                warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
                 self.model = self.ddp = DistributedDataParallel(module, broadcast_buffers=False)
 
     @property

@@ -5,7 +5,9 @@
   for both systems of a difference. BLEU keeps its counts for each reply; sacrebleu does the arithmetic on the sums.
 - **Dialogues are resampled, not prompts.** The prompts of one dialogue share its topic, its turns and often its acts;
   intervals that resample prompts are too narrow. A drawn dialogue brings all its prompts, so a mean is a ratio of two
-  sums. The seed of the training is not resampled, and a note below every table says so.
+  sums. The seed of the training is not resampled, and every table says "of this one run".
+- **Few units have Student's t** (`intervals`): a bootstrap of three training seeds claims 95 % and covers 88 %. With 10
+  units and more the bootstrap's quantiles are expanded, so that 10 dialogues too are covered as often as claimed.
 - **A difference is taken on the prompts for which both systems have a number**; `left_out` counts the others.
 - **`score` is what training maximises**: the reward less the truncation penalty (`rewards.scoring.Scorer`).
 - **The judge** (`judging`, `--judge`) is an act classifier that the reward never saw. The reward's own one is what the

@@ -53,9 +53,8 @@ class RunConfig:
         Raises what `build_reward` raises.
         """
         given, wanted = given or {}, self.config.reward_class
-        beside = _replaced(
-            wanted.args, dict.fromkeys(given, HERE)
-        )  # where a model that the user named lies is theirs to say
+        # where a model that the user named lies is theirs to say
+        beside = _replaced(wanted.args, dict.fromkeys(given, HERE))
         found = {} if self.trusted else reaches_out(wanted.id, beside)
         refused = {f"reward_class.{key}": why for key, why in found.items()}
         if refused:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
+from rlhf_dialog.evaluation.intervals import FEW, NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
 from rlhf_dialog.evaluation.replies import have_acts
 from rlhf_dialog.models.relevance import RelevanceModel
@@ -28,8 +28,8 @@ def notes(
     """
     lines = [
         f"Intervals: {NUM_RESAMPLES:,} resamples of {num_dialogues(prompts):,} dialogues, each with all its prompts "
-        f"(distinct-n: of blocks of {BLOCK} replies). They leave out the seed of the training: an agent of another seed may "
-        "differ by more."
+        f"(distinct-n: of blocks of {BLOCK} replies; Student's t where there are fewer than {FEW}). They are of this one run: an "
+        "agent of another training seed may differ by more."
     ]
     lines += [
         f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train another one "

@@ -208,7 +208,7 @@ def _array(values: Iterable[float]) -> Array:
 
 
 def with_intervals(measured: Measured, seed: int = 0) -> dict[str, Interval]:
-    """Mean and 95 % bootstrap interval of every metric: 1,000 resamples of dialogues, or of blocks for distinct-n."""
+    """Mean and 95 % interval of every metric, over dialogues, or over blocks for distinct-n."""
     return {name: intervals.interval(statistic, seed) for name, statistic in measured.statistics().items()}
 
 

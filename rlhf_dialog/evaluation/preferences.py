@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair
-from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic, difference, interval, mean_of
+from rlhf_dialog.evaluation.intervals import Array, Interval, Numbers, Statistic, difference, interval, mean_of, ratio
 
 NUM_BINS = 5
 LONGER, SHORTER, COPIES, RANDOM = "longer_wins", "shorter_wins", "more_of_the_last_turn_wins", "random"
@@ -31,8 +31,8 @@ def measure_pairs(pairs: Sequence[PreferencePair], score: Score, seed: int = 0) 
     longer, wider = (_longer(pairs, unit) for unit in UNITS)
     guesses = {LONGER: longer, SHORTER: -longer, MORE_CHARACTERS: wider, FEWER_CHARACTERS: -wider}
     guesses |= {COPIES: _copies(pairs), RANDOM: _guesses(len(pairs), seed)}
-    hits = {name: Statistic(_with_ones(_hits(guess)), _ratio, units) for name, guess in guesses.items()}
-    accuracy = Statistic(_with_ones(_hits(chosen - rejected)), _ratio, units)
+    hits = {name: Statistic(_with_ones(_hits(guess)), ratio, units) for name, guess in guesses.items()}
+    accuracy = Statistic(_with_ones(_hits(chosen - rejected)), ratio, units)
     best = max((name for name in hits if name != RANDOM), key=lambda name: hits[name].point)
     result = {
         "num_pairs": len(pairs),
@@ -219,10 +219,6 @@ def _with_ones(values: Array) -> Array:
     return np.stack([values, np.ones_like(values)], axis=-1)
 
 
-def _ratio(sums: Array) -> Array:
-    return sums[..., 0] / sums[..., 1]
-
-
 def _sigmoid(x: Array) -> Array:
     return np.exp(-np.logaddexp(0.0, -x))
 
@@ -249,7 +245,7 @@ def markdown(report: dict[str, Any]) -> str:
             rows += [(f"pairs in which the rule of length{words} is wrong", report[unit]["where_the_rule_is_wrong"])]
     lines = ["# Reward model", "", *(f"- **{note}**" for note in report["notes"]), *([""] if report["notes"] else [])]
     lines += [f"{report['num_pairs']} held-out pairs of {report['num_prompts']} prompts that were not trained on.", ""]
-    lines += ["| right in | of pairs | 95 % interval |", "|---|---|---|"]
+    lines += ["| right in | of pairs | 95 % interval of this one run |", "|---|---|---|"]
     lines += [_row(name, found) for name, found in rows]
     ranks = [_number(report[unit]["rank_correlation"]) if unit in report else "-" for unit in UNITS]
     lines += ["", f"Rank correlation of score and number of words: {ranks[0]}, of characters: {ranks[1]}. "]

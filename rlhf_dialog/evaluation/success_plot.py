@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rlhf_dialog.evaluation.plot import Rows
+from rlhf_dialog.evaluation.plot import Rows, line
 
 
 def plot_success(rows: Rows, title: str, output: Path) -> None:
@@ -24,8 +24,8 @@ def of_dialogues(rows: Rows) -> Rows:
 
 
 def _panel(axis: Any, rows: Rows, name: str) -> None:
-    _line(axis, rows, name, "while learning", color="grey", alpha=0.6)
-    _line(axis, rows, f"eval/{name}", "evaluation", color="black", marker="o", markersize=3)
+    line(axis, rows, name, "while learning", "dialogues", color="grey", alpha=0.6)
+    line(axis, rows, f"eval/{name}", "evaluation", "dialogues", color="black", marker="o", markersize=3)
     known = [row[f"eval/handcrafted_{name}"] for row in rows if f"eval/handcrafted_{name}" in row]
     if known:
         axis.axhline(known[-1], color="tab:blue", linestyle="--", label="handcrafted")
@@ -33,9 +33,3 @@ def _panel(axis: Any, rows: Rows, name: str) -> None:
     axis.set_title(name, fontsize=10)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="lower right")
-
-
-def _line(axis: Any, rows: Rows, name: str, label: str, **style: Any) -> None:
-    points = [(row["dialogues"], row[name]) for row in rows if row.get(name) is not None]
-    if points:
-        axis.plot(*zip(*points, strict=True), label=label, **style)

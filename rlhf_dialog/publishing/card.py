@@ -184,7 +184,9 @@ def _evaluation(repo: str, run: Run) -> str:
     settings = run.evaluation["settings"]
     shown = copy.deepcopy(run.evaluation)
     shown["settings"]["notes"] = [" ".join(without_places(str(note)).split()) for note in settings.get("notes", [])]
-    head = f"Split {code(settings['split'])}, {settings['num_prompts']} prompts: mean and 95 % interval."
+    head = (
+        f"Split {code(settings['split'])}, {settings['num_prompts']} prompts: mean and 95 % interval of this one run."
+    )
     own = "after" if "after" in shown else "metrics"
     head += f" `{own}` is this model" + (
         f", `before` is {code(reduced(settings['baseline']))}." if own == "after" else "."

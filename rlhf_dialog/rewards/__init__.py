@@ -12,8 +12,8 @@
   configuration that was found beside an agent may build only rewards that stay on this machine.
 - **Rewards in plain Python, or on a server, score in a thread** while the reference model computes
   (`scoring.scored_beside`).
-- **Slow Python is divided among processes** (`processes`), each a fresh Python: a fork would copy the threads of torch and
-  CUDA, and `multiprocessing`'s spawn would run the user's script again. Where one of them fails, the run's own process
+- **Slow Python is divided among processes** (`processes`) that do not run the user's script again, as those of
+  `multiprocessing` would. Where one of them fails, the run's own process
   computes the scores, so that errors stay the same.
 - **`RemoteReward` follows no redirect and shows nothing that the server wrote.** Each request has one deadline for
   everything, in its own thread, because a socket's timeout starts again with every byte. docs/REWARDS.md has the

@@ -13,6 +13,9 @@ R = TypeVar("R", bound="BaseReward")
 DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, beside the mean in `reward/<name>`
 
 
+reaches_nothing: Any = classmethod(lambda cls, args: {})  # as `reaches_out` of a class of our own
+
+
 class BaseReward:
     """A reward on whole responses.
 
@@ -34,15 +37,12 @@ class BaseReward:
 
     needs: tuple[str, ...] = ()  # "reference", "act" or both: what every prompt must have; checked before training
     uses_device: bool = False  # True: it keeps the GPU or all cores busy, so it does not run beside the models
-    divisible: bool = (
-        False  # True: pure Python, each score from its dialogue alone, so that processes can share the work
-    )
-    lifts_kl: bool = (
-        False  # True: `ref_model` and `kl_*` among its arguments in the YAML are the run's keys of those names
-    )
-    at_work: Callable[[], AbstractContextManager[Any]] = (
-        nullcontext  # around each call: brings its models to the device
-    )
+    # True: pure Python, each score from its dialogue alone, so that processes can share the work
+    divisible: bool = False
+    # True: `ref_model` and `kl_*` among its arguments in the YAML are the run's keys of those names
+    lifts_kl: bool = False
+    # around each call: brings its models to the device
+    at_work: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
     def name(self) -> str:

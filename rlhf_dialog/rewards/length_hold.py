@@ -5,7 +5,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.rewards.base import BaseReward, Purpose
+from rlhf_dialog.rewards.base import BaseReward, Purpose, reaches_nothing
 
 
 @RewardFactory.register("LengthHold")
@@ -22,10 +22,7 @@ class LengthHold(BaseReward):
 
     name = "length_hold"
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """Nothing."""
-        return {}
+    reaches_out = reaches_nothing
 
     def __init__(self, words: float | None = None, rate: float = 0.2, gain: float = 2.0, max_price: float = 4.0):
         for key, value in {"words": words, "max_price": max_price}.items():

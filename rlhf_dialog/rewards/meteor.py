@@ -6,7 +6,7 @@ from typing import Any
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics.meteor import load_wordnet, meteor, meteor_variant
-from rlhf_dialog.rewards.base import BaseReward, walk
+from rlhf_dialog.rewards.base import BaseReward, reaches_nothing, walk
 from rlhf_dialog.rewards.needs import reference_lists
 
 logger = logging.getLogger(__name__)
@@ -24,10 +24,7 @@ class Meteor(BaseReward):
     needs = ("reference",)
     divisible = True
 
-    @classmethod
-    def reaches_out(cls, args: dict[str, Any]) -> dict[str, str]:
-        """Nothing: WordNet is read where nltk keeps it, and never fetched."""
-        return {}
+    reaches_out = reaches_nothing  # WordNet is read where nltk keeps it, and never fetched
 
     def __init__(self, meteor_wordnet: str | bool = "auto"):
         self.wordnet = load_wordnet(meteor_wordnet)

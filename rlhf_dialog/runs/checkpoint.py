@@ -3,8 +3,8 @@
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from rlhf_dialog.atomic_files import remove_whole, replace_text, write_json, written_whole
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import load_json
+from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.runs.verification import STATE, sealed, way_back
 
 logger = logging.getLogger(__name__)
@@ -143,27 +143,17 @@ def read_state(folder: Path, source: Path | None = None) -> tuple[Path, dict[str
     return source, state
 
 
-DAMAGE = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    SafetensorError,
-)
+DAMAGE = (*FAULTS, RuntimeError, ArithmeticError, SafetensorError)
 
 
-@contextmanager
-def as_user_error(source: Path, remedy: Callable[[Path], str] = lambda _: "") -> Iterator[None]:
-    """Turn the errors that unusable checkpoint files raise in the block into a UserError with the folder, and the remedy."""
-    try:
-        yield
-    except DAMAGE as error:
-        raise UserError(
-            f"{source}: is damaged or does not fit this run: {type(error).__name__}: {error}{remedy(source)}"
-        ) from error
+def as_user_error(source: Path, remedy: Callable[[Path], str] = lambda _: "") -> AbstractContextManager[None]:
+    """`damage_as_user_error` for the files of a checkpoint, which may also be of another run; `remedy` ends the sentence."""
+    return damage_as_user_error(
+        f"{source}: is damaged or does not fit this run: ",
+        lambda: remedy(source),
+        faults=DAMAGE,
+        in_words=lambda error: f"{type(error).__name__}: {error}",
+    )
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

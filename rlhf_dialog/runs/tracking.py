@@ -202,6 +202,20 @@ class _Console(Console):
         raise
 
 
+def live_line(console: Console, is_live: bool, transient: bool = False) -> Progress:
+    """One line on a terminal, with a bar and the remaining time."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        TaskProgressColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not is_live,
+        transient=transient,
+    )
+
+
 class ConsoleTracker:
     """A live line with remaining time, reward, KL and FPS on a terminal; otherwise one plain line per log point."""
 
@@ -210,15 +224,7 @@ class ConsoleTracker:
         if not self.console.is_terminal:
             self.console = _Console(width=160)
         self.live = self.console.is_terminal and config.use_rich_handler
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            TaskProgressColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.live,
-        )
+        self.progress = live_line(self.console, self.live)
         self.eval_metric = config.eval_metric
         self.task = self.progress.add_task("collecting the first rollout", total=1.0)
         self.progress.start()

@@ -45,9 +45,8 @@ class Advantages:
 
     advantages: Tensor
     returns: Tensor
-    statistics: (
-        Metrics  # the share of the returns' variance that the critic explains, or the number of groups without spread
-    )
+    # the share of the returns' variance that the critic explains, or the number of groups without spread
+    statistics: Metrics
 
 
 def kl_to_reference(rollout: Rollout, world: World) -> float:

@@ -43,18 +43,16 @@ class Rollout:
     kl_full: Tensor | None  # (B, T), only for a filtered rollout
     ref_support_mass: Tensor | None  # (B, T), only for a filtered rollout
     ref_features: Tensor | None  # (B, T, .), from which the reference computes its logits; only under `kl_in: loss`
-    reward_scores: (
-        Scores  # every part's raw and weighted values and its time; no parts where the caller gave the scores
-    )
+    # every part's raw and weighted values and its time; no parts where the caller gave the scores
+    reward_scores: Scores
     scores: Tensor  # (B,), less the truncation penalty
     turn_rewards: Tensor | None  # (B, T), the environment's rewards, on the last token of each reply; None if all are 0
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
-    rewards: Tensor = field(
-        default_factory=lambda: torch.empty(0)
-    )  # (B, T), set by the trainer; under whiten_rewards whitened
+    # (B, T), set by the trainer; under whiten_rewards whitened
+    rewards: Tensor = field(default_factory=lambda: torch.empty(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     returns: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), set by the trainer
     targets: Tensor = field(default_factory=lambda: torch.empty(0))  # (B, T), returns in the units of `values`

@@ -9,8 +9,7 @@ from benchmark_inputs import RATES, error_of
 from processes import ROOT, output_of
 from trainers import make_trainer
 
-from benchmarks import benchmark
-from benchmarks import machine as machine
+from benchmarks import benchmark, machine
 
 pytestmark = pytest.mark.usefixtures("registered")
 

@@ -10,8 +10,7 @@ import pytest
 from benchmark_inputs import RATES, error_of, result
 from processes import HANGING
 
-from benchmarks import benchmark
-from benchmarks import compare as compare
+from benchmarks import benchmark, compare
 from rlhf_dialog.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("registered")

@@ -11,9 +11,7 @@ import pytest
 import torch
 from processes import HANGING, ROOT, run_python, start_python
 
-from benchmarks import benchmark
-from benchmarks import gpu as benchmark_gpu
-from benchmarks import trl as benchmark_trl
+from benchmarks import benchmark, gpu, trl
 from benchmarks.gpu import Piece
 
 pytestmark = pytest.mark.usefixtures("registered")
@@ -21,7 +19,7 @@ NAMES = ["w64", "w256", "w1024", "profile", "trl", "tests"]
 
 
 def planned(*words):
-    return benchmark_gpu.plan(benchmark_gpu.parse([*words, "--out=out"]), ROOT / "folder")
+    return gpu.plan(gpu.parse([*words, "--out=out"]), ROOT / "folder")
 
 
 def piece(name, program, limit=100.0, **options):
@@ -40,7 +38,7 @@ def test_every_command_is_one_that_its_program_reads(words):
         options = benchmark.parse(piece.words[3:])
         assert (options.dtype, options.rollout_batch_size // options.minibatch) == ("bf16", 4)
         if options.vs:
-            theirs = benchmark_trl.parse(options.vs.split()[3:])
+            theirs = trl.parse(options.vs.split()[3:])
             same = (
                 "size",
                 "dtype",
@@ -55,7 +53,7 @@ def test_every_command_is_one_that_its_program_reads(words):
 
 
 def test_the_dry_run_prints_the_plan_and_does_nothing(tmp_path, capsys):
-    assert benchmark_gpu.main(["--dry_run", "--out", str(tmp_path / "out")]) == 0
+    assert gpu.main(["--dry_run", "--out", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == NAMES
     assert "--rollout_batch_size=1024" in lines[2]
@@ -75,20 +73,20 @@ def test_what_cannot_work_is_refused_at_once(words, message, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "summary.md").touch()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert benchmark_gpu.main(words) == 2
+    assert gpu.main(words) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["summary.md"]
 
 
 def test_the_folder_is_that_of_the_environment(monkeypatch):
     monkeypatch.setenv("OUT", "there")
-    assert str(benchmark_gpu.parse([]).out) == "there"
+    assert str(gpu.parse([]).out) == "there"
     monkeypatch.delenv("OUT")
-    assert str(benchmark_gpu.parse([]).out) == "gpu_results"
+    assert str(gpu.parse([]).out) == "gpu_results"
 
 
 def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(benchmark_gpu, "LEAST", 1.0)
+    monkeypatch.setattr(gpu, "LEAST", 1.0)
     hangs = "import time\nprint('begun', flush=True)\ntime.sleep(1000)"
     works = "import json, sys\njson.dump([1, 2], open(sys.argv[1], 'w'))\nprint('well')"
     pieces = [
@@ -98,7 +96,7 @@ def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_pat
         piece("works", works),
         piece("says", "print('3 passed')"),
     ]
-    outcomes = benchmark_gpu.run_pieces(pieces, tmp_path, tmp_path, 1000.0)
+    outcomes = gpu.run_pieces(pieces, tmp_path, tmp_path, 1000.0)
     statuses = ["failed with exit code 1: no memory", "stopped after 3 s", "skipped: no tests here", "done", "done"]
     assert [outcome.status for outcome in outcomes] == statuses
     found = json.loads((tmp_path / "results.json").read_text())
@@ -111,12 +109,12 @@ def test_a_piece_that_fails_hangs_or_cannot_run_does_not_stop_the_others(tmp_pat
 
 def test_a_tiny_run_on_a_busy_cpu_has_longer_limits(tmp_path, capsys):
     for words, limit in (([], 60), (["--device=cpu", "--tiny"], 180)):
-        assert benchmark_gpu.main([*words, "--dry_run"]) == 0
+        assert gpu.main([*words, "--dry_run"]) == 0
         assert f"at most {limit:3} s" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_no_piece_begins_when_the_time_is_over(tmp_path):
-    (outcome,) = benchmark_gpu.run_pieces([piece("late", "print(1)")], tmp_path, tmp_path, 1.0)
+    (outcome,) = gpu.run_pieces([piece("late", "print(1)")], tmp_path, tmp_path, 1.0)
     assert outcome.status == "skipped: no time left; use --minutes"
 
 
@@ -134,7 +132,7 @@ def test_a_piece_at_its_limit_may_end_its_own_children(tmp_path):
     limit = time.monotonic() + HANGING
     while time.monotonic() < limit and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
         time.sleep(0.05)
-    assert "Traceback" not in benchmark_gpu.ended(process)
+    assert "Traceback" not in gpu.ended(process)
     assert process.returncode == 128 + signal.SIGTERM
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
@@ -144,14 +142,14 @@ def test_trl_that_cannot_be_installed_is_a_reason(tmp_path, monkeypatch):
         return subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: no matching distribution\n")
 
     monkeypatch.setattr(subprocess, "run", fails)
-    reason = benchmark_gpu.install_trl(tmp_path)
+    reason = gpu.install_trl(tmp_path)
     assert reason.startswith("pip cannot install trl==1.12.0 (ERROR: no matching distribution); `pip install --no-deps")
 
 
 def test_the_tests_need_a_checkout(tmp_path, monkeypatch):
-    assert benchmark_gpu.missing_for_tests() is None
-    monkeypatch.setattr(benchmark_gpu.machine, "ROOT", tmp_path)
-    assert benchmark_gpu.missing_for_tests() == "the tests are not here; run this from a checkout"
+    assert gpu.missing_for_tests() is None
+    monkeypatch.setattr(gpu.machine, "ROOT", tmp_path)
+    assert gpu.missing_for_tests() == "the tests are not here; run this from a checkout"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import machine as machine
+from benchmarks import machine
 
 
 def test_the_memory_is_what_the_system_says():

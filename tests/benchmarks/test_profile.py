@@ -10,16 +10,14 @@ from benchmark_inputs import error_of
 from torch.autograd import DeviceType
 from trainers import make_trainer
 
-from benchmarks import benchmark
-from benchmarks import profile as benchmark_profile
-from benchmarks import workload as workload
+from benchmarks import benchmark, profile, workload
 
 pytestmark = pytest.mark.usefixtures("registered")
 
 
 def test_a_profile_is_a_table_and_a_trace(tmp_path):
     trainer = make_trainer()
-    rows = benchmark_profile.profiled(trainer, tmp_path)
+    rows = profile.profiled(trainer, tmp_path)
     assert trainer.iteration == 1
     assert rows[0]["ms"] >= rows[-1]["ms"] > 0
     assert 0.5 < sum(row["share"] for row in rows) <= 1 + 1e-9
@@ -34,7 +32,7 @@ def test_the_longest_operations_come_first_and_a_kernel_counts_once():
         return SimpleNamespace(key=key, count=calls, self_device_time_total=microseconds, device_type=device)
 
     events = [event("mm", 2, 1000.0), event("add", 5, 3000.0), event("gemm_kernel", 2, 1000.0, DeviceType.CUDA)]
-    assert benchmark_profile.top_operations([*events, event("view", 9, 0.0)], "self_device_time_total") == [
+    assert profile.top_operations([*events, event("view", 9, 0.0)], "self_device_time_total") == [
         {"name": "add", "calls": 5, "ms": 3.0, "share": 0.75},
         {"name": "mm", "calls": 2, "ms": 1.0, "share": 0.25},
     ]
@@ -47,13 +45,13 @@ def test_the_forecast_counts_policy_reference_and_classifier(tmp_path, small_tok
     inputs = workload.Inputs("W-synthetic", small_tokenizer, small_tokenizer, items)
     workload.write_files(inputs, size, "gpt2", tmp_path)
     config = workload.run_config(options, tmp_path)
-    found = benchmark_profile.forecast_gib(config, size.classifier, torch.device("cpu")) * 2**30
+    found = profile.forecast_gib(config, size.classifier, torch.device("cpu")) * 2**30
     judge = sum(p.numel() for p in workload.classifier("test").parameters())
     policy = 512 * 32 + 1024 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32  # embeddings, two layers, the last norm
     least = 4 * (judge + policy * (1 + 3 + 1))  # weights; policy with gradient and two moments; reference
     assert least < found < least + 40 * 2**20
     (tmp_path / "policy" / "config.json").unlink()
-    assert benchmark_profile.forecast_gib(config, size.classifier, torch.device("cpu")) is None
+    assert profile.forecast_gib(config, size.classifier, torch.device("cpu")) is None
 
 
 def test_a_profile_wants_a_folder(capsys):

@@ -5,17 +5,15 @@ import sys
 import pytest
 import torch
 
-from benchmarks import benchmark
-from benchmarks import trl as benchmark_trl
-from benchmarks import workload as workload
+from benchmarks import benchmark, trl, workload
 from rlhf_dialog.data.dialogue import Dialogue
 
 pytestmark = pytest.mark.usefixtures("registered")
 
 
 def test_it_takes_as_many_steps_as_ours():
-    options = benchmark_trl.parse(["--trl=x", "--rollout_batch_size=64", "--minibatch=16", "--iterations=3"])
-    found = benchmark_trl.arguments(options)
+    options = trl.parse(["--trl=x", "--rollout_batch_size=64", "--minibatch=16", "--iterations=3"])
+    found = trl.arguments(options)
     assert (found["num_mini_batches"], found["num_ppo_epochs"], found["total_episodes"]) == (4, 5, 192)
     assert (found["response_length"], found["use_cpu"], found["bf16"]) == (20, False, False)
     ours, theirs = benchmark.parse([]), vars(options)
@@ -30,7 +28,7 @@ def test_its_reward_is_our_classifier(tmp_path, small_tokenizer):
     expected = ours([Dialogue([word], response="ba ce") for word in words])
     texts = [f"{word} <EOU> ba ce" for word in words]
     encoded = small_tokenizer(texts, padding=True, return_tensors="pt")
-    judge = benchmark_trl.Judge("test", small_tokenizer, small_tokenizer)
+    judge = trl.Judge("test", small_tokenizer, small_tokenizer)
     found = judge.backbone(encoded["input_ids"], encoded["attention_mask"], use_cache=False).hidden_states[-1]
     assert found.shape == (3, encoded["input_ids"].shape[1], 1)
     assert judge.score(found)[:, -1, 0].tolist() == pytest.approx(expected, abs=1e-5)
@@ -38,10 +36,10 @@ def test_its_reward_is_our_classifier(tmp_path, small_tokenizer):
 
 
 def test_the_first_iteration_is_not_counted():
-    laps = benchmark_trl.Laps()
+    laps = trl.Laps()
     laps.times = [1.0, 11.0, 13.0, 16.0]
     assert laps.seconds() == [2.0, 3.0]
-    laps = benchmark_trl.Laps()
+    laps = trl.Laps()
     laps.on_train_begin(None, None, None)
     laps.on_step_end(None, None, None)
     laps.on_step_end(None, None, None, model=None)
@@ -55,7 +53,7 @@ def test_a_trl_without_ppo_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in [name for name in sys.modules if name.split(".")[0] == "trl"]:
         monkeypatch.delitem(sys.modules, name)
-    assert benchmark_trl.main([f"--trl={tmp_path}"]) == 2
+    assert trl.main([f"--trl={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert f"--trl {tmp_path}: holds no TRL with PPO" in said
     assert f"`pip install --no-deps --target {tmp_path} trl==1.12.0`" in said

@@ -80,7 +80,7 @@ def test_nothing_is_said_when_the_user_has_chosen(name, lines, monkeypatch, capl
     assert len(caplog.records) == lines
 
 
-HEAVY = {"torch", "transformers", "tokenizers", "trl", "accelerate", "datasets", "benchmark_compare"}
+HEAVY = {"torch", "transformers", "tokenizers", "trl", "accelerate", "datasets", "benchmarks"}
 SCRIPTS = [path for folder in (".", "scripts", "reward_models") for path in (ROOT / folder).glob("*.py")]
 COMPUTING = [path for path in SCRIPTS if "__main__" in path.read_text() and path.stem != "write_scaling_docs"]
 

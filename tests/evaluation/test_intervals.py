@@ -1,4 +1,4 @@
-"""Bootstrap intervals of means, ratios and other metrics of sums."""
+"""Intervals of means, ratios and other metrics of sums, over dialogues, people and training seeds."""
 
 import math
 from dataclasses import replace
@@ -88,7 +88,7 @@ def test_the_interval_depends_on_the_seed_alone():
 def test_a_mean_leaves_out_what_has_no_number():
     found = intervals.interval(mean_of(np.array([1.0, np.nan, 4.0])))
     assert found["mean"] == 2.5
-    assert found["low"] >= 1
+    assert found["high"] - 2.5 == pytest.approx(12.7062 * 1.5, abs=1e-3)  # Student's quantile of 1 degree of freedom
     assert math.isnan(mean_of(np.full(3, np.nan)).point)
 
 
@@ -114,3 +114,97 @@ def test_an_unpaired_difference_draws_both_samples_by_themselves():
     assert found["mean"] == 0
     assert found["high"] == pytest.approx(expected, rel=0.15)
     assert found["low"] == pytest.approx(-expected, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)]
+)
+def test_quantiles_of_student(degrees, expected):
+    """Against a printed table."""
+    assert intervals.t_quantile(degrees) == pytest.approx(expected, abs=1e-4)
+
+
+def test_few_people_have_the_t_interval_of_their_means():
+    """Five people with two dialogues each: the means are 0, 1, 2, 3, 4, so 2 +- 2.7764 sqrt(2.5 / 5)."""
+    values, people = np.repeat(np.arange(5.0), 2) + np.tile([-0.5, 0.5], 5), np.repeat(np.arange(5), 2)
+    found = intervals.interval(replace(mean_of(values), units=np.arange(10), people=people))
+    half = 2.7764 * math.sqrt(2.5 / 5)
+    assert found == {"mean": 2.0, "low": pytest.approx(2 - half, abs=1e-4), "high": pytest.approx(2 + half, abs=1e-4)}
+
+
+def test_one_person_has_the_interval_of_the_dialogues():
+    values = np.random.default_rng(0).normal(size=40)
+    alone = replace(mean_of(values), units=np.arange(40), people=np.zeros(40, dtype=np.int64))
+    assert intervals.interval(alone) == intervals.interval(mean_of(values))
+
+
+def test_a_share_stays_between_0_and_1():
+    found = intervals.interval(mean_of(np.array([1.0, 1.0, 0.0])))
+    assert (found["low"], found["high"]) == (0.0, 1.0)
+
+
+def test_ten_units_have_an_interval_as_long_as_students():
+    """Mean of ten normal numbers: +- 2.2622 s / sqrt(10), where the plain bootstrap has 1.96 s sqrt(9 / 10) / sqrt(10)."""
+    values = np.random.default_rng(4).normal(size=10)
+    found = intervals.interval(mean_of(values))
+    assert (found["high"] - found["low"]) / 2 == pytest.approx(2.2622 * values.std(ddof=1) / math.sqrt(10), rel=0.15)
+
+
+def test_small_samples_of_different_units_have_welchs_interval():
+    """Welch (1947): variances 1 / 3 and 5 / 3 over 3 and 4, so the error is .7265 and 4.3245 degrees of freedom."""
+    before, after = mean_of(np.array([1.0, 2.0, 3.0]) / math.sqrt(3)), mean_of(np.array([4.0, 5.0, 6.0, 7.0]))
+    found = intervals.unpaired_difference(before, after)
+    error = math.sqrt(1 / 9 + 5 / 12)
+    degrees = (1 / 9 + 5 / 12) ** 2 / ((1 / 9) ** 2 / 2 + (5 / 12) ** 2 / 3)
+    assert found["high"] - found["mean"] == pytest.approx(intervals.t_quantile(degrees) * error)
+
+
+# --- training seeds on the same prompts
+
+
+def test_two_seeds_with_one_dialogue():
+    """0 and 1: the mean .5, the standard error .5, one degree of freedom; a share stays between 0 and 1."""
+    assert intervals.interval(mean_of(np.array([[0.0], [1.0]]))) == {"mean": 0.5, "low": 0.0, "high": 1.0}
+    found = intervals.interval(mean_of(np.array([[0.0], [10.0]])))
+    assert found["high"] == pytest.approx(5 + 12.7062 * 5, abs=1e-2)
+
+
+def test_a_two_way_table_by_hand():
+    """Rows 1 2 6 and 3 6 6: squares 6 of seeds, 16 of prompts, 4 of the rest, so mean squares 6, 8, 2, the variance 12 / 6, and
+    Satterthwaite's degrees of freedom 144 / (36 / 1 + 64 / 2 + 4 / 2)."""
+    found = intervals.interval(mean_of(np.array([[1.0, 2.0, 6.0], [3.0, 6.0, 6.0]])))
+    half = intervals.t_quantile(144 / 70) * math.sqrt(2)
+    assert found == {"mean": 4.0, "low": pytest.approx(4 - half), "high": pytest.approx(4 + half)}
+
+
+def test_one_seed_has_the_interval_of_its_dialogues():
+    """The quantiles of a binomial of 100 draws with 1/2 are 40 and 60."""
+    found = intervals.interval(mean_of(np.array([[0.0, 1.0] * 50])))
+    assert found == intervals.interval(mean_of(np.array([0.0, 1.0] * 50)))
+    assert (found["low"], found["high"]) == (pytest.approx(0.4, abs=0.02), pytest.approx(0.6, abs=0.02))
+
+
+def test_many_seeds_and_dialogues_both_vary():
+    """20 seeds and 50 dialogues add 0 or 1 each: the variance of the mean is 1/4/20 + 1/4/50, so the interval is +-0.259."""
+    found = intervals.interval(mean_of(np.array([[0.0], [1.0]] * 10) + np.array([[0.0, 1.0] * 25])))
+    assert found["mean"] == 1.0
+    assert (found["low"], found["high"]) == (pytest.approx(0.741, abs=0.06), pytest.approx(1.259, abs=0.06))
+
+
+@pytest.mark.parametrize("num_seeds", [4, 12])
+def test_a_difference_over_seeds_is_taken_dialogue_by_dialogue(num_seeds):
+    before = np.array([[3.0, -20.0, 15.0]])
+    found = intervals.difference(mean_of(before), mean_of(np.repeat(before, num_seeds, axis=0) + 2.0))
+    assert found == {"mean": pytest.approx(2.0), "low": pytest.approx(2.0), "high": pytest.approx(2.0)}
+
+
+def test_what_no_seed_and_no_dialogue_changes_has_no_width():
+    assert intervals.interval(mean_of(np.full((3, 7), 0.25))) == {"mean": 0.25, "low": 0.25, "high": 0.25}
+
+
+def test_numbers_that_are_no_means_are_resampled():
+    """The square of a mean over 3 seeds: two-way formulas do not hold, and the resamples are squares, so none is negative."""
+    values = np.random.default_rng(0).normal(size=(3, 40))
+    found = intervals.interval(replace(mean_of(values), value=lambda sums: intervals.ratio(sums) ** 2))
+    assert found["low"] >= 0
+    assert found["high"] > found["mean"]

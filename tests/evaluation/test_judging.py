@@ -54,7 +54,7 @@ def test_the_same_folder_is_the_same_judge_where_the_reward_is_not_loaded(anothe
 def test_notes(judges, classifier, another):
     first, second = notes(PROMPTS, judges, None, [classifier])
     assert first.startswith("Intervals: 1,000 resamples of 2 dialogues")
-    assert "leave out the seed of the training" in first
+    assert "are of this one run" in first
     assert "judged by the reward's own act classifier" in second
     assert "--judge" in second
     judges.judge = Intent(another)

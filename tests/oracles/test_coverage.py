@@ -1,9 +1,7 @@
 """How often 95 % intervals hold the truth, counted over simulated data sets whose truth is known.
 
-What is asserted is what holds today, each number within three and a half binomial errors. For normal numbers it is known
-beforehand: the percentile bootstrap of a mean of n is that of 1.96 population deviations, so it covers as often as a t of n - 1
-degrees of freedom stays below 1.96 sqrt((n - 1) / n) (Efron & Tibshirani 1993, chapter 13): 84.5 % with 5 units, 90.4 % with 10,
-93.5 % with 30, 94.4 % with 100. The others are measured, and written in each test.
+What 95 % claims is asked of it: between 93 and 97 % of 1,000 data sets, with three binomial errors of play where the number of
+data sets decides. The few that are known to fall short, such as skewed numbers, say by how much in their tests.
 
 Seen to fail with: quantiles 5 % and 95 %; prompts drawn in place of dialogues; seeds not drawn; a gate whose lower bound is the
 20 % quantile, or that promotes down to twice its margin.
@@ -20,14 +18,13 @@ from rlhf_dialog.evaluation import intervals
 from rlhf_dialog.evaluation.intervals import Statistic, mean_of
 from rlhf_dialog.feedback.night.gate import compare, smallest_gain
 from rlhf_dialog.feedback.store.examples import Answer, HeldOut
-from rlhf_dialog.task_oriented.evaluation.seed_intervals import difference_over_seeds, interval_over_seeds
 
 pytestmark = pytest.mark.slow
 
 NORMAL = NormalDist()
-DATA_SETS = 2000
+DATA_SETS = 1000
 NIGHTS = 400
-OF_NORMAL = {5: 0.845, 10: 0.904, 30: 0.935, 100: 0.944}  # by the number of units, see above
+PLAY = 3 * math.sqrt(0.95 * 0.05 / DATA_SETS)
 
 
 def share(simulate, count=DATA_SETS, seed=0):
@@ -41,6 +38,11 @@ def close(found, expected, count=DATA_SETS):
     return abs(found - expected) <= 3.5 * math.sqrt(expected * (1 - expected) / count)
 
 
+def claimed(found):
+    """As often as 95 % claims: from 93 to 97 %, and what 1,000 data sets leave open."""
+    return 0.93 - PLAY <= found <= 0.97 + PLAY
+
+
 def holds(interval, truth):
     return interval["low"] <= truth <= interval["high"]
 
@@ -51,7 +53,7 @@ def holds(interval, truth):
 @pytest.mark.parametrize("count", [10, 30, 100])
 def test_the_mean_of_normal_numbers(count):
     found = share(lambda rng: holds(intervals.interval(mean_of(rng.normal(2.0, 3.0, count))), 2.0))
-    assert close(found, OF_NORMAL[count]), found
+    assert claimed(found), found
 
 
 def test_the_mean_of_skewed_numbers():
@@ -80,7 +82,7 @@ def test_dialogues_of_alike_prompts():
         return holds(intervals.interval(Statistic(mean_of(values).rows, intervals.ratio, units)), 0.0)
 
     found = share(simulate)
-    assert close(found, OF_NORMAL[30]), found
+    assert claimed(found), found
 
 
 def test_a_ratio_of_sums():
@@ -105,7 +107,7 @@ def test_a_paired_difference():
         return holds(found, 0.4) and found["high"] - found["low"] < 5
 
     found = share(simulate)
-    assert close(found, OF_NORMAL[30]), found
+    assert claimed(found), found
 
 
 def test_an_unpaired_difference():
@@ -122,36 +124,58 @@ def test_an_unpaired_difference():
 # --- training seeds
 
 
-def seeds_and_dialogues(rng, seeds, dialogues, of_seeds, of_dialogues):
-    """Numbers (S, N) that are a seed's, a dialogue's and a noise of their own, each normal."""
+def over_seeds(numbers):
+    return intervals.interval(mean_of(numbers))
+
+
+def seeds_and_dialogues(rng, seeds, of_seeds, of_dialogues=30.0, rest=30.0, dialogues=1000):
+    """Numbers (S, N) that are a seed's, a dialogue's and a noise of their own, each normal, in points."""
     own = rng.normal(0, of_seeds, (seeds, 1)) + rng.normal(0, of_dialogues, (1, dialogues))
-    return own + rng.normal(0, 1, (seeds, dialogues))
+    return own + rng.normal(0, rest, (seeds, dialogues))
 
 
-@pytest.mark.parametrize("count", [5, 10])
-def test_seeds_that_differ_much(count):
-    """The dialogues say little: the units are the seeds, and with 5 of them the interval is too narrow."""
-    found = share(lambda rng: holds(interval_over_seeds(seeds_and_dialogues(rng, count, 100, 2.0, 0.0)), 0.0))
-    assert close(found, OF_NORMAL[count]), found
+@pytest.mark.parametrize("of_seeds", [0.5, 2.0])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_seeds_on_the_same_prompts(seeds, of_seeds):
+    """A bootstrap of 3 and 5 covers .88 and less; Student's t on the seeds' means alone .86 and .73, as it holds the prompts
+    for fixed."""
+    found = share(lambda rng: holds(over_seeds(seeds_and_dialogues(rng, seeds, of_seeds)), 0.0))
+    assert claimed(found), found
 
 
-@pytest.mark.parametrize(("seeds", "expected"), [(1, 0.57), (3, 0.88), (10, 0.951)])
-def test_seeds_and_dialogues_that_differ_alike(seeds, expected):
-    """Seeds differ by .3, dialogues by 1, of which there are 100; one seed speaks for itself alone."""
-    found = share(lambda rng: holds(interval_over_seeds(seeds_and_dialogues(rng, seeds, 100, 0.3, 1.0)), 0.0))
-    assert close(found, expected), found
+def test_ten_seeds_err_on_the_wide_side():
+    """Both are resampled, which counts the rest twice (Owen 2007): 98 %."""
+    found = share(lambda rng: holds(over_seeds(seeds_and_dialogues(rng, 10, 2.0)), 0.0), count=400)
+    assert 0.93 <= found <= 1.0, found
 
 
 def test_a_difference_over_seeds():
-    """The policy before has one row; the dialogues are shared, so that the 10 seeds alone are left."""
+    """The policy before has one row; the dialogues are shared, so that the 5 seeds alone are left."""
 
     def simulate(rng):
         before = rng.normal(0, 30, (1, 50))
-        after = before + 0.7 + rng.normal(0, 1, (10, 1)) + rng.normal(0, 0.1, (10, 50))
-        return holds(difference_over_seeds(before, after), 0.7)
+        after = before + 0.7 + rng.normal(0, 1, (5, 1)) + rng.normal(0, 0.1, (5, 50))
+        return holds(intervals.difference(mean_of(before), mean_of(after)), 0.7)
 
     found = share(simulate)
-    assert close(found, OF_NORMAL[10]), found
+    assert claimed(found), found
+
+
+# --- people
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("people", [5, 8, 20])
+def test_people_with_ten_events_each(people, spread):
+    """The units are the people; drawn by events, a spread of 1 would be covered in 50 to 70 %."""
+
+    def simulate(rng):
+        values, owners = dialogues_of(rng, people, 10, between=spread)
+        statistic = Statistic(mean_of(values).rows, intervals.ratio, np.arange(len(values)), owners)
+        return holds(intervals.interval(statistic), 0.0)
+
+    found = share(simulate)
+    assert claimed(found), found
 
 
 # --- the gate
@@ -203,6 +227,6 @@ def test_how_often_a_night_is_promoted(gain, expected):
 
 def test_the_gain_that_is_seen():
     """`smallest_gain` of the error is promoted on four nights of five."""
-    gain = smallest_gain(float(np.mean([one.standard_error for one in nights(0.1)])))
+    gain = smallest_gain(float(np.mean([one.standard_error for one in nights(0.1)])), 60)
     found = sum(one.is_enough for one in nights(gain)) / NIGHTS
     assert close(found, 0.8, NIGHTS), found

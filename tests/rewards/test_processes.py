@@ -33,8 +33,8 @@ def error_of(reward, rules):
 
 def test_the_dialogues_are_divided_in_their_order(two):
     scores = scored(Where(), MANY, ScoringRules(processes=two)).total
-    assert scores[:5] == [float(two._processes[0].pid)] * 5
-    assert scores[5:] == [float(two._processes[1].pid)] * 5
+    assert scores[:5] == [float(two._workers[0].pid)] * 5
+    assert scores[5:] == [float(two._workers[1].pid)] * 5
 
 
 def test_scores_are_those_of_one_process_bit_for_bit(two):
@@ -93,7 +93,7 @@ def test_without_one_of_them_the_run_goes_on_alone(caplog):
 
 def test_a_process_that_hangs_ends_at_the_limit_with_its_stack(capfd):
     found = started()
-    children = list(found._processes)
+    children = list(found._workers)
     with pytest.raises(RewardTimeout, match=r"reward 'faulty' did not finish within 0\.5 seconds"):
         scored(Faulty("hangs"), MANY, ScoringRules(timeout_s=0.5, processes=found))
     assert children[1].wait(HANGING) != 0
@@ -123,8 +123,7 @@ def test_wordnet_is_read_again_in_the_other_process(two, wordnet_folder):
 )
 def test_they_start_when_a_tenth_of_the_iteration_goes_to_the_reward(monkeypatch, limit, seconds, starts):
     begun = []
-    monkeypatch.setattr(processes, "_started", lambda: begun.append(1))
-    monkeypatch.setattr(processes, "_end", lambda _: None)
+    monkeypatch.setattr(processes, "Worker", lambda *_, **_settings: begun.append(1))
     monkeypatch.setattr(RewardProcesses, "_greet", lambda self: None)
     scores = scored(Digits(), MANY)
     scores.parts["digits"].seconds = seconds
@@ -138,7 +137,7 @@ def test_they_start_when_a_tenth_of_the_iteration_goes_to_the_reward(monkeypatch
 def test_a_reward_that_is_not_divisible_starts_none():
     found = RewardProcesses(8)
     Scorer(Odd(), ScoringRules(processes=found)).watch(scored(Odd(), MANY), 1e-9)
-    assert not found._processes
+    assert not found._workers
 
 
 @pytest.mark.parametrize(

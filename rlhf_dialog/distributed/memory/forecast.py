@@ -158,9 +158,8 @@ def _trained(name: str, sizes: Sizes, weights: int, setting: Setting) -> list[It
     """
     stage, world, width = setting.zero_stage, setting.world_size, setting.weight_bytes
     trained = trained_count(sizes, weights, setting)
-    held = (
-        weights if not setting.lora_rank else trained + (weights if name == "policy" else 0)
-    )  # a critic shares the base
+    # a critic shares the base
+    held = weights if not setting.lora_rank else trained + (weights if name == "policy" else 0)
     state = (12 if stage or setting.precision == "half" else 8) * trained // (world if stage else 1)
     away = setting.offload_optimizer and stage >= 2
     gradients = (4 if away else width) * trained // (world if stage >= 2 else 1)
@@ -239,9 +238,8 @@ def _update(sizes: Sizes, setting: Setting) -> list[Item]:
     """
     length, trunks = setting.prompt + setting.response, 2 if setting.critic == "separate" else 1
     tokens = min(setting.microbatch, setting.rows) * length
-    explicit = (
-        setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
-    )  # see packing.py
+    # see packing.py
+    explicit = setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
     trunk = replace(sizes, explicit_attention=sizes.explicit_attention or explicit)
     kept = kept_bytes(
         trunk,

@@ -31,12 +31,10 @@ class Sizes:
     intermediate: int
     positions: int | None
     largest: int  # the largest single parameter
-    linears: tuple[
-        tuple[str, int, int], ...
-    ]  # last part of the name, inputs, outputs: of every linear layer of the trunk
-    norm_floats: int = (
-        2  # of h, kept by a norm for its backward: its input and output; 3 where an RMSNorm is written out
-    )
+    # last part of the name, inputs, outputs: of every linear layer of the trunk
+    linears: tuple[tuple[str, int, int], ...]
+    # of h, kept by a norm for its backward: its input and output; 3 where an RMSNorm is written out
+    norm_floats: int = 2
     mlp_floats: int = 2  # of I, kept by an MLP: input and output of a fused activation; see MLP_FLOATS; 4 with a gate
     norm_readers: int = 2  # linear layers that read the two norms of a layer; autocast converts for each of them
     experts: int = 0  # of a layer, in a mixture of experts

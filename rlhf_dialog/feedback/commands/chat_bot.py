@@ -37,7 +37,9 @@ class Partner:
         self.name, self._open = name, ExitStack()
         self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
         if self.bot is None:
-            self.answering = _agent(name, tokenizer, trust_remote_code, device, seed, adjust)
+            folder = _folder_of(name, trust_remote_code)
+            agent = load_agent(folder, tokenizer, device, trust_remote_code, adjust)
+            self.answering = Answering(agent, seed=seed or 0)
         elif tokenizer or trust_remote_code:
             raise UserError(
                 "--agent: a bot has its own tokenizer and runs no code; leave --tokenizer and --trust_remote_code out"
@@ -74,17 +76,8 @@ class Partner:
         return Talk(self.store, self.answering, self.person, "terminal")
 
 
-def _agent(
-    name: str,
-    tokenizer: str | None,
-    trust_remote_code: bool,
-    device: str,
-    seed: int | None,
-    adjust: Callable[[Sampling], Sampling],
-) -> Answering:
+def _folder_of(name: str, trust_remote_code: bool) -> str:
     folder = Path(name).expanduser()
     if (folder / "agent").is_dir() and not (folder / "config.json").exists():  # a training run
         name = str(folder / "agent")
-    found = hub.model_folder(name, "--agent", trust_remote_code)
-    agent = load_agent(found, tokenizer, device, trust_remote_code, adjust)
-    return Answering(agent, seed=seed or 0)
+    return hub.model_folder(name, "--agent", trust_remote_code)

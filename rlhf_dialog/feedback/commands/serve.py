@@ -1,6 +1,5 @@
 """`rlhf-dialog feedback serve`: the page of a bot in a browser."""
 
-import argparse
 import errno
 import hmac
 import logging
@@ -8,7 +7,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
-
 from rlhf_dialog.commands.command_line import check_device
+from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.progress import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
@@ -33,33 +31,27 @@ SECONDS_TO_END = 2  # for requests that are being answered when the server ends
 Login = Callable[[str, str], bool]
 
 
-def serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `serve`."""
-    parser.add_argument("--port", type=int, default=PORT, help=f"port; 0: any free one (default: {PORT})")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
-    )
-    parser.add_argument(
-        "--auth",
+class ServeOptions(BotOptions):
+    port: int = option(f"port; 0: any free one (default: {PORT})", PORT)
+    host: str = option("address to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
+    auth: str | None = option(
+        "who may use the page; a file has one user:password a line. Needed for another --host and for --share",
         metavar="USER:PASSWORD|FILE",
-        help="who may use the page; a file has one user:password a line. Needed for another --host and for --share",
     )
-    parser.add_argument(
-        "--allow_host",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
+    allow_host: tuple[str, ...] = option(
+        "name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
         "any. May be given again",
+        metavar="NAME",
+        again=True,
     )
-    parser.add_argument("--share", action="store_true", help="also a public link through Gradio's servers")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    share: bool = option("also a public link through Gradio's servers")
+    device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 
-def run_serve(options: argparse.Namespace) -> None:
+def run_serve(options: ServeOptions) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     check_gradio()
-    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    check_device(options.device)
     login = None if options.auth is None else login_of(options.auth)
     names = allowed_names(options.allow_host)
     family, address = resolved(options.host, options.port)
@@ -74,11 +66,12 @@ def run_serve(options: argparse.Namespace) -> None:
         settings = read_settings(bot.settings_path)
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
-        answering = stack.enter_context(Answering(bot, device=options.device))
-        version = answering.version()
+        from rlhf_dialog.feedback.page.answering import Answering
         from rlhf_dialog.feedback.page.page import Page
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
+        answering = stack.enter_context(Answering(bot, device=options.device))
+        version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
         progress = partial(short_count, store, settings)
         page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress)
@@ -103,7 +96,7 @@ def run_serve(options: argparse.Namespace) -> None:
 def check_gradio() -> None:
     """Raises UserError without the extra `chat`."""
     if find_spec("gradio") is None:
-        raise UserError('the page needs gradio; install it: pip install "rlhf-dialog[chat]"')
+        raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
 
 
 def login_of(given: str) -> Login:
@@ -135,7 +128,7 @@ def login_of(given: str) -> Login:
     return login
 
 
-def allowed_names(given: list[str]) -> list[str]:
+def allowed_names(given: Sequence[str]) -> Sequence[str]:
     """The names of --allow_host. Raises UserError for an address of a page."""
     for name in given:
         if not re.fullmatch(r"[\w.-]+", name):
@@ -217,6 +210,6 @@ def serve(app: Any, listening: socket.socket) -> None:
     Server(config).run(sockets=[listening])
 
 
-SUBCOMMANDS = {  # name: what adds its arguments, and what does it
-    "serve": (serve_arguments, run_serve),
+SUBCOMMANDS = {  # name: its options, and what does it
+    "serve": (ServeOptions, run_serve),
 }

@@ -5,26 +5,28 @@ first version. Answers are compared with those of the same kind only (thumbs wit
 by itself. The kinds are added up by what they are worth: a choice or an edit as 1, L liked and D disliked answers as
 4 L D / (L + D), which is their number where both are equally many. A person's rows weigh less where the cap says so.
 
-The difference of candidate and champion is paired, and its bootstrap draws whole dialogues. No torch here.
+The difference of candidate and champion is paired, and its interval draws people, with all that they said, from five people on;
+of fewer it draws dialogues, and is an interval "of these n people". No torch here.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.evaluation.intervals import Array, Numbers, resample_counts
+from rlhf_dialog.evaluation.intervals import Array, Numbers, bounds_of, half_width
 from rlhf_dialog.feedback.night.trust import trust_in, trusted
 from rlhf_dialog.feedback.store.bot import Bot
-from rlhf_dialog.feedback.store.examples import HeldOut, heldout_set, read_examples
+from rlhf_dialog.feedback.store.examples import Example, HeldOut, heldout_set, read_examples
 from rlhf_dialog.feedback.store.progress import so_far
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
+from rlhf_dialog.feedback.store.store import SAMPLES
 
 MARGIN = 0.05  # below the champion that the lower bound may always reach
-Z = NormalDist().inv_cdf(0.975)  # the lower bound is that of a 95 % interval
+ENOUGH_PEOPLE = 5  # to be drawn
 OFTEN = 0.8  # of the nights: the power that `smallest_gain` speaks of
 AT_ONCE = 2**21  # weights of rows in resamples, so that memory is bounded
 ROUNDED = 4  # decimals of a log-ratio: what batches of other shapes change lies below
@@ -88,6 +90,12 @@ class Comparison:
     candidate: float
     low: float  # of the 95 % interval of the difference
     standard_error: float
+    num_people: int = 0  # who gave the held-out feedback
+
+    @property
+    def of_whom(self) -> str:
+        """What the interval speaks of, where it is not people in general; empty else."""
+        return of_whom(self.num_people)
 
     @property
     def difference(self) -> float:
@@ -100,14 +108,26 @@ class Comparison:
 
 
 def compare(heldout: HeldOut, champion: Scores, candidate: Scores, seed: int = 0) -> Comparison:
-    """The paired comparison by dialogue. NaN where nothing can be compared."""
+    """The paired comparison. NaN where nothing can be compared."""
     kinds, num_units = kinds_of(heldout, champion, candidate)
-    before, after = _concordances(kinds, np.ones((1, num_units)))[:, 0] if kinds else (math.nan, math.nan)
-    differences = np.concatenate(list(_differences(kinds, num_units, seed))) if kinds else np.empty(0)
-    known = differences[np.isfinite(differences)]
-    low = float(np.quantile(known, 0.025)) if len(known) else math.nan
-    error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    return Comparison(len(heldout), float(before), float(after), low, error)
+    people = num_people(heldout)
+    if not kinds:
+        return Comparison(len(heldout), math.nan, math.nan, math.nan, math.nan, people)
+    before, after = (float(one) for one in _concordances(kinds, np.ones((1, num_units)))[:, 0])
+    found = bounds_of(after - before, lambda counts: _differences(kinds, counts), num_units, seed)
+    return Comparison(len(heldout), before, after, found.low, found.standard_error, people)
+
+
+def num_people(heldout: HeldOut) -> int:
+    """The number of people who gave the held-out feedback; samples are nobody's."""
+    return len({one.person for one in heldout.all} - {SAMPLES})
+
+
+def of_whom(num_people: int) -> str:
+    """` of these 3 people`: an interval that draws their dialogues says nothing of others."""
+    if num_people >= ENOUGH_PEOPLE:
+        return ""
+    return f" of {'this one person' if num_people == 1 else f'these {num_people} people' if num_people else 'these samples'}"
 
 
 def is_comparable(heldout: HeldOut) -> bool:
@@ -117,24 +137,30 @@ def is_comparable(heldout: HeldOut) -> bool:
 
 
 def kinds_of(heldout: HeldOut, champion: Scores, candidate: Scores) -> tuple[list[Kind], int]:
-    """The held-out feedback by kind, and the number of its dialogues."""
-    dialogues = {name: i for i, name in enumerate(dict.fromkeys(one.dialogue for one in heldout.all))}
+    """The held-out feedback by kind, and the number of units that are drawn: its people, or its dialogues."""
+    by_person = num_people(heldout) >= ENOUGH_PEOPLE
+    units = {name: i for i, name in enumerate(dict.fromkeys(_unit_of(one, by_person) for one in heldout.all))}
     systems = (champion, candidate)
     kinds: list[Kind] = []
     for kind in sorted({one.kind for one in heldout.answers}):
         some = [one for one in heldout.answers if one.kind == kind]
         scores = _rounded([[system[str(one.event)] for one in some] for system in systems])
         liked = np.asarray([one.liked for one in some])
-        kinds.append(Labelled(scores, liked, *_weights_and_units(some, heldout, dialogues)))
+        weights = np.asarray([heldout.weights[one.event] for one in some])
+        kinds.append(Labelled(scores, liked, weights, _numbers(some, units, by_person)))
     if pairs := heldout.pairs:
         margins = [[system[f"{one.event}+"] - system[f"{one.event}-"] for one in pairs] for system in systems]
-        kinds.append(Paired(_rounded(margins), *_weights_and_units(pairs, heldout, dialogues)))
-    return kinds, len(dialogues)
+        weights = np.asarray([heldout.weights[one.event] for one in pairs])
+        kinds.append(Paired(_rounded(margins), weights, _numbers(pairs, units, by_person)))
+    return kinds, len(units)
 
 
-def _weights_and_units(some: Any, heldout: HeldOut, dialogues: dict[str, int]) -> tuple[Array, Numbers]:
-    weights = np.asarray([heldout.weights[one.event] for one in some])
-    return weights, np.asarray([dialogues[one.dialogue] for one in some], dtype=np.int64)
+def _unit_of(one: Example, by_person: bool) -> str:
+    return one.person if by_person else one.dialogue
+
+
+def _numbers(some: Sequence[Example], units: dict[str, int], by_person: bool) -> Numbers:
+    return np.asarray([units[_unit_of(one, by_person)] for one in some], dtype=np.int64)
 
 
 def _rounded(values: list[list[float]]) -> Array:
@@ -150,12 +176,11 @@ def _concordances(kinds: list[Kind], counts: Array) -> Array:
     return np.divide(hits, worth, out=np.full_like(hits, np.nan), where=worth > 0)
 
 
-def _differences(kinds: list[Kind], num_units: int, seed: int) -> Iterator[Array]:
-    counts = resample_counts(num_units, seed)
+def _differences(kinds: list[Kind], counts: Array) -> Array:
+    """Candidate less champion in each resample (R,)."""
     num_rows = max(len(kind.weights) for kind in kinds)
-    for part in np.array_split(counts, max(1, math.ceil(counts.shape[0] * num_rows / AT_ONCE))):
-        before, after = _concordances(kinds, part)
-        yield after - before
+    parts = np.array_split(counts, max(1, math.ceil(counts.shape[0] * num_rows / AT_ONCE)))
+    return np.concatenate([np.diff(_concordances(kinds, part), axis=0)[0] for part in parts])
 
 
 def _ratio(top: Array, bottom: Array) -> Array:
@@ -165,19 +190,22 @@ def _ratio(top: Array, bottom: Array) -> Array:
 # --- power ---
 
 
-def smallest_gain(standard_error: float) -> float:
-    """The true gain in concordance that is promoted on four nights of five, when the difference has this standard error."""
-    return _needed(standard_error) + NormalDist().inv_cdf(OFTEN) * standard_error
+def smallest_gain(standard_error: float, num_units: int) -> float:
+    """The true gain in concordance that is promoted on four nights of five, when the difference has this standard error.
+
+    num_units: the people, or the dialogues, that the interval draws
+    """
+    return _needed(standard_error, num_units) + NormalDist().inv_cdf(OFTEN) * standard_error
 
 
-def chance(gain: float, standard_error: float) -> float:
+def chance(gain: float, standard_error: float, num_units: int) -> float:
     """How often a true gain is promoted."""
-    return 1 - NormalDist(gain, standard_error).cdf(_needed(standard_error))
+    return 1 - NormalDist(gain, standard_error).cdf(_needed(standard_error, num_units))
 
 
-def _needed(standard_error: float) -> float:
+def _needed(standard_error: float, num_units: int) -> float:
     """The smallest difference that the rule promotes."""
-    return max(0.0, Z * standard_error - max(MARGIN, standard_error))
+    return max(0.0, half_width(num_units) * standard_error - max(MARGIN, standard_error))
 
 
 def expected_error(num_events: int, last_gate: Mapping[str, Any] | None = None) -> float:
@@ -202,18 +230,19 @@ def power_line(bot: Bot) -> str:
         examples = read_examples(store)
     finally:
         store.close()
-    num_events = len(heldout_set(trusted(examples, trust_in(examples, settings)), settings))
-    return power_of(num_events, len(examples), settings, last_gate(bot))
+    heldout = heldout_set(trusted(examples, trust_in(examples, settings)), settings)
+    return power_of(heldout, len(examples), settings, last_gate(bot))
 
 
-def power_of(num_events: int, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None) -> str:
-    """`power_line` of this number of held-out events, of all ratings, after the `gate` of the last night."""
+def power_of(heldout: HeldOut, num_ratings: int, settings: BotSettings, gate: Mapping[str, Any] | None = None) -> str:
+    """`power_line` of this held-out feedback, and of the number of all ratings, after the `gate` of the last night."""
+    num_events, people = len(heldout), num_people(heldout)
     if num_events < settings.min_heldout:
         return so_far(num_ratings, num_events, settings)
-    gain = smallest_gain(expected_error(num_events, gate))
+    gain = smallest_gain(expected_error(num_events, gate), people if people >= ENOUGH_PEOPLE else num_events)
     return (
-        f"{num_events} held-out events: the gate can see +{100 * gain:.0f} points today (a true gain of that size is promoted "
-        "on four nights of five)"
+        f"{num_events} held-out events{of_whom(people)}: the gate can see +{100 * gain:.0f} points today (a true gain of that "
+        "size is promoted on four nights of five)"
     )
 
 

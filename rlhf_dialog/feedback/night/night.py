@@ -31,8 +31,8 @@ from rlhf_dialog.feedback.store.examples import (
 from rlhf_dialog.feedback.store.progress import so_far
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.verification import sha256_of
 
 logger = logging.getLogger(__name__)
 LEARNER = "learner"
@@ -235,9 +235,8 @@ def _train_by_ppo(night: Night, watch: Watch) -> dict[str, float]:
     return preference_night.train(night, watch)
 
 
-METHODS: dict[
-    str, Callable[[Night, Watch], dict[str, float]]
-] = {  # `method` of the settings -> how the policy is trained
+# `method` of the settings -> how the policy is trained
+METHODS: dict[str, Callable[[Night, Watch], dict[str, float]]] = {
     "kto_dpo": _train_on_losses,
     "reward_model_ppo": _train_by_ppo,
 }
@@ -266,7 +265,7 @@ def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str
 def _decision(comparison: Comparison, guards: list[Guard]) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
-    points = f"{100 * comparison.difference:+.1f} points"
+    points = f"{100 * comparison.difference:+.1f} points{comparison.of_whom}"
     bound = -100 * max(gate.MARGIN, comparison.standard_error)
     low = f"the lower bound {100 * comparison.low:+.1f} is"
     if failed:
@@ -314,10 +313,8 @@ def _record(night: Night, report: NightReport) -> dict[str, Any]:
 
 
 def _report(bot: Bot, settings: BotSettings, snapshot: Snapshot, why: str, dry_run: bool = False) -> NightReport:
-    training, power = (
-        snapshot.training,
-        gate.power_of(len(snapshot.heldout), len(snapshot.examples), settings, gate.last_gate(bot)),
-    )
+    training = snapshot.training
+    power = gate.power_of(snapshot.heldout, len(snapshot.examples), settings, gate.last_gate(bot))
     _, steps, sft = night_sizes(settings, len(training))
     liked = Counter(one.liked for one in training.answers)
     used = {

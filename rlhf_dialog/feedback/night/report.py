@@ -22,9 +22,8 @@ class NightReport:
     power: str
     why: str
     dry_run: bool = False
-    people: list[str] = field(
-        default_factory=list
-    )  # what is said of those who contradict the others, and of few people
+    # what is said of those who contradict the others, and of few people
+    people: list[str] = field(default_factory=list)
     version: str | None = None
     promoted: bool = False
     comparison: Comparison | None = None
@@ -75,6 +74,6 @@ class NightReport:
 def _shown(found: Comparison) -> str:
     points = [100 * value for value in (found.difference, found.low, found.standard_error)]
     return (
-        f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points, 95 % interval from "
-        f"{points[1]:+.1f}, standard error {points[2]:.1f}, {found.num_events} held-out events"
+        f"gate: concordance {found.candidate:.3f}, champion {found.champion:.3f}: {points[0]:+.1f} points{found.of_whom}, "
+        f"95 % interval from {points[1]:+.1f}, standard error {points[2]:.1f}, {found.num_events} held-out events"
     )

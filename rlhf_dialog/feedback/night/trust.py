@@ -30,9 +30,8 @@ from rlhf_dialog.feedback.store.examples import Answer, Example, Examples, cappe
 from rlhf_dialog.feedback.store.settings import BotSettings
 from rlhf_dialog.feedback.store.store import SAMPLES
 
-TOKEN = re.compile(
-    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+|[^\w\s]"
-)  # a sign of a script without spaces, a word, a mark
+# a sign of a script without spaces, a word, a mark
+TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+|[^\w\s]")
 NUM_WORDS = 400  # the most frequent ones, in at least RARE answers
 RARE = 3
 RIDGE = 30.0

@@ -28,9 +28,8 @@ LOOKS = {"theme": THEME, "css": CSS}
 
 def build(page: Any) -> gr.Blocks:
     """The page as Gradio describes it; the methods of `page` (a `page.Page`) are what its parts do."""
-    longest = (
-        page.limits.body_bytes // 8
-    )  # longer than is allowed, so that what is pasted is refused, and not cut in silence
+    # longer than is allowed, so that what is pasted is refused, and not cut in silence
+    longest = page.limits.body_bytes // 8
     with gr.Blocks(title=f"Chat with {page.name}", analytics_enabled=False) as demo:
         gr.HTML(f"<h1>{html.escape(page.name)}</h1><p>{CONSENT}</p>", elem_id="head")
         place = gr.Textbox("", visible="hidden")

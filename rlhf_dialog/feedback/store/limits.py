@@ -24,9 +24,8 @@ class Limits:
     ratings: tuple[int, int] = (60, 3000)
     looks: tuple[int, int] = (60, 5000)  # opening a dialogue, asking why, the list of dialogues
     times_in_all: int = 15  # all people together may do this many times as much
-    person_talks: int = (
-        5  # dialogues of one person in memory; the one that rested longest leaves, and can be opened again
-    )
+    # dialogues of one person in memory; the one that rested longest leaves, and can be opened again
+    person_talks: int = 5
     talks: int = 200  # dialogues in memory in all
     logins: int = 10  # wrong passwords at once, of all people together
     login_seconds: float = 6.0  # until another one may be tried

@@ -15,14 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_dialog.task_oriented.policies.arguments import real, takes
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.dqn import DoubleQ, DoubleQArguments, best
 from rlhf_dialog.task_oriented.policies.network import mlp
 

@@ -23,15 +23,7 @@ from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, parts_of, relations_of
 
 STATE, TENSORS = "policy.json", "policy.safetensors"

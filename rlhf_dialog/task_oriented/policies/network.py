@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,12 @@ def categorical(logprobs: Tensor, draws: Sequence[float]) -> Tensor:
     above = cumulative > np.array(draws)[:, None] * cumulative[:, -1:]
     last = probabilities.shape[1] - 1 - (probabilities[:, ::-1] > 0).argmax(axis=1)
     return torch.from_numpy(np.where(above.any(axis=1), above.argmax(axis=1), last))
+
+
+def drawn(logprobs: Tensor, deterministic: bool, streams: Sequence[Random]) -> tuple[Tensor, Tensor]:
+    """Actions (N,) and their logprobs (N,): one number of each stream draws an action, or the most probable ones."""
+    actions = logprobs.argmax(dim=1) if deterministic else categorical(logprobs, [s.random() for s in streams])
+    return actions, logprobs.gather(1, actions[:, None])[:, 0]
 
 
 class NetworkPair(nn.Module):

@@ -17,18 +17,10 @@ from torch import Tensor, nn
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
-    categorical,
+    drawn,
     load_networks,
     masked_logprobs,
     mlp,
@@ -104,8 +96,7 @@ class PPO:
         One number of each stream draws an action; `deterministic` takes the most probable one.
         """
         logprobs = self.logprobs(torch.from_numpy(observations), torch.from_numpy(masks))
-        actions = logprobs.argmax(dim=1) if deterministic else categorical(logprobs, [s.random() for s in streams])
-        chosen = logprobs.gather(1, actions.unsqueeze(1)).squeeze(1)
+        actions, chosen = drawn(logprobs, deterministic, streams)
         values = self._values(torch.from_numpy(observations))
         return actions.numpy(), {"logprobs": chosen.numpy(), "values": values.numpy()}
 

@@ -18,7 +18,7 @@ from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Fe
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
-    categorical,
+    drawn,
     load_networks,
     masked_logprobs,
     save_networks,
@@ -157,8 +157,7 @@ class ReplayLearner:
     ) -> tuple[Actions, Extras]:
         """observations (N, D), masks (N, A) -> actions (N,), their logprobs (N,), and `behaviour` (N, A), all probabilities."""
         logprobs = masked_logprobs(self.learner.policy(torch.from_numpy(observations)), torch.from_numpy(masks))
-        actions = logprobs.argmax(dim=1) if deterministic else categorical(logprobs, [s.random() for s in streams])
-        chosen = logprobs.gather(1, actions[:, None])[:, 0]
+        actions, chosen = drawn(logprobs, deterministic, streams)
         return actions.numpy(), {"logprobs": chosen.numpy(), "behaviour": logprobs.exp().numpy()}
 
     def observe(self, episode: Episode) -> None:

@@ -4,9 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-from rlhf_dialog.runs.tracking import Metrics
+from rlhf_dialog.runs.tracking import Metrics, live_line
 from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
@@ -19,16 +17,7 @@ class PolicyConsole:
     def __init__(self, live: bool):
         console = Console(stderr=True)
         self.live = live and console.is_terminal
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            TaskProgressColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not self.live,
-            transient=True,
-        )
+        self.progress = live_line(console, self.live, transient=True)
         self.task = self.progress.add_task("sampling the first dialogues", total=1.0)
         self.progress.start()
 

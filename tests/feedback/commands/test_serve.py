@@ -33,7 +33,7 @@ def test_without_gradio(bot, capsys, monkeypatch):  # noqa: F811
     monkeypatch.setattr(feedback_serve, "find_spec", lambda name: None)
     assert serve(bot, capsys) == (
         2,
-        'error: the page needs gradio; install it: pip install "rlhf-dialog[chat]"\n',
+        'error: the page needs gradio; install it from the checkout: pip install -e ".[chat]"\n',
     )
 
 

@@ -31,7 +31,7 @@ def test_a_night_that_made_a_version():
         metrics={"loss": 0.5},
         seconds=12.4,
         guards=[Guard("KL", 2.0, 1.0, True)],
-        comparison=Comparison(45, 0.55, 0.61, -0.021, 0.041),
+        comparison=Comparison(45, 0.55, 0.61, -0.021, 0.041, 7),
         removed=["0001", "0002"],
     )
     assert found.lines()[4:] == [

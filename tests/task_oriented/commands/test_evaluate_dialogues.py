@@ -1,6 +1,5 @@
 """evaluate_policy with language models: whole dialogues, beside a second agent and policies of acts in words."""
 
-import argparse
 import json
 
 import pytest
@@ -12,7 +11,11 @@ from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.evaluation.dialogues import means
 from rlhf_dialog.runs.sources import simulated, spoken
-from rlhf_dialog.task_oriented.commands.evaluate_dialogues import environment_of, is_language_model
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
+    EvaluatePolicyOptions,
+    environment_of,
+    is_language_model,
+)
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main
 
 
@@ -47,9 +50,8 @@ def test_the_handcrafted_policy_succeeds_in_words_and_the_random_one_less_often(
 
 
 def test_which_environment(agent):
-    asked = {"agent": agent, "environment": None, "domain": None, "user": None, "error_rate": None}
-    assert environment_of(argparse.Namespace(**asked)).id == "Letters"
-    other = environment_of(argparse.Namespace(**asked | {"environment": "restaurant", "user": "fixed"}))
+    assert environment_of(EvaluatePolicyOptions(agent=agent)).id == "Letters"
+    other = environment_of(EvaluatePolicyOptions(agent=agent, environment="restaurant", user="fixed"))
     assert (other.id, other.args) == ("restaurant", {"user": "fixed"})
 
 

@@ -19,9 +19,8 @@ ANSWER = re.compile(
     r"(response|reply|generation|completion|answer|output|chosen|rejected)s?[-_ ]?\w{0,9}", re.IGNORECASE
 )
 SHOWN = "response1, response2, reply_1, generation-0, completion, answer, output, chosen, rejected"
-LATER = re.compile(
-    r"(.+)\.(responses(\.users|\.status)?|suggestion(\.score|\.agent)?)"
-)  # columns of a question in a table
+# columns of a question in a table
+LATER = re.compile(r"(.+)\.(responses(\.users|\.status)?|suggestion(\.score|\.agent)?)")
 RATED = re.compile(r"[-_ .]?(rating|score)$", re.IGNORECASE)
 
 

@@ -8,9 +8,8 @@ from rlhf_dialog.feedback.store.formats.record import Found, Judgement, Said, an
 
 COLUMNS = ("id", "user_id", "version", "type", "data", "meta", "snapshot", "created_at", "updated_at", "user")
 RATINGS = {1: 1, -1: -1, "1": 1, "-1": -1}
-THOUGHT = re.compile(
-    r"<details type=\"(reasoning|code_interpreter)\".*?</details>", re.DOTALL
-)  # which no model reads again
+# which no model reads again
+THOUGHT = re.compile(r"<details type=\"(reasoning|code_interpreter)\".*?</details>", re.DOTALL)
 
 
 def is_export(row: Row) -> bool:

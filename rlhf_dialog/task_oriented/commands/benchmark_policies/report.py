@@ -34,17 +34,25 @@ def markdown(rows: Sequence[Row], test_dialogues: int) -> str:
 def _lines(rows: Sequence[Row], test_dialogues: int) -> Iterator[Lines]:
     """For each error rate: title, names of the columns, and one line of cells for each policy, the highest reward first."""
     for error_rate in sorted({row["error_rate"] for row in rows}):
-        own = [row for row in rows if row["error_rate"] == error_rate]
-        marks = sorted({row["mark"] for row in own if row["mark"]})
+        at_rate = [row for row in rows if row["error_rate"] == error_rate]
+        marks = sorted({row["mark"] for row in at_rate if row["mark"]})
         of_policy: dict[str, dict[int, Row]] = {}
-        for row in own:
+        for row in at_rate:
             of_policy.setdefault(row["policy"], {})[row["mark"]] = row
         ranked = sorted(of_policy.values(), key=lambda points: -points[max(points)]["reward"]["mean"])
         successes = [f"success % after {mark:,}" for mark in marks] or ["success %"]
         names = ["policy", "seeds", *successes, "reward", "turns", "reward - handcrafted"]
         names += ["dialogues", "CPU s", "parameters"]
-        title = f"{100 * error_rate:g} % error, {test_dialogues:,} test dialogues, mean [95 % interval]"
+        title = (
+            f"{100 * error_rate:g} % error, {test_dialogues:,} test dialogues, mean [95 % interval {_over(at_rate)}]"
+        )
         yield title, names, [_line(points, marks) for points in ranked]
+
+
+def _over(rows: Sequence[Row]) -> str:
+    """What the intervals draw: training seeds, if there are several."""
+    most = max(len(row["seeds"]) for row in rows)
+    return "of this one run" if most == 1 else f"over {most} training seeds and the dialogues"
 
 
 def _line(points: dict[int, Row], marks: Sequence[int]) -> list[str]:

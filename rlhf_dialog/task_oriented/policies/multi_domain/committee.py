@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.arguments import fixed, takes
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, GPSarsaArguments
 from rlhf_dialog.task_oriented.policies.kernels import Matrix
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (

@@ -170,6 +170,9 @@ def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any
     """
     from pydantic import ValidationError
 
+    from rlhf_dialog.data.hub import check_folder
+
+    check_folder(model, "language_model_user: model")
     from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 
     try:

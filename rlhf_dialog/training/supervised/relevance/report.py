@@ -81,4 +81,4 @@ def markdown(split: str, result: dict[str, Any]) -> str:
         f"| {name} | {found['mean']:.3f} | {found['low']:.3f} to {found['high']:.3f} |" for name, found in rows.items()
     ]
     head = f"## {split}: {result['num_pairs']} prompts of {result['num_dialogues']} dialogues"
-    return "\n".join([head, "", "| | mean | 95 % interval |", "|---|---|---|", *lines, ""])
+    return "\n".join([head, "", "| | mean | 95 % interval of this one run |", "|---|---|---|", *lines, ""])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from policy_runs import domain_file
+from processes import ROOT
 
 from rlhf_dialog.task_oriented.commands.benchmark_policies import command as benchmark_policies
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory
 from rlhf_dialog.task_oriented.policies.dqn import DQN
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "benchmark_policies.py"
 TINY = [
     "--policies",

@@ -8,13 +8,14 @@ import sys
 from functools import partial
 
 import pytest
+from processes import run_python
 from small_domain import small_domain
 from toy_environments import Broken
 
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.processes import Hosted, Processes
+from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, hosts
 from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, EnvironmentFailed
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
@@ -76,16 +77,17 @@ def test_a_process_that_dies_stops_the_run_and_ends_the_others():
     two = Processes(MAKE, 0, 2, process_num=2)
     try:
         two.step([(NOTHING, 0), (NOTHING, 1)])
-        victim, other = two.envs.processes
+        victim, other = two.workers
         os.kill(other.pid, signal.SIGINT)  # Ctrl-C reaches all of them, and the run decides
         os.kill(victim.pid, signal.SIGKILL)
-        victim.join()
+        victim.wait()
         with pytest.raises(RunStopped, match=rf"process 1 of 2 .*pid {victim.pid}\) has ended by signal 9; .*--resume"):
             two.step([(0, 2), (0, 3)])
-        assert other.is_alive()
+        other.send([(NOTHING, NOTHING)])
+        assert other.receive()
     finally:
         two.close()
-    assert not other.is_alive()
+    assert other.wait() == -signal.SIGKILL
 
 
 @pytest.mark.thorough
@@ -109,18 +111,51 @@ class Hanging(Broken):
         return self.pipe.read_text()
 
 
-def test_a_process_is_one_environment_of_gymnasium_that_never_ends():
-    hosted = Hosted(Broken, 0, 2, in_worker=False)
-    assert hosted.reset(seed=1)[1] == {}
-    orders = hosted.action_space.sample()
-    orders[:] = [[NOTHING, 5], [NOTHING, 3]]
-    observation, reward, terminated, truncated, info = hosted.step(orders)
-    assert observation in hosted.observation_space
-    assert (reward, terminated, truncated, info["failure"]) == (0.0, False, False, None)
-    assert [turn.observation.tolist() for turn in info["turns"]] == [[5, 0], [3, 0]]
-    orders[:] = [[0, NOTHING], [0, NOTHING]]
-    assert "broken on purpose" in hosted.step(orders)[-1]["failure"]
-    hosted.close()
+@pytest.mark.thorough
+def test_a_run_stopped_in_a_process_is_one_here():
+    class Stops(Broken):
+        def step(self, action):
+            raise RunStopped("the logits are not finite")
+
+    one = Processes(Stops, 0, 1, process_num=1)
+    one.step([(NOTHING, 3)])
+    with pytest.raises(RunStopped, match=r"^the logits are not finite$"):
+        one.step([(0, NOTHING)])
+    one.close()
+
+
+@pytest.mark.thorough
+def test_classes_of_a_script_or_of_a_registered_file_reach_the_process():
+    class Mine(Broken):
+        """No other process can import it."""
+
+    alone = Processes(lambda: Mine(), 0, 1, process_num=1)
+    (turn,) = alone.step([(NOTHING, 3)])
+    alone.close()
+    assert turn.observation.tolist() == [3, 0]
+
+
+KILLED = """
+import os, signal, sys
+from contextlib import closing
+from toy_environments import Broken
+from rlhf_dialog.commands.command_line import exit_code_of
+from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
+def run():
+    with closing(Processes(Broken, 0, 2, 2)) as two:
+        os.kill(two.workers[0].pid, signal.SIGKILL)
+        two.step([(-1, 0), (-1, 1)])
+sys.exit(exit_code_of(run, debug=False))
+"""
+
+
+@pytest.mark.thorough
+def test_the_message_about_a_killed_process_is_the_last_line():
+    ran = run_python("-c", KILLED)
+    assert ran.returncode == RunStopped.exit_code
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("error: process 1 of 2 that hosts dialogues (pid ")
+    assert last.endswith("has ended by signal 9; the finished iterations are kept, go on with --resume")
 
 
 def test_what_a_process_needs_loads_no_torch():

@@ -184,7 +184,7 @@ def test_heavy_libraries_are_loaded_with_model_and_data_only():
         "from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords; "
         "LMUser('nowhere'); print({'torch', 'transformers', 'datasets', 'pyarrow'} & set(sys.modules))"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root, check=False)
     assert ran.stdout.strip() == "set()", ran.stderr
 
