@@ -183,7 +183,7 @@ def test_an_address_that_does_not_answer_is_followed_by_the_next(monkeypatch):
         address = server.url.replace(HERE, "wiki.example")
         assert MediaWiki(address, private_hosts=["wiki.example"]).fetch("tea") == Page("Tea", "A drink.")
         with pytest.raises(LookupFailed, match="has an address that is not public"):
-            MediaWiki(address).fetch("tea")
+            MediaWiki("https://wiki.example/api.php").fetch("tea")
     assert tried == ["8.8.8.8", HERE, "8.8.8.8"]
 
 
