@@ -18,10 +18,9 @@ from transformers import (
 )
 from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
 
-from rlhf_dialog.models import loading as models_module
 from rlhf_dialog.models import packing as packing_module
+from rlhf_dialog.models import tries as models_module
 from rlhf_dialog.models.generation import teacher_forced
-from rlhf_dialog.models.loading import packing_error, use_packing
 from rlhf_dialog.models.packing import (
     ATTENTION,
     Decoding,
@@ -35,6 +34,7 @@ from rlhf_dialog.models.packing import (
     run_packed,
 )
 from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.tries import packing_error, predicted_on_texts, use_packing
 
 
 def masks_of(*rows):
@@ -310,7 +310,8 @@ def unpacked_again(lm: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "bloom"])
 def test_packing_error_is_small_where_a_model_packs(kind):
-    assert packing_error(new_lm(kind)) < 1e-9
+    lm = new_lm(kind)
+    assert packing_error(lm, predicted_on_texts(lm)) < 1e-9
 
 
 def test_models_that_cannot_pack_fall_back():
@@ -319,7 +320,7 @@ def test_models_that_cannot_pack_fall_back():
     for lm in (mamba, gemma, new_lm("bloom", dtype=torch.float32)):
         usual = lm.config._attn_implementation
         assert not can_pack(lm)
-        assert not use_packing(lm)
+        assert not use_packing(lm, predicted_on_texts(lm))
         assert lm.config._attn_implementation == usual
         unpacked_again(lm)
 
@@ -329,7 +330,7 @@ def test_a_model_whose_attention_wants_more_falls_back(monkeypatch):
     monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
     lm = Gemma2ForCausalLM(Gemma2Config(**GROUPED, attn_implementation="eager")).eval()
     assert can_pack(lm)
-    assert not use_packing(lm)
+    assert not use_packing(lm, predicted_on_texts(lm))
     unpacked_again(lm)
 
 
@@ -344,7 +345,7 @@ class Faulty(LlamaForCausalLM):
 
 @pytest.mark.parametrize("error", [2e-3, float("nan"), float("inf"), TypeError("packing"), RuntimeError("shape")])
 def test_a_difference_or_an_error_falls_back(monkeypatch, error):
-    def failing(lm):
+    def failing(lm, _):
         assert packs(lm)
         if isinstance(error, Exception):
             raise error
@@ -352,16 +353,16 @@ def test_a_difference_or_an_error_falls_back(monkeypatch, error):
 
     monkeypatch.setattr(models_module, "packing_error", failing)
     lm = new_lm("llama", packing=False)
-    assert not use_packing(lm)
+    assert not use_packing(lm, predicted_on_texts(lm))
     assert lm.config._attn_implementation == "sdpa"
     unpacked_again(lm)
-    monkeypatch.setattr(models_module, "packing_error", lambda _: 1e-4)
-    assert use_packing(lm)
+    monkeypatch.setattr(models_module, "packing_error", lambda *_: 1e-6)
+    assert use_packing(lm, predicted_on_texts(lm))
 
 
 def test_a_head_that_looks_at_the_whole_row_falls_back():
     lm = Faulty(LlamaConfig(**LIKE_LLAMA)).eval()
-    assert not use_packing(lm)
+    assert not use_packing(lm, predicted_on_texts(lm))
     unpacked_again(lm)
 
 
@@ -369,6 +370,7 @@ def test_a_head_that_looks_at_the_whole_row_falls_back():
 def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
     """Each mistake that a model's own attention could make of packed rows is large enough to be seen."""
     lm = new_lm("llama", packing=False)
+    alone = predicted_on_texts(lm)
     if wrong == "causal":
         monkeypatch.setattr(
             packing_module,
@@ -384,8 +386,8 @@ def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
     else:
         monkeypatch.setattr(packing_module, "padded", lambda x, rows: x)
         monkeypatch.setattr(KeyValues, "begin", lambda *_: None)
-    assert not use_packing(lm)
+    assert not use_packing(lm, predicted_on_texts(lm))
     unpacked_again(lm)
     if wrong not in ("decode", "rows"):  # these give an error
         lm.set_attn_implementation(ATTENTION)
-        assert packing_error(lm) > 1e-2
+        assert packing_error(lm, alone) > 1e-2

@@ -13,7 +13,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from rlhf_dialog.models.loading import use_packing
+from rlhf_dialog.models.tries import predicted_on_texts, use_packing
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 KINDS = {
@@ -35,5 +35,5 @@ def deep_lm(kind, seed=0, spread=0.1, layers=12):
         model, config, more = KINDS[kind]
         shape = SIZES | {"num_hidden_layers": layers, "max_position_embeddings": 256, "initializer_range": spread}
         lm = model(config(**words, **shape, **more))
-    assert use_packing(lm.eval())
+    assert use_packing(lm.eval(), predicted_on_texts(lm))
     return lm
