@@ -1,9 +1,10 @@
-"""The noise of 16-bit arithmetic, measured in the run: the yardstick of the run's own checks.
+"""The noise of the run's arithmetic, measured in the run: the yardstick of the run's own checks.
 
-What a rounding error does to a log-probability depends on the model: more with each layer, and with the sharpness of its
-predictions. So a run in 16 bits has no fixed tolerance. It computes some responses of its first rollout a second time, with the
-frozen reference, in two batch shapes: the rows together, and each row alone, by the library's own attention. `checks` compares
-with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does not raise the measure.
+What a rounding error does to a log-probability depends on the model: more with each layer, with the sharpness of its predictions,
+and with the largest activations, in 32 bits as in 16. So a run has no fixed tolerance. It computes some responses of its first
+rollout a second time, with the frozen reference, in two batch shapes: the rows together, and each row alone, by the library's own
+attention. `checks` compares with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does
+not raise the measure.
 """
 
 import logging
@@ -22,18 +23,23 @@ from rlhf_dialog.training.rollout import Rollout
 logger = logging.getLogger(__name__)
 ROWS = 16  # of each process
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
-LEAST_MEAN, LEAST_LARGEST = 5e-4, 0.015  # nats; kernels that round equally in both shapes show less, or nothing at all
+LEAST_IN_16_BITS = (
+    5e-4,
+    0.015,
+)  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
+LEAST_IN_32_BITS = 1e-6, 1e-6
 
 
 @dataclass
 class Noise:
-    """Mean and largest |difference| in nats of log-probabilities that are equal but for rounding.
+    """Mean and largest |difference| in nats of log-probabilities that are equal but for rounding; before a measure the least.
 
-    >>> Noise(mean=0.006, largest=0.04)
+    >>> Noise(mean=0.006, largest=0.04, num_bits=16)
     """
 
-    mean: float
-    largest: float
+    mean: float = LEAST_IN_32_BITS[0]
+    largest: float = LEAST_IN_32_BITS[1]
+    num_bits: int = 32
     warned: bool = False  # whether a check has warned of a difference that is larger
 
 
@@ -65,19 +71,21 @@ def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: flo
     return reference.predict(features, packed.targets, temperature, support, with_entropy=False)[0]
 
 
-def noise_of(of_rank: Tensor, world: World, temperature: float) -> Noise:
-    """The noise in the `differences` of all ranks, at least LEAST_MEAN and LEAST_LARGEST; with a line in the log.
+def noise_of(of_rank: Tensor, world: World, temperature: float, num_bits: int) -> Noise:
+    """The noise in the `differences` of all ranks, at least LEAST_IN_16_BITS or LEAST_IN_32_BITS; with a line in the log.
 
     A temperature below 1 divides the logits, and multiplies their rounding errors.
     """
     largest = max(world.gather(of_rank.max().item() if len(of_rank) else 0.0))
     total, count = world.sum_of([of_rank.double().sum().item(), len(of_rank)])
     mean, scale = total / max(count, 1), 1 / min(temperature, 1.0)
-    logger.info("rounding in 16 bits changes log-probabilities by %.2g nats in the mean, %.2g at most", mean, largest)
-    if mean > COARSE * scale:
+    text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
+    logger.info(text, num_bits, mean, largest)
+    if num_bits == 16 and mean > COARSE * scale:
         logger.warning(
             "rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so the checks of the run see only large "
             "faults, and the updates are noisy; set precision: fp32",
             mean,
         )
-    return Noise(max(mean, LEAST_MEAN * scale), max(largest, LEAST_LARGEST * scale))
+    least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
+    return Noise(max(mean, least_mean * scale), max(largest, least_largest * scale), num_bits)
