@@ -25,6 +25,7 @@ from rlhf_dialog.models.lora import add_adapters, check_peft, trained
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
+from rlhf_dialog.models.rounding import positions_of
 from rlhf_dialog.models.tries import check_left_padding, num_embeddings, predicted_on_texts, use_packing
 
 logger = logging.getLogger(__name__)
@@ -319,9 +320,8 @@ def build_trained(
 
 def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -> None:
     """Raises UserError when prompt and response do not fit into the model's positions."""
-    positions = getattr(lm.config, "max_position_embeddings", None) or getattr(lm.config, "n_positions", None)
-    wanted = config.max_prompt_length + config.max_new_tokens
-    if positions and wanted > positions:
+    positions, wanted = positions_of(lm), config.max_prompt_length + config.max_new_tokens
+    if wanted > positions:
         raise UserError(
             f"max_prompt_length: {config.max_prompt_length} + max_new_tokens {config.max_new_tokens} = {wanted} tokens, but "
             f"the model '{path or config.model_path}' has {positions} positions; lower one of them"

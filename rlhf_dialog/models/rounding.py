@@ -8,6 +8,7 @@ R rows, K predictions: of each token of each row but its first.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ MOST = 1e-2  # nats, of a limit
 NUM_TOKENS, NUM_ROWS, LONGEST = 504, 8, 96  # at least as many predictions and rows; tokens of the longest row
 TEXTS = (
     "Good morning ! I would like to book a table for six people on Saturday evening , if you still have one by the window . "
-    "We are celebrating my sister's birthday , so a quiet corner would be lovely . Could you also tell me whether you serve "
+    "We are celebrating my sister's birthday , so a quiet corner would be lovely . Do you also serve "
     "anything without nuts ? Two of us can't eat them , and last year somebody had to go to the hospital .",
     "The train to the coast leaves at 9:45 from platform 3 , but on Sundays there's only one every two hours . If you buy your "
     "ticket at the machine it's cheaper : 12.50 instead of 15 . Children under six travel free of charge , dogs pay half . "
@@ -38,7 +39,7 @@ TEXTS = (
     "to open it ! My neighbour says it's only dust in the fan . He has been right about most things so far , except the weather "
     "and the football results , so I'm inclined to believe him this time .",
     "First you heat the oven to 200 degrees . Meanwhile , mix the flour , two eggs , a cup of milk and a pinch of salt until "
-    "there are no lumps left . Pour everything into the hot pan and leave it alone for twenty minutes . Whatever happens , do "
+    "there are no lumps left . Pour everything into the hot pan and leave it alone for twenty minutes . In any case , do "
     "not open the door before it has risen , or it will collapse and taste like rubber .",
     "Nobody in our office knows how the new telephone system works . Yesterday I tried to call the manager and ended up talking "
     "to a dentist in another town , who was very friendly and gave me an appointment . I took it , since I had a toothache "
@@ -116,7 +117,13 @@ def largest(first: Tensor, second: Tensor) -> float:
     return math.inf if math.isnan(difference) else difference
 
 
-def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int | None) -> list[Tensor]:
+def positions_of(lm: PreTrainedModel) -> int:
+    """How many tokens a row of the model may have."""
+    sizes = lm.config.get_text_config()
+    return int(getattr(sizes, "max_position_embeddings", None) or getattr(sizes, "n_positions", None) or sys.maxsize)
+
+
+def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int) -> list[Tensor]:
     """Rows of different lengths, of at most `positions` tokens, with NUM_TOKENS predictions at least.
 
     Without a tokenizer the ids are drawn, always the same, among the `num_tokens` of the vocabulary.
@@ -124,7 +131,7 @@ def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positi
     texts = (
         [_ids(tokenizer, text) for text in TEXTS] if tokenizer else [_drawn(num_tokens, number) for number in range(8)]
     )
-    longest = min(LONGEST, positions or LONGEST)
+    longest = min(LONGEST, positions)
     rows: list[Tensor] = []
     while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
         number = len(rows)

@@ -22,6 +22,7 @@ from rlhf_dialog.models.rounding import (
     left_padded_logprobs,
     limit_of,
     logprobs,
+    positions_of,
     predicted_alone,
     probe_ids,
 )
@@ -32,8 +33,7 @@ STEPS = 2  # tokens that come one by one
 
 def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Alone:
     """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
-    positions = getattr(lm.config, "max_position_embeddings", None) or getattr(lm.config, "n_positions", None)
-    return predicted_alone(lm, probe_ids(tokenizer, num_embeddings(lm), positions))
+    return predicted_alone(lm, probe_ids(tokenizer, num_embeddings(lm), positions_of(lm)))
 
 
 def use_packing(lm: PreTrainedModel, alone: Alone) -> bool:

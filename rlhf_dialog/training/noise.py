@@ -2,8 +2,9 @@
 
 What a rounding error does to a log-probability depends on the model: more with each layer, with the sharpness of its predictions,
 and with the largest activations, in 32 bits as in 16. So a run has no fixed tolerance. It computes some responses of its first
-rollout a second time, with the frozen reference, in two batch shapes: the rows together, and each row alone, by the library's own
-attention. `checks` compares with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does
+rollout a second time, with the frozen reference, in two batch shapes: the rows together, and each row alone with its own
+beginning behind it once more, by the library's own attention. (Many kernels round a row alike beside any others, but not a
+longer one.) `checks` compares with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does
 not raise the measure.
 """
 
@@ -18,6 +19,7 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.rounding import positions_of
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,9 @@ LEAST_IN_16_BITS = (
     0.015,
 )  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
 LEAST_IN_32_BITS = 1e-6, 1e-6
+MEAN_IN_32_BITS = (
+    0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
+)
 
 
 @dataclass
@@ -45,7 +50,7 @@ class Noise:
 
 @torch.no_grad()
 def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tensor:
-    """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each row alone.
+    """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each longer alone.
 
     Draws no random number. Raises RunStopped when dropout is on in the reference, because it would pass for noise.
     """
@@ -55,20 +60,29 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
     rows = range(min(ROWS, len(rollout)))
     if not rows:
         return rollout.ref_logprobs.new_empty(0)
-    together = _logprobs(reference, rollout, slice(0, len(rows)), temperature, padded=False)
-    alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, padded=True) for row in rows]
+    together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
+    alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
     return (together - torch.cat(alone)).abs()
 
 
-def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, padded: bool) -> Tensor:
-    """The log-probabilities (K,) of the response tokens of some rows, without the columns that are padding in all of them."""
+def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, is_longer: bool = False) -> Tensor:
+    """The log-probabilities (K,) of the response tokens of some rows, without the columns that are padding in all of them.
+
+    `is_longer`: of one row, by the library's own attention, with its first tokens behind it, as far as the model has positions.
+    """
     prompt_mask, mask = (x[rows] for x in rollout.masks_on_host)
     start, width = int(prompt_mask.any(dim=0).int().argmax()), int(last_token(mask).max()) + 1
-    response_ids = rollout.response_ids[rows, :width]
-    packed = pack(rollout.prompt_ids[rows, start:], prompt_mask[:, start:], response_ids, mask[:, :width])
-    support = None if rollout.support is None else packed.gather(rollout.support[rows, :width])
-    features, _ = reference.features(packed, padded=padded)
-    return reference.predict(features, packed.targets, temperature, support, with_entropy=False)[0]
+    prompt_ids, prompt_mask = rollout.prompt_ids[rows, start:], prompt_mask[:, start:]
+    response_ids, mask = rollout.response_ids[rows, :width], mask[:, :width]
+    own = mask.to(response_ids.device)
+    targets, support = response_ids[own], None if rollout.support is None else rollout.support[rows, :width][own]
+    if is_longer:
+        row = torch.cat([prompt_ids[:, prompt_mask[0].to(prompt_ids.device)], response_ids], dim=1)
+        more = row[:, : max(0, min(row.shape[1], positions_of(reference.lm) - row.shape[1]))]
+        response_ids = torch.cat([response_ids, more], dim=1)
+        mask = torch.cat([mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
+    features, _ = reference.features(pack(prompt_ids, prompt_mask, response_ids, mask), padded=is_longer)
+    return reference.predict(features[: len(targets)], targets, temperature, support, with_entropy=False)[0]
 
 
 def noise_of(of_rank: Tensor, world: World, temperature: float, num_bits: int) -> Noise:
@@ -88,4 +102,6 @@ def noise_of(of_rank: Tensor, world: World, temperature: float, num_bits: int) -
             mean,
         )
     least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
-    return Noise(max(mean, least_mean * scale), max(largest, least_largest * scale), num_bits)
+    largest = max(largest, least_largest * scale)
+    least_mean = max(least_mean * scale, MEAN_IN_32_BITS * largest if num_bits == 32 else 0.0)
+    return Noise(max(mean, least_mean), largest, num_bits)

@@ -24,10 +24,10 @@ SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
 PROMPTS = [Dialogue([SENTENCE[i : i + 16 + i % 5]], meta={"index": i}) for i in range(16)]
 
 
-def deep_trainer(kind, spread=0.1, **keys):
-    lm = partial(deep_lm, kind, spread=spread)
+def deep_trainer(kind, spread=0.1, use_amp=True, **keys):
+    lm = partial(deep_lm, kind, spread=0.07 if kind == "outlier" else spread)
     sizes = {"rollout_batch_size": 16, "max_new_tokens": 12, "num_mini_batch": 1, "ppo_epoch": 1}
-    trainer = make_trainer(new_lm=lm, prompts=PROMPTS, use_amp=True, **sizes, **keys)
+    trainer = make_trainer(new_lm=lm, prompts=PROMPTS, use_amp=use_amp, **sizes, **keys)
     trainer.speaker.stop.end_ids = [-1]
     return trainer
 
@@ -91,6 +91,35 @@ def test_a_fault_in_the_update_stops_the_run(kind, fault, monkeypatch):
     trainer = deep_trainer(kind)
     broken_update(monkeypatch, **fault)
     with pytest.raises(RunStopped, match=r"ratio of new to old .* times the rounding noise"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
+def test_a_healthy_deep_model_passes_in_float32(kind, caplog):
+    trainer = deep_trainer(kind, use_amp=False)
+    with caplog.at_level(logging.INFO):
+        trainer.step()
+    assert "rounding in 32 bits changes log-probabilities by" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
+@pytest.mark.parametrize(
+    "fault", [{"change": hidden}, {"change": shown}, {"temperature": 0.9}], ids=["hidden", "shown", "temperature"]
+)
+def test_a_fault_in_the_update_stops_a_run_in_float32(kind, fault, monkeypatch):
+    """A tenth of the temperature too, which 16 bits hide."""
+    trainer = deep_trainer(kind, use_amp=False)
+    broken_update(monkeypatch, **fault)
+    with pytest.raises(RunStopped, match=r"ratio of new to old .* times the rounding noise"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
+def test_positions_that_are_off_by_one_stop_a_run_in_float32(kind, monkeypatch):
+    trainer, pack = deep_trainer(kind, use_amp=False), generation.pack
+    monkeypatch.setattr(generation, "pack", lambda *inputs: later(pack(*inputs)))
+    with pytest.raises(RunStopped, match="ratio of new to old"):
         trainer.step()
 
 
