@@ -108,6 +108,9 @@ class ChatOptions(Options):
         metavar="T",
     )
     trust_remote_code: bool = option(TRUST_REMOTE_CODE)
+    trust_config: bool = option(
+        "build a network of your own (--register) with the arguments that the agent's folder names"
+    )
 
 
 def run(options: ChatOptions) -> None:
@@ -121,6 +124,7 @@ def run(options: ChatOptions) -> None:
             name,
             tokenizer=options.tokenizer,
             trust_remote_code=options.trust_remote_code,
+            trust_config=options.trust_config,
             device=options.device,
             seed=options.seed,
             adjust=partial(_at_temperature, options.temperature),

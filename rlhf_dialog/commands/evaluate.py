@@ -186,7 +186,8 @@ def load_agent(options: EvaluateOptions, folder: str, settings: "AgentSettings |
     """The agent of a folder, on the device and with the permission of the options."""
     from rlhf_dialog.models.chat_agent import ChatAgent
 
-    return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code)
+    trusted = options.trust_config or options.config is not None
+    return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code, trusted)
 
 
 @dataclass

@@ -132,17 +132,19 @@ class ChatAgent(Speaker):
         device: str = "cpu",
         settings: AgentSettings | None = None,
         trust_remote_code: bool = False,
+        trust_config: bool = False,
     ) -> "ChatAgent":
         """Load an agent from its folder, or from the Hub by its name (`user/name`); a folder of that name is preferred.
 
         `tokenizer` names another tokenizer, `settings` replace those of the agent's folder. Code in the folders is
-        run only with `trust_remote_code`; a warning then names them. Raises UserError when model, tokenizer or settings
+        run only with `trust_remote_code`; a warning then names them. A network of your own is built with the folder's arguments
+        only with `trust_config`, or where its class says what they reach. Raises UserError when model, tokenizer or settings
         cannot be loaded or do not fit together, and when a weight is NaN or infinite.
         """
         if trust_remote_code:
             warn_of_remote_code({"--agent": str(folder), "--tokenizer": tokenizer})
         folder = hub.model_folder(str(folder), "--agent", trust_remote_code)
-        lm = load_causal_lm(folder, "--agent", trust_remote_code)
+        lm = load_causal_lm(folder, "--agent", trust_remote_code, trust_config=trust_config)
         settings = settings or read_settings(Path(folder))
         words = read_tokenizer(tokenizer or folder, "--agent", trust_remote_code)
         if num_ids(words) > (rows := num_embeddings(lm)):

@@ -6,8 +6,9 @@ Every model is tested when it is loaded: whether it computes packed rows, otherw
 import copy
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.activations import NewGELUActivation
 
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.found import refuse
+from rlhf_dialog.config.registry import ModelFactory
+from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.dialogue import CHAT_TEMPLATE
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
@@ -44,14 +47,23 @@ class Models:
 
 
 def load_causal_lm(
-    path: str, key: str, trust_remote_code: bool = False, allow_pickle_weights: bool = False, packing: bool = True
+    path: str,
+    key: str,
+    trust_remote_code: bool = False,
+    allow_pickle_weights: bool = False,
+    packing: bool = True,
+    trust_config: bool = False,
+    own_classes: Sequence[ClassConfig | None] = (),
 ) -> PreTrainedModel:
     """A causal LM in float32 and eval mode (dropout off), which packs rows if it can and `packing` allows it.
 
-    The folder of an agent with a network of the user's is read with the registered class. Raises UserError when it cannot be
+    The folder of an agent with a network of the user's is read with the registered class, where the class says what it reaches,
+    or with `trust_config`, or where id and args are among the user's `own_classes`. Raises UserError when the model cannot be
     loaded, when a weight is NaN or infinite, or when it can be neither packed nor padded on the left.
     """
     if (spec := network.spec_in(path)) is not None:
+        if not trust_config and spec not in own_classes:
+            refuse(Path(path) / network.AGENT_FILE, "model_class", ModelFactory, spec.id, spec.args)
         lm = network.load_policy(spec, path, key)
         check_finite(lm, path, key)
         return prepared(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
@@ -248,7 +260,8 @@ def load_models(config: Config, device: torch.device) -> Models:
         warn_of_remote_code(
             {"model_path": config.model_path, "ref_model": config.ref_model, "env.args.tokenizer_path": tokenizer_path}
         )
-    options = {"trust_remote_code": remote, "allow_pickle_weights": pickle, "packing": config.packing}
+    options: dict[str, Any] = {"trust_remote_code": remote, "allow_pickle_weights": pickle, "packing": config.packing}
+    options["own_classes"] = [config.model_class]
     lm = load_policy_lm(config)
     tokenizer = load_tokenizer(config, lm)
     check_length(lm, config)

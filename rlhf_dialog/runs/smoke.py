@@ -38,5 +38,5 @@ def _answer_once(agent: PPOAgent) -> None:
     agent.trainer = agent.validation = None  # one model at a time in the memory of the device
     with agent.times.measured("chat"):
         trust = agent.config.trust_remote_code
-        speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust)
+        speaker = ChatAgent.load(agent.run_folder / "agent", device=device, trust_remote_code=trust, trust_config=True)
         speaker.chat(turns[-1], turns[:-1])

@@ -126,7 +126,7 @@ def test_a_network_of_the_users_is_not_called_a_plain_model(tmp_path):
     settings = {**SETTINGS, "model_class": {"id": "GruPolicy", "args": {"vocab_size": 9}}}
     text = agent_card("ada/polite", settings, Run(), "--agent")
     assert "AutoModelForCausalLM" not in text
-    assert "`rlhf-dialog chat --agent ada/polite --register FILE`" in text
+    assert "`rlhf-dialog chat --agent ada/polite --register FILE --trust_config`" in text
     assert "`GruPolicy`" in text
 
 

@@ -33,7 +33,7 @@ def test_a_network_trains_resumes_chats_and_is_evaluated(own_networks, run, tmp_
 
     agent = str(whole / "agent")
     torch.manual_seed(0)
-    before = ChatAgent.load(agent).chat("Where is the ladder ?")
+    before = ChatAgent.load(agent, trust_config=True).chat("Where is the ladder ?")
     monkeypatch.setattr(ModelFactory, "classes", {})
     (tmp_path / "my_network.py").write_text(CODE, encoding="utf-8")
     monkeypatch.setattr("builtins.input", lambda _: "quit")
@@ -47,9 +47,12 @@ def test_a_network_trains_resumes_chats_and_is_evaluated(own_networks, run, tmp_
         monkeypatch.setattr(ModelFactory, "classes", {})
         assert command.main(argv) == 2
         assert "unknown network 'GruPolicy'" in capsys.readouterr().err
-        assert command.main([*argv, "--register", "my_network.py"]) == 0, capsys.readouterr().err
+        own = [*argv, "--register", "my_network.py"]
+        assert command.main(own) == 2
+        assert "model_class.id: GruPolicy does not say what its arguments may reach" in capsys.readouterr().err
+        assert command.main([*own, "--trust_config"]) == 0, capsys.readouterr().err
     torch.manual_seed(0)
-    assert ChatAgent.load(agent).chat("Where is the ladder ?") == before
+    assert ChatAgent.load(agent, trust_config=True).chat("Where is the ladder ?") == before
     capsys.readouterr()
     exported = load_file(tmp_path / "exported" / "model.safetensors")
     assert all(torch.equal(x, exported[name]) for name, x in ours.items())

@@ -29,6 +29,7 @@ class Partner:
         *,
         tokenizer: str | None,
         trust_remote_code: bool,
+        trust_config: bool,
         device: str,
         seed: int | None,
         adjust: Callable[[Sampling], Sampling],
@@ -38,7 +39,7 @@ class Partner:
         self.bot = Bot(name) if is_bot(Path(name).expanduser()) else None
         if self.bot is None:
             folder = _folder_of(name, trust_remote_code)
-            agent = load_agent(folder, tokenizer, device, trust_remote_code, adjust)
+            agent = load_agent(folder, tokenizer, device, trust_remote_code, adjust, trust_config)
             self.answering = Answering(agent, seed=seed or 0)
         elif tokenizer or trust_remote_code:
             raise UserError(

@@ -72,11 +72,12 @@ def load_agent(
     device: str = "cpu",
     trust_remote_code: bool = False,
     adjust: Callable[[Sampling], Sampling] | None = None,
+    trust_config: bool = False,
 ) -> ChatAgent:
     """An agent from a local folder; a plain chat model speaks by its own template. Raises UserError as `ChatAgent.load`."""
     plain = {} if (Path(folder).expanduser() / AGENT_FILE).is_file() else chat_settings(folder, tokenizer)
     settings = AgentSettings(**plain) if plain else None
-    agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code)
+    agent = ChatAgent.load(folder, tokenizer, device, settings, trust_remote_code, trust_config)
     agent.sampling = agent.sampling if adjust is None else adjust(agent.sampling)
     return agent
 

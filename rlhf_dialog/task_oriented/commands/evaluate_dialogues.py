@@ -89,11 +89,13 @@ def evaluate(options: EvaluatePolicyOptions) -> None:
 
     source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
     settings = _sampled_at(options.temperature, read_settings(options.agent))
-    agent = ChatAgent.load(options.agent, settings=settings)
+    trusted = options.trust_config
+    agent = ChatAgent.load(options.agent, settings=settings, trust_config=trusted)
     dialogues = {"agent": played(agent, source, numbers, AT_ONCE)}
     if options.baseline:
         own = _sampled_at(options.temperature, read_settings(options.baseline, settings))
-        dialogues["baseline"] = played(ChatAgent.load(options.baseline, settings=own), source, numbers, AT_ONCE)
+        baseline = ChatAgent.load(options.baseline, settings=own, trust_config=trusted)
+        dialogues["baseline"] = played(baseline, source, numbers, AT_ONCE)
     known = baselines_of(source.environments[0])
     dialogues |= {name: spoken(name, source, numbers) for name in BASELINES if name in known}
     for one in dialogues["agent"][: options.transcripts]:

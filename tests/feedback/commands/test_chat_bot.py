@@ -9,7 +9,7 @@ from rlhf_dialog.feedback.commands.chat_bot import Partner, bots_in
 
 
 def partner(folder, **options):
-    given = {"tokenizer": None, "trust_remote_code": False, "device": "cpu", "seed": 0} | options
+    given = {"tokenizer": None, "trust_remote_code": False, "trust_config": False, "device": "cpu", "seed": 0} | options
     return Partner(str(folder), **given, adjust=lambda sampling: sampling)
 
 
