@@ -1,4 +1,5 @@
-# make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline)
+# make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline); INDEX=URL takes
+#                   torch from an index of your own, such as https://download.pytorch.org/whl/cpu
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
 # make test         install with the test tools, then the default tests: about three minutes
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
@@ -52,6 +53,7 @@ site: .venv/installed-docs
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(if $(INDEX),$(BIN)/python -m pip install --quiet --constraint constraints.txt --index-url $(INDEX) torch)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 

@@ -40,7 +40,6 @@ from rlhf_dialog.rewards.classifier import class_logits
 SEPARATOR, MAX_PROMPT, MAX_CLASSIFIED, POSITIONS = "<EOU>", 128, 200, 1024
 NUM_PROMPTS = 512
 SPECIAL = ["<|endoftext|>", "<pad>", SEPARATOR]  # ids 0, 1, 2 of every tokenizer of W
-ARCHITECTURES = ("gpt2", "llama", "qwen2")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+
 T = TypeVar("T")
 GRACE = 10.0  # seconds after the limit within which the caller must react; else the process ends itself
 LIBRARIES = (
@@ -89,6 +91,24 @@ def all_stacks() -> str:
         parts.append(f"thread {names.get(ident, ident)}, most recent call last:\n")
         parts += traceback.format_stack(frame)
     return "".join(parts)
+
+
+@contextlib.contextmanager
+def named(who: str, cls: type = object) -> Iterator[None]:
+    """Turn exceptions of the block into a UserError: who raised, what, at which line (`place_of`); those that end a run pass."""
+    try:
+        yield
+    except (UserError, RunStopped, SignalExit):
+        raise
+    except USER_CODE_RAISES as error:
+        place = place_of(cls, frames_of(error))
+        raise UserError(f"{who} raised {type(error).__name__}: {error}{place}") from error
+
+
+def place_of(cls: type, frames: list[traceback.FrameSummary]) -> str:
+    """` at path:line`: the deepest line of the user's own code, else of the file of the class; empty without one."""
+    own = outside_libraries(frames) or in_file_of(cls, frames)
+    return f" at {line_of(own[-1])}" if own else ""
 
 
 def frames_of(error: BaseException) -> list[traceback.FrameSummary]:

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich import console
@@ -25,6 +26,18 @@ def visible(text: str) -> str:
 def message(text: str) -> str:
     """As `visible`, for several lines: all but the first are indented, so that none of them can pass for another message."""
     return re.sub(r"\n(?=\S)", "\n  ", visible(text))
+
+
+@contextmanager
+def quieter(name: str, level: int) -> Iterator[None]:
+    """Inside the block, the logger of this name says nothing below `level`."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def plain(record: logging.LogRecord) -> bool:

@@ -115,3 +115,13 @@ def test_what_is_counted(tmp_path):
     read = list(sentences("# T\nOne `a b c` two.\nThree?\n- four\n- five [six](x)\n| a |\n"))
     assert read == ["One code two.", "Three?", "four", "five [six]"]
     assert long_lines("x" * 121 + "\n| " + "x" * 130 + "\n```\n" + "x" * 130 + "\n```\n") == ["x" * 121]
+
+
+def test_no_advice_names_a_package_that_no_index_has():
+    """From the checkout it is `pip install -e ".[chat]"`; without -e it would replace the editable install by a copy."""
+    files = [
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py", ".yaml")
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *files] if path != Path(__file__)}
+    wrong = r"rlhf-dialog\[|pip install (?!-e )[\"']?\.\["
+    assert {str(path): found for path, text in texts.items() if (found := re.findall(wrong, text))} == {}

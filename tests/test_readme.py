@@ -40,9 +40,12 @@ def files() -> dict[str, str]:
 
 
 def knows_options(words: list[str], sources: Iterable[Path]) -> bool:
-    """Whether the text of one of these files has each option of the command."""
+    """Whether one of these files has each option of the command, as a word or as a field of its options."""
     text = "".join(path.read_text(encoding="utf-8") for path in sources if path.is_file())
-    return all(f'"{word}"' in text for word in words if word.startswith("--"))
+    given = [word for word in words if word.startswith("--")]
+    return all(
+        f'"{word}"' in text or re.search(rf"^    {word[2:]}: .* = option\(", text, re.MULTILINE) for word in given
+    )
 
 
 def names_what_exists(command: str) -> bool:
@@ -67,7 +70,7 @@ def python_names_what_exists(words: list[str]) -> bool:
     if not (ROOT / words[1]).is_file() and words[1] not in files():
         return False
     if "--from_trl" in words:
-        return "--from_trl FILE" in (library / "train.py").read_text(encoding="utf-8")
+        return knows_options(["--from_trl"], [library / "train.py"])
     if words[1] == "train_ppo.py" or "--config" in words:
         config, _, _ = parse_arguments(words[2:], ())
         return (ROOT / "configs" / config).is_file() or config in files()

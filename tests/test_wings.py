@@ -36,7 +36,12 @@ def test_a_class_of_the_users_replaces_what_is_offered(monkeypatch):
     monkeypatch.setattr(EnvironmentFactory, "classes", {"restaurant": dict})
     assert EnvironmentFactory.find("restaurant") is dict
     monkeypatch.setattr(EnvironmentFactory, "classes", {})
-    assert set(inspect.signature(EnvironmentFactory.find("restaurant")).parameters) == {"domain", "user", "max_turns"}
+    assert set(inspect.signature(EnvironmentFactory.find("restaurant")).parameters) == {
+        "domain",
+        "user",
+        "max_turns",
+        "line_length",
+    }
 
 
 def test_an_offer_is_for_one_kind_of_registry():

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from examples.month.liked_plot import plot_liked
 from examples.month.simulation import Month, MonthKeys, Row
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.commands.command_line import run_script, versions
+from rlhf_dialog.commands.command_line import versions
+from rlhf_dialog.commands.options import YamlOptions, run_command
 from rlhf_dialog.commands.quickstart import Stage, run_stage
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.terminal import Console
@@ -43,12 +44,17 @@ STAGES = (
 )
 
 
+class MonthOptions(YamlOptions[MonthKeys]):
+    description = __doc__
+    schema = MonthKeys
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line, with --config month.yaml unless another one is given; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not any(word.split("=")[0] in ("--config", "--help", "-h") for word in words):
         words = ["--config", "month.yaml", *words]
-    return run_script(run, MonthKeys, __doc__, words)
+    return run_command(MonthOptions, lambda options: run(options.settings), words)
 
 
 def run(config: MonthKeys) -> None:

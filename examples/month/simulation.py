@@ -28,8 +28,7 @@ from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import capped_weights, share_of, training_set
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.chat_agent import AGENT_FILE, AGENT_FORMAT, ChatAgent
-from rlhf_dialog.runs.identity import sha256_of
-from rlhf_dialog.runs.verification import sha256_of_file
+from rlhf_dialog.runs.verification import sha256_of, sha256_of_file
 
 logger = logging.getLogger(__name__)
 ROWS, MORNING, TALKED = "month.jsonl", "morning.sqlite", "talked.json"

@@ -18,6 +18,9 @@ def main(argv: list[str] | None = None) -> int:
         )
         return UserError.exit_code
     sys.path.insert(0, str(CHECKOUT))
+    from benchmarks.options import parse
+
+    parse(argv)  # ends the program for --help and mistakes, before torch is loaded
     from benchmarks.benchmark import main as benchmark
 
     return benchmark(argv)

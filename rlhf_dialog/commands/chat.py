@@ -1,6 +1,5 @@
 """Talk to an agent in the terminal; what people say of a bot's answers is stored."""
 
-import argparse
 import io
 import math
 import sys
@@ -9,24 +8,20 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from rlhf_dialog import wings
 from rlhf_dialog.commands.chat_screen import ENDS, AnsweringTalk, ChatPartner, Screen, answered, word_of
-from rlhf_dialog.commands.command_line import (
-    TRUST_REMOTE_CODE,
-    Parser,
-    check_device,
-    check_seed,
-    exit_code_of,
-    set_up_logging,
-)
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_seed
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.commands.terminal_state import forget_lines, is_terminal, line_editing
+from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.terminal import visible
+
+if TYPE_CHECKING:
+    from rlhf_dialog.models.generation import Sampling
 
 WELCOME = (
     "Say something. `reset` starts a new dialogue, `quit` ends the program; all other words begin with a slash: /help "
@@ -92,45 +87,31 @@ def _say(talk: AnsweringTalk, text: str, screen: Screen) -> None:
         answered(talk, talk.say(said), screen)
 
 
-def at_temperature(sampling: Sampling, temperature: float) -> Sampling:
-    """`sampling` at another temperature; at 0 it is greedy. Raises UserError for a negative or infinite temperature."""
-    if not 0 <= temperature < math.inf:
-        raise UserError(f"--temperature {temperature:g}: give 0 or more, for example 0.7")
-    return replace(sampling, greedy=True) if temperature == 0 else replace(sampling, temperature=temperature)
+class ChatOptions(Options):
+    description = "Chat with an agent in the terminal, and teach a bot by rating it."
 
-
-def main(argv: list[str] | None = None) -> int:
-    """The command `rlhf-dialog chat`, also run by chat.py; returns the exit code."""
-    parser = Parser(description="Chat with an agent in the terminal, and teach a bot by rating it.")
-    parser.add_argument(
-        "--agent",
-        help="folder of an agent, a training run, a bot (made by rlhf-dialog feedback init) or a chat model, or a name on the "
-        "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs",
+    agent: str | None = option(
+        "folder of an agent, a training run, a bot (made by rlhf-dialog feedback init) or a chat model, or a name on the "
+        "Hub (user/name); default: ./ppo_agent, else the newest agent or bot in run_results and runs"
     )
-    parser.add_argument(
-        "--environment",
-        metavar="DOMAIN",
-        help="be the user of a goal-oriented environment: a goal is shown, and in the end whether it was reached; a domain's "
+    environment: str | None = option(
+        "be the user of a goal-oriented environment: a goal is shown, and in the end whether it was reached; a domain's "
         "name (restaurant) or path",
+        metavar="DOMAIN",
     )
-    parser.add_argument("--tokenizer", help="folder of another tokenizer; default: the agent's own")
-    parser.add_argument("--register", help=REGISTER)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--seed", type=int, help="seed of the sampling (default: 0; for a bot, a new one each time)")
-    parser.add_argument(
-        "--temperature",
-        type=float,
+    tokenizer: str | None = option("folder of another tokenizer; default: the agent's own")
+    register: str | None = option(REGISTER)
+    device: str = option("cpu or cuda (default: cpu)", "cpu")
+    seed: int | None = option("seed of the sampling (default: 0; for a bot, a new one each time)")
+    temperature: float | None = option(
+        "below 1 the replies are surer and more alike; 0: always the most likely token (default: the agent's own)",
         metavar="T",
-        help="below 1 the replies are surer and more alike; 0: always the most likely token (default: the agent's own)",
     )
-    parser.add_argument("--trust_remote_code", action="store_true", help=TRUST_REMOTE_CODE)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    options = parser.parse_args(argv)
-    set_up_logging()
-    return exit_code_of(lambda: _main(options), options.debug)
+    trust_remote_code: bool = option(TRUST_REMOTE_CODE)
 
 
-def _main(options: argparse.Namespace) -> None:
+def run(options: ChatOptions) -> None:
+    """Talk until the person ends it."""
     _check(options)
     if options.register:
         register(options.register)
@@ -142,7 +123,7 @@ def _main(options: argparse.Namespace) -> None:
             trust_remote_code=options.trust_remote_code,
             device=options.device,
             seed=options.seed,
-            adjust=partial(_adjusted, options.temperature),
+            adjust=partial(_at_temperature, options.temperature),
         )
         stack.enter_context(partner)
         screen = Screen(_write, _show if is_terminal() else None, forget_lines)
@@ -155,21 +136,26 @@ def _main(options: argparse.Namespace) -> None:
         converse(partner.begin, read_text, screen)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: ChatOptions) -> None:
     """Raises UserError for options that cannot be."""
     check_seed(options.seed or 0)
-    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    if options.temperature is not None:
-        at_temperature(Sampling(), options.temperature)
+    check_device(options.device)
+    temperature = options.temperature
+    if temperature is not None and not 0 <= temperature < math.inf:
+        raise UserError(f"--temperature {temperature:g}: give 0 or more, for example 0.7")
     if sys.stdout is None:
         raise UserError("standard output is closed, so no reply can be shown; leave it open")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a reply may hold what the terminal's encoding lacks
+    if options.agent and not Path(options.agent).expanduser().is_dir():
+        check_folder(options.agent, "--agent")
 
 
-def _adjusted(temperature: float | None, sampling: Sampling) -> Sampling:
-    """The sampling at the temperature that was asked for, if one was."""
-    return sampling if temperature is None else at_temperature(sampling, temperature)
+def _at_temperature(temperature: float | None, sampling: "Sampling") -> "Sampling":
+    """The sampling at the temperature that was asked for, if one was; at 0 it is greedy."""
+    if temperature is None:
+        return sampling
+    return replace(sampling, greedy=True) if temperature == 0 else replace(sampling, temperature=temperature)
 
 
 def _write(text: str) -> None:
@@ -194,3 +180,6 @@ def read_text(prompt: str) -> str:
     except OSError as error:
         raise UserError(f"standard input cannot be read: {error}; use a terminal, a pipe or a file") from error
     return text
+
+
+main = partial(run_command, ChatOptions, run)  # the command line; returns the exit code

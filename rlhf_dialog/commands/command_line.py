@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TextIO, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TextIO, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -29,62 +29,15 @@ from rich.table import Table
 
 from rlhf_dialog.atomic_files import is_special
 from rlhf_dialog.config.checks import OneOf
-from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments, walk
-from rlhf_dialog.config.schema import Settings
+from rlhf_dialog.config.loading import walk
 from rlhf_dialog.errors import INTERNAL_ERROR, RunStopped, SignalExit, UserError
 from rlhf_dialog.terminal import Console, message, visible
 
 logger = logging.getLogger(__name__)
-S = TypeVar("S", bound=Settings)
-FLAGS = {
-    "help": "show this help and exit",
-    "print_config": "print the resolved settings as YAML and exit",
-    "debug": "show the traceback of an error",
-}
 _LONG_WORD = re.compile(r"\S{1000,}")  # no message is clear with it
 TRUST_REMOTE_CODE = "let the agent's folder run its own code, with all your permissions"
 INTERRUPTED, BROKEN_PIPE = 130, 141
 ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGQUIT") if hasattr(signal, name)]
-
-
-def run_script(main: Callable[[S], None], schema: type[S], doc: str | None, argv: list[str] | None = None) -> int:
-    """Run `main` with the settings of `--config FILE --key value ...`; returns the exit code.
-
-    `doc` (the docstring of the command) is the start of the help text. `argv` is `sys.argv[1:]` by default.
-    """
-    words = sys.argv[1:] if argv is None else argv
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: _run(main, schema, doc or "", words), debug="--debug" in words)
-
-
-def _run(main: Callable[[S], None], schema: type[S], doc: str, words: list[str]) -> None:
-    name, overrides, flags = parse_arguments(words, FLAGS)
-    if "help" in flags:
-        show_help(schema, f"{doc.strip()}\n\nusage: {program()} --config FILE [--key value ...]\n{flag_lines(FLAGS)}")
-        return
-    path = find_config(name) if name else None
-    settings = load_settings(schema, path, overrides)
-    if path:
-        logger.info("config: %s", path)
-    if "print_config" in flags:
-        sys.stdout.write(dump_yaml(settings))
-        return
-    main(settings)
-
-
-class Parser(argparse.ArgumentParser):
-    """Reads `--max-prompts` as `--max_prompts`, which is how options are spelled here."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's own."""
-        words = sys.argv[1:] if args is None else args
-        return super().parse_known_args([_underscored(word) for word in words], namespace)
-
-
-def _underscored(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"--{name[2:].replace('-', '_')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", name) else word
 
 
 def program() -> str:
@@ -105,14 +58,14 @@ def _leave(signum: int, _: object) -> NoReturn:
     raise SignalExit(128 + signum)
 
 
-def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] = ()) -> int:
-    """Call `run`; returns 0, or the code of how it ended, after one message on stderr.
+def exit_code_of(run: Callable[[], int | None], debug: bool, folders: Sequence[Path] = ()) -> int:
+    """Call `run`; returns the code that it returns, 0 for None, or that of how it ended, after one message on stderr.
 
     2 is a UserError, 3 a RunStopped, 130 Ctrl-C, 141 a standard output that nobody reads any more (no message), and 70
     any other exception, whose traceback goes to error.log in the first of `folders` that is there when it happens.
     """
     try:
-        run()
+        code = run()
         if sys.stdout:
             sys.stdout.flush()
     except (UserError, RunStopped) as error:
@@ -127,7 +80,7 @@ def exit_code_of(run: Callable[[], None], debug: bool, folders: Sequence[Path] =
         words = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         path = _leave_traceback(folders)
         return _end(INTERNAL_ERROR, f"internal error, please report: {words}; the traceback is in {path}", debug)
-    return 0
+    return code or 0
 
 
 def _end(code: int, text: str, debug: bool = False) -> int:
@@ -208,7 +161,7 @@ def set_up_logging() -> None:
 
 
 @contextmanager
-def new_folder(output: str) -> Iterator[Path]:
+def new_folder(output: Path | str) -> Iterator[Path]:
     """A hidden folder next to `output` to write to: renamed to `output` if the block succeeds, removed if it fails.
 
     Raises UserError when `output` is not empty, or cannot be created.
@@ -261,23 +214,25 @@ def check_seed(seed: int) -> None:
         raise UserError(f"--seed: found {seed}, wanted 0 to {2**32 - 1}")
 
 
-def check_device(device: str, num_gpus: int) -> None:
-    """Raises UserError for a device that is neither the processor nor one of the GPUs."""
+def check_device(device: str) -> None:
+    """Raises UserError for a device that is neither the processor nor one of the GPUs; `cuda` becomes that of this process."""
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", device):
         raise UserError(f"--device: found '{device}', wanted cpu or cuda")
-    if device.startswith("cuda") and int(device[5:] or 0) >= num_gpus:
+    if device == "cpu":
+        return
+    from rlhf_dialog.distributed.own_gpu import count_gpus, take_gpu
+
+    num_gpus = count_gpus()
+    if int(device[5:] or 0) >= num_gpus:
         found = f"{num_gpus} of them" if num_gpus else "no CUDA device"
         raise UserError(f"--device {device}: torch finds {found} here; leave it out, or name another")
+    if device == "cuda":
+        take_gpu()
 
 
 def versions(*packages: str) -> dict[str, str]:
     """The installed version of each package, and of Python."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
-
-
-def flag_lines(flags: dict[str, str]) -> str:
-    """`--name  meaning`, one line per flag, for the usage text."""
-    return "\n".join(f"  --{name:<14}{meaning}" for name, meaning in flags.items())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The command `rlhf-dialog`: the first argument selects a command, and only that one is imported."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -64,19 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """The list of commands, one per line."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  {name:<{width}}{meaning}" for name, (_, meaning) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "RLHF fine-tuning for generative dialog language models.",
-            "",
-            f"usage: {_program()} COMMAND ...",
-            *lines,
-            "",
-            f"{_program()} COMMAND --help shows the arguments of a command, {_program()} --version the version.",
-            "",
-        ]
+    program = _program()
+    end = f"{program} COMMAND --help shows the arguments of a command, {program} --version the version."
+    return command_list(
+        "RLHF fine-tuning for generative dialog language models.", f"{program} COMMAND ...", COMMANDS, end
     )
+
+
+def command_list(title: str, call: str, commands: Mapping[str, tuple[str, str]], end: str) -> str:
+    """The help of a program that has commands: its title, how it is called, and a line for each command."""
+    width = max(map(len, commands)) + 2
+    lines = [f"  {name:<{width}}{meaning}" for name, (_, meaning) in commands.items()]
+    return "\n".join([title, "", f"usage: {call}", *lines, "", end, ""])
 
 
 def _program() -> str:

@@ -11,114 +11,88 @@ it opens a connection, reads an environment variable or a pickle, or runs a rewa
 --config says that it may. Without that a reward that would do so is left out.
 """
 
-import argparse
 import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import (
-    TRUST_REMOTE_CODE,
-    Parser,
-    check_device,
-    check_output,
-    check_seed,
-    exit_code_of,
-    home_path,
-    set_up_logging,
-)
-from rlhf_dialog.commands.evaluate_judges import add_judges, judge_folder, relevance_folders, set_judges
+from rlhf_dialog.commands.command_line import TRUST_REMOTE_CODE, check_device, check_output, check_seed
+from rlhf_dialog.commands.evaluate_judges import JudgeOptions, judge_folder, relevance_folders, set_judges
+from rlhf_dialog.commands.options import option, run_command
 from rlhf_dialog.commands.registering import register
-from rlhf_dialog.config.loading import find_config
-from rlhf_dialog.data.chat_template import warn_of_marks
+from rlhf_dialog.config.loading import check_keys, find_config
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.data.hub import is_local, model_folder
-from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.hub import check_folder, is_local, model_folder
+from rlhf_dialog.data.sources import check_path
 from rlhf_dialog.errors import MissingSplit, UserError, check_installed
-from rlhf_dialog.evaluation import judging, measure, replies, report
-from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+from rlhf_dialog.evaluation import report
 from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
 from rlhf_dialog.evaluation.intervals import NUM_RESAMPLES
-from rlhf_dialog.evaluation.measure import Judges
 from rlhf_dialog.metrics.meteor import meteor_variant
-from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
-from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.rewards import Intent
 from rlhf_dialog.rewards.composite import model_paths
 from rlhf_dialog.rewards.intent import CLASSIFIER
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.terminal import Console
 
+if TYPE_CHECKING:
+    from rlhf_dialog.evaluation.compare import Comparison
+    from rlhf_dialog.evaluation.measure import Judges
+    from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+    from rlhf_dialog.models.generation import Sampling
+
 logger = logging.getLogger(__name__)
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--agent", required=True, help="folder of the agent (any causal LM folder is one), or its name on the Hub")
-    add(
-        "--baseline",
-        help="a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
-        "separator and the lengths are those of --agent unless its own folder says otherwise",
+class EvaluateOptions(JudgeOptions):
+    description = __doc__
+    agent: str = option("folder of the agent (any causal LM folder is one), or its name on the Hub")
+    baseline: str | None = option(
+        "a second agent, folder or name on the Hub, measured on the same prompts: the `before` of the comparison; the "
+        "separator and the lengths are those of --agent unless its own folder says otherwise"
     )
-    add("--output", required=True, type=home_path, help="JSON file to write")
-    add("--report", type=home_path, help="Markdown file for the table of all systems and metrics")
-    add(
-        "--sweep",
-        action="store_true",
-        help="also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
-        "the agent's: what sharper sampling gains without any training",
+    output: Path = option("JSON file to write")
+    report: Path | None = option("Markdown file for the table of all systems and metrics")
+    sweep: bool = option(
+        "also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
+        "the agent's: what sharper sampling gains without any training"
     )
-    add("--replies", type=home_path, help="JSONL file for every prompt with the replies of agents and baselines")
-    add("--samples", type=home_path, help="JSON file for the replies of three prompts")
-    add("--config", help="YAML with data and reward, which you trust; default: config.yaml beside the agent, as data")
-    add(
-        "--trust_config",
-        action="store_true",
-        help="let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
-        "variables and pickled weights, use rewards of --register",
+    replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
+    samples: Path | None = option("JSON file for the replies of three prompts")
+    config: str | None = option(
+        "YAML with data and reward, which you trust; default: config.yaml beside the agent, as data"
     )
-    add("--data_path", help="data to use in place of the configuration's; without a configuration there is no score")
-    add_judges(parser)
-    add(
-        "--legacy_eou",
-        action="store_true",
-        help="count the separator's text in ROUGE, METEOR and BLEU, as the published tables do",
+    trust_config: bool = option(
+        "let the config.yaml beside the agent do what --config may: ask a server or the Hub, read environment "
+        "variables and pickled weights, use rewards of --register"
     )
-    add(
-        "--split",
-        default="validation",
+    data_path: str | None = option(
+        "data to use in place of the configuration's; without a configuration there is no score"
+    )
+    legacy_eou: bool = option("count the separator's text in ROUGE, METEOR and BLEU, as the published tables do")
+    split: str = option(
+        "default: validation; read test once, for a row to publish",
+        "validation",
         choices=("train", "validation", "test"),
-        help="default: validation; read test once, for a row to publish",
     )
-    add("--max_prompts", type=int, help="measure at most this number of prompts, drawn with --seed; default: all")
-    add("--min_context_size", type=int, help="default: the configuration's")
-    add("--batch_size", type=int, default=64, help="number of prompts answered at a time (default: 64)")
-    add("--seed", type=int, default=0, help="seed of sampling and resampling (default: 0)")
-    add("--temperature", type=float, help="default: the agent's own sampling")
-    add("--top_k", type=int, help="default: the agent's own sampling")
-    add("--top_p", type=float, help="default: the agent's own sampling")
-    add("--min_new_tokens", type=int, default=0, help="number of tokens before a reply may end (default: 0)")
-    add("--greedy", action="store_true", help="the most likely token instead of sampling")
-    add("--trust_remote_code", action="store_true", help=f"{TRUST_REMOTE_CODE}; that of --baseline too")
-    add("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
+    max_prompts: int | None = option("measure at most this number of prompts, drawn with --seed; default: all")
+    min_context_size: int | None = option("default: the configuration's")
+    batch_size: int = option("number of prompts answered at a time (default: 64)", 64)
+    seed: int = option("seed of sampling and resampling (default: 0)", 0)
+    temperature: float | None = option("default: the agent's own sampling")
+    top_k: int | None = option("default: the agent's own sampling")
+    top_p: float | None = option("default: the agent's own sampling")
+    min_new_tokens: int = option("number of tokens before a reply may end (default: 0)", 0)
+    greedy: bool = option("the most likely token instead of sampling")
+    trust_remote_code: bool = option(f"{TRUST_REMOTE_CODE}; that of --baseline too")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    options = parse(argv)
-    set_up_logging()
-    return exit_code_of(lambda: run(options), options.debug)
-
-
-def check(options: argparse.Namespace) -> None:
+def check(options: EvaluateOptions) -> None:
     """Raises UserError for options that cannot work."""
     for name in ("batch_size", "max_prompts", "min_context_size", "best_of"):
         value = getattr(options, name)
@@ -127,15 +101,25 @@ def check(options: argparse.Namespace) -> None:
     if options.min_new_tokens < 0:
         raise UserError(f"--min_new_tokens: found {options.min_new_tokens}, wanted at least 0")
     check_seed(options.seed)
-    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    check_device(options.device)
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
     for package in ("sacrebleu", "rouge_score"):
         check_installed(package, "evaluate")
+    named = [("--agent", options.agent), ("--baseline", options.baseline), ("--intent_model", options.intent_model)]
+    named += [("--relevance_model", one) for one in options.relevance_model]
+    named += [("--judge", one) for one in options.judge if not one.startswith("{")]
+    for key, folder in named:
+        if folder:
+            check_folder(folder, key)
+    if options.data_path:
+        check_path(options.data_path)
+    if options.config:
+        check_keys(Config, find_config(options.config), {})
 
 
-def check_outputs(options: argparse.Namespace) -> None:
+def check_outputs(options: EvaluateOptions) -> None:
     """Raises UserError when a file cannot be written, or two would be the same, before anything is computed."""
     given = {name: getattr(options, name) for name in ("output", "report", "replies", "samples")}
     paths = {name: path.absolute() for name, path in given.items() if path is not None}
@@ -145,10 +129,14 @@ def check_outputs(options: argparse.Namespace) -> None:
             raise UserError(f"--{name}: '{given[name]}' is given twice; name one file for each output")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: EvaluateOptions) -> None:
+    """Measure the agent, and write the files."""
     check(options)
     if options.register:
         register(options.register)
+    from rlhf_dialog.data.chat_template import warn_of_marks
+    from rlhf_dialog.evaluation.compare import Comparison, sampling_like
+
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
@@ -167,7 +155,7 @@ def run(options: argparse.Namespace) -> None:
     write_results(options, report.finite(result), comparison)
 
 
-def write_results(options: argparse.Namespace, result: dict[str, Any], comparison: Comparison) -> None:
+def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: "Comparison") -> None:
     """Write the files that the options name, and show the tables."""
     replace_json(options.output, result)
     if options.report:
@@ -184,16 +172,20 @@ def write_results(options: argparse.Namespace, result: dict[str, Any], compariso
     logger.info("written: %s", options.output)
 
 
-def load_baseline(options: argparse.Namespace, agent: ChatAgent) -> ChatAgent:
+def load_baseline(options: EvaluateOptions, agent: "ChatAgent") -> "ChatAgent":
     """The second agent, with room for responses as long as the first agent."""
-    folder = model_folder(options.baseline, "--baseline", options.trust_remote_code)
+    from rlhf_dialog.models.chat_agent import read_settings
+
+    folder = model_folder(str(options.baseline), "--baseline", options.trust_remote_code)
     own = read_settings(Path(folder), agent.settings)
     settings = own.model_copy(update={"max_new_tokens": agent.settings.max_new_tokens})
     return load_agent(options, folder, settings)
 
 
-def load_agent(options: argparse.Namespace, folder: str, settings: AgentSettings | None = None) -> ChatAgent:
+def load_agent(options: EvaluateOptions, folder: str, settings: "AgentSettings | None" = None) -> "ChatAgent":
     """The agent of a folder, on the device and with the permission of the options."""
+    from rlhf_dialog.models.chat_agent import ChatAgent
+
     return ChatAgent.load(folder, None, options.device, settings, options.trust_remote_code)
 
 
@@ -210,6 +202,8 @@ class Task:
 
     def prompts(self, split: str, drop_overlap: bool = False) -> list[Dialogue]:
         """The prompts of a split. Raises what `load_prompts` raises."""
+        from rlhf_dialog.data.prompts import load_prompts
+
         return load_prompts(
             self.data_path, split, self.context_size, self.min_context_size, drop_overlap, self.turn_separator
         )
@@ -221,7 +215,7 @@ class Task:
         return [path for name, path in models.items() if name.startswith(CLASSIFIER)]
 
 
-def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
+def read_task(options: EvaluateOptions, agent: "ChatAgent") -> Task:
     """Data and reward from --config, else from the agent's run, else --data_path alone. Raises UserError for none of them."""
     if run := read_run(options):
         data_path = options.data_path or run.data_path()
@@ -238,7 +232,7 @@ def read_task(options: argparse.Namespace, agent: ChatAgent) -> Task:
     return Task(options.data_path, own.context_size, options.min_context_size or 1, own.turn_separator)
 
 
-def read_run(options: argparse.Namespace) -> RunConfig | None:
+def read_run(options: EvaluateOptions) -> RunConfig | None:
     """The configuration of --config, else the one beside the agent, if any. Raises UserError for its mistakes."""
     if not options.config and not is_local(options.agent):
         return None
@@ -254,8 +248,10 @@ def read_run(options: argparse.Namespace) -> RunConfig | None:
         raise
 
 
-def judges_of(options: argparse.Namespace, task: Task) -> Judges:
+def judges_of(options: EvaluateOptions, task: Task) -> "Judges":
     """The run's reward, its classifier or another one in its place, --judge, and METEOR as the reward has it."""
+    from rlhf_dialog.evaluation.measure import judges_of as judges_by
+
     reward, run, classifiers = None, task.run, task.classifiers()
     if run and not (options.no_intent and classifiers):
         reward = run.reward(dict.fromkeys(classifiers, options.intent_model) if options.intent_model else {})
@@ -266,7 +262,7 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     if run and reward:
         rules = ScoringRules(run.config.on_reward_error == "skip", run.config.reward_timeout_s)
         scorer = Scorer(reward, rules, run.config.truncation_penalty)
-    judges = measure.judges_of(scorer)
+    judges = judges_by(scorer)
     if options.intent_model and not (judges.intent and classifiers):
         judges.intent = Intent(options.intent_model).to(options.device)
     if judges.intent:
@@ -276,13 +272,16 @@ def judges_of(options: argparse.Namespace, task: Task) -> Judges:
     return judges
 
 
-def held_out_prompts(task: Task, options: argparse.Namespace) -> list[Dialogue]:
+def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
+    """The prompts of the split. Raises MissingSplit, with the others, where the data has none."""
+    from rlhf_dialog.evaluation.replies import pick_prompts
+
     try:
         prompts = task.prompts(options.split)
     except MissingSplit as error:
         other = "validation" if options.split == "test" else "test"
         raise MissingSplit(f"{error}; or measure another split: --split {other}, or --split train") from error
-    prompts = replies.pick_prompts(prompts, options.max_prompts, options.seed)
+    prompts = pick_prompts(prompts, options.max_prompts, options.seed)
     for what, left_out in (("reference", "ROUGE, METEOR, BLEU, perplexity"), ("act", "the intent metrics")):
         missing = sum(getattr(prompt, what) is None for prompt in prompts)
         if missing:
@@ -301,12 +300,19 @@ def train_replies(task: Task) -> list[str]:
 
 
 def settings_of(
-    options: argparse.Namespace, task: Task, sampling: Sampling, judges: Judges, prompts: list[Dialogue]
+    options: EvaluateOptions, task: Task, sampling: "Sampling", judges: "Judges", prompts: list[Dialogue]
 ) -> dict[str, Any]:
+    """What decides the numbers."""
+    import torch
+
+    from rlhf_dialog.evaluation import judging, measure
+    from rlhf_dialog.runs.publish import hash_of_agent
+
     paths = task.classifiers()
     paths += [options.intent_model] if paths and options.intent_model else []
     return {
         "agent": str(options.agent),
+        "agent_hash": hash_of_agent(Path(options.agent)) if Path(options.agent).is_dir() else None,
         "baseline": options.baseline,
         "data_path": task.data_path,
         "split": options.split,
@@ -323,7 +329,7 @@ def settings_of(
         "reward_class": task.run.config.reward_class.model_dump() if task.run and judges.scorer else None,
         "intent_model": options.intent_model or ("the reward's" if judges.intent else None),
         "judge": judge_folder(options),
-        "judges": options.judge or [],
+        "judges": list(options.judge),
         "relevance_models": {name: str(path) for name, path in relevance_folders(options).items()},
         "own_metrics": judges.own_metrics,
         "best_of": options.best_of,
@@ -335,3 +341,6 @@ def settings_of(
         "torch": torch.__version__,
         "notes": judging.notes(prompts, judges, judge_folder(options), paths),
     }
+
+
+main = partial(run_command, EvaluateOptions, run)  # the command line; returns the exit code

@@ -1,41 +1,25 @@
 """The command `rlhf-dialog export`: write a checkpoint as an agent folder, like `agent/` at the end of a run."""
 
-import argparse
 import logging
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedTokenizerBase
-
-from rlhf_dialog.commands.command_line import (
-    Parser,
-    exit_code_of,
-    exit_on_sigterm,
-    home_path,
-    new_folder,
-    set_up_logging,
-)
+from rlhf_dialog.commands.command_line import new_folder
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.config.loading import load_config, read_yaml
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.loading import build_trained, load_policy_lm, load_tokenizer
-from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.pretrained import warn_of_remote_code
-from rlhf_dialog.models.saved_agent import save_agent
-from rlhf_dialog.models.weights import load_module
 from rlhf_dialog.runs.checkpoint import as_user_error, checkpoints_of, iteration_of, newest_checkpoint, read_state
-from rlhf_dialog.runs.identity import model_fingerprint
-from rlhf_dialog.runs.verification import verify
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlhf_dialog.models.policy import Policy
 
 logger = logging.getLogger(__name__)
-DESCRIPTION = """Export a checkpoint of a run as an agent, for example after an interruption: a folder with model, tokenizer,
-value head and rlhf_dialog.json, for `rlhf-dialog chat` and for transformers. Adapters (use_lora) are merged into the model.
-
-The model that the run started from is read from the config.yaml of the checkpoint. That file may come from somebody else, so it
-is not trusted: the model and its tokenizer must be local folders, pickles are not read and their code is not run. --trust_config
-allows what the configuration allows."""
 PATHS = {"model_path": "--model_path", "env.args.tokenizer_path": "--tokenizer_path"}
 READ = ("config.yaml", "policy.safetensors")  # of a checkpoint, besides trainer.json
 PERMISSIONS = ("trust_remote_code", "allow_pickle_weights")
@@ -45,33 +29,25 @@ UNUSED = {
 }  # those of the run may be the user's own
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    options = _parse(argv)
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: _main(options), options.debug)
+class ExportOptions(Options):
+    description = """Export a checkpoint of a run as an agent, for example after an interruption: a folder with model, tokenizer,
+value head and rlhf_dialog.json, for `rlhf-dialog chat` and for transformers. Adapters (use_lora) are merged into the model.
+
+The model that the run started from is read from the config.yaml of the checkpoint. That file may come from somebody else, so it
+is not trusted: the model and its tokenizer must be local folders, pickles are not read and their code is not run. --trust_config
+allows what the configuration allows."""
+
+    run: Path = option("run folder, e.g. run_results/first")
+    checkpoint: str | None = option("checkpoint to export, e.g. iter_000004 or 4; default: the newest")
+    output: str = option("new or empty folder to write")
+    model_path: str | None = option("folder of the model that the run started from; default: as in the configuration")
+    tokenizer_path: str | None = option("folder of its tokenizer; default: as in the configuration")
+    trust_config: bool = option("allow Hub models, pickles and code that the run's config.yaml asks for")
+    register: str | None = option(REGISTER)
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--run", type=home_path, required=True, help="run folder, e.g. run_results/first")
-    add("--checkpoint", help="checkpoint to export, e.g. iter_000004 or 4; default: the newest")
-    add("--output", required=True, help="new or empty folder to write")
-    add("--model_path", help="folder of the model that the run started from; default: as in the configuration")
-    add("--tokenizer_path", help="folder of its tokenizer; default: as in the configuration")
-    add(
-        "--trust_config",
-        action="store_true",
-        help="allow Hub models, pickles and code that the run's config.yaml asks for",
-    )
-    add("--register", help=REGISTER)
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
-
-
-def _main(options: argparse.Namespace) -> None:
+def run(options: ExportOptions) -> None:
+    """Write the agent, and say how to talk to it."""
     given = {"model_path": options.model_path, "env.args.tokenizer_path": options.tokenizer_path}
     named = {key: path for key, path in given.items() if path is not None}
     if options.register:
@@ -90,7 +66,11 @@ def export(
     there is no such checkpoint, when it is damaged, when the starting model is missing or, with LoRA, differs, and when `output`
     is not empty.
     """
-    source, state = read_state(run / "checkpoints", _chosen(run, checkpoint))
+    chosen = _chosen(run, checkpoint)
+    from rlhf_dialog.models.saved_agent import save_agent
+    from rlhf_dialog.runs.verification import verify
+
+    source, state = read_state(run / "checkpoints", chosen)
     verify(source, state, names=READ, option="--checkpoint")
     config = _read_config(source / "config.yaml", named or {}, trust)
     with new_folder(output) as folder:
@@ -135,8 +115,13 @@ def _read_config(path: Path, named: dict[str, str], trust: bool) -> Config:
     return config
 
 
-def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> tuple[Policy, PreTrainedTokenizerBase]:
+def _load_policy(config: Config, source: Path, state: dict[str, Any]) -> "tuple[Policy, PreTrainedTokenizerBase]":
     """The policy of the checkpoint, built as in the run, and its tokenizer."""
+    from rlhf_dialog.models.loading import build_trained, load_policy_lm, load_tokenizer
+    from rlhf_dialog.models.pretrained import warn_of_remote_code
+    from rlhf_dialog.models.weights import load_module
+    from rlhf_dialog.runs.identity import model_fingerprint
+
     if config.trust_remote_code:
         warn_of_remote_code(
             {"model_path": config.model_path, "env.args.tokenizer_path": config.env.args.tokenizer_path}
@@ -160,3 +145,6 @@ def _refuse_another_base(given: str, config: Config, source: Path, state: dict[s
             f"{source}: its adapter belongs to another model than '{config.model_path}' now holds (trained on "
             f"{str(wanted)[:100]!r}, found {given!r}); set --model_path to the folder of the model that the run started from"
         )
+
+
+main = partial(run_command, ExportOptions, run)  # the command line; returns the exit code

@@ -246,18 +246,8 @@ def _differences(every: dict[str, Any], keys: dict[str, Any], run: dict[str, Any
 
 _USED = (
     *("sft_model_path", "model_name_or_path", "reward_model_path", "output_dir", "run_name", "report_to", "stop_token"),
-    *(
-        "stop_token_id",
-        "bf16",
-        "fp16",
-        "use_cpu",
-        "no_cuda",
-        "deepspeed",
-        "num_sample_generations",
-        "lora_target_modules",
-        "push_to_hub",
-        "hub_model_id",
-    ),
+    *("stop_token_id", "bf16", "fp16", "use_cpu", "no_cuda", "deepspeed", "num_sample_generations"),
+    *("lora_target_modules", "push_to_hub", "hub_model_id"),
 )
 
 

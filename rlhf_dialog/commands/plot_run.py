@@ -6,33 +6,35 @@ the handcrafted policy.
 python scripts/plot_run.py --run runs/quickstart [--output plot.png]
 """
 
-import argparse
+from functools import partial
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import Parser, check_output, exit_code_of, home_path, set_up_logging
+from rlhf_dialog.commands.command_line import check_output
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.found_config import number_in
-from rlhf_dialog.evaluation.plot import plot
-from rlhf_dialog.evaluation.success_plot import of_dialogues, plot_success
-from rlhf_dialog.runs.tracking import read_metrics
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=home_path, required=True, help="run folder that contains metrics.jsonl")
-    parser.add_argument("--output", type=home_path, help="PNG file to write; default: plot.png in the run folder")
-    options = parser.parse_args(argv)
-    set_up_logging()
-    return exit_code_of(lambda: plot_run(options.run, options.output or options.run / "plot.png"), debug=False)
+class PlotRunOptions(Options):
+    description = __doc__
+    run: Path = option("run folder that contains metrics.jsonl")
+    output: Path | None = option("PNG file to write; default: plot.png in the run folder")
 
 
-def plot_run(run: Path, output: Path) -> None:
-    """Plot the run folder. Raises UserError when the run has no metrics yet, or `output` cannot be written."""
+def plot_run(options: PlotRunOptions) -> None:
+    """Plot the run folder. Raises UserError when the run has no metrics yet, or the plot cannot be written."""
+    run, output = options.run, options.output or options.run / "plot.png"
     metrics = run / "metrics.jsonl"
-    rows = read_metrics(metrics) if metrics.is_file() else []
+    nothing = UserError(f"{metrics}: has no metrics to plot; train first")
+    if not metrics.is_file():
+        raise nothing
+    from rlhf_dialog.evaluation.found_config import number_in
+    from rlhf_dialog.evaluation.plot import plot
+    from rlhf_dialog.evaluation.success_plot import of_dialogues, plot_success
+    from rlhf_dialog.runs.tracking import read_metrics
+
+    rows = read_metrics(metrics)
     if not rows:
-        raise UserError(f"{metrics}: has no metrics to plot; train first")
+        raise nothing
     check_output("output", output, str(output))
     config = run / "config.yaml"
     if "dialogues" in rows[0] or "environment/success" in rows[0]:
@@ -41,3 +43,6 @@ def plot_run(run: Path, output: Path) -> None:
         has_target = number_in(config, "kl_rate") != 0  # a fixed coefficient aims for nothing
         plot(rows, number_in(config, "kl_target") if has_target else None, str(run), output)
     print(f"plot: {output}")
+
+
+main = partial(run_command, PlotRunOptions, plot_run)  # the command line; returns the exit code

@@ -3,62 +3,52 @@
 python scripts/push_to_hub.py --agent runs/quickstart/agent --repo NAME --dry_run
 
 The card is written from the run that the agent is in: task, data, reward, evaluation.json, limits, settings and versions. It
-holds no text of the data, and of a path only its last name. --dry_run writes the folder that would be uploaded, and opens no
-connection; look at it first. The token is that of `hf auth login`, or HF_TOKEN.
+holds no text of the data, and of a path only its last name. --dry_run writes the folder that would be uploaded, lists its
+files, and opens no connection; look at it first. The token is that of `hf auth login`, or HF_TOKEN.
 
 A repository that does not exist is created. One that holds something else is refused without --overwrite; an earlier agent of
 the run of the same name gets a new commit. All files arrive in one commit, or none.
 """
 
-import argparse
 import logging
+from functools import partial
+from pathlib import Path
 
-from rlhf_dialog.commands.command_line import (
-    Parser,
-    exit_code_of,
-    exit_on_sigterm,
-    home_path,
-    new_folder,
-    set_up_logging,
-)
+from rlhf_dialog.commands.command_line import new_folder
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.config.checks import repository_name
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.publishing.files import write
-from rlhf_dialog.publishing.repository import Target
-from rlhf_dialog.runs.publish import package, publish
 
 logger = logging.getLogger(__name__)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    options = _parse(argv)
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: _main(options), options.debug)
+class PushOptions(Options):
+    description = __doc__
+    agent: Path = option("folder of the agent, or of a reward model")
+    repo: str = option("name of the repository: NAME, or USER/NAME")
+    private: bool = option("create the repository as private; default: public")
+    overwrite: bool = option("replace the files of a repository that holds something else")
+    evaluation: Path | None = option("output of evaluate; default: evaluation.json in the run, if it is of this agent")
+    dry_run: bool = option("only write the folder that would be uploaded, and list its files")
+    output: str | None = option("new or empty folder for --dry_run; default: ./hub_NAME")
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--agent", type=home_path, required=True, help="folder of the agent, or of a reward model")
-    add("--repo", required=True, help="name of the repository: NAME, or USER/NAME")
-    add("--private", action="store_true", help="create the repository as private; default: public")
-    add("--overwrite", action="store_true", help="replace the files of a repository that holds something else")
-    add("--evaluation", type=home_path, help="output of evaluate; default: evaluation.json in the run of the agent")
-    add("--dry_run", action="store_true", help="only write the folder that would be uploaded")
-    add("--output", help="new or empty folder for --dry_run; default: ./hub_NAME")
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
-
-
-def _main(options: argparse.Namespace) -> None:
+def run(options: PushOptions) -> None:
+    """Publish, or write what would be published."""
     try:
         repository_name(options.repo)
     except ValueError as error:
         raise UserError(f"--repo: found {options.repo[:100]!r}, wanted {error}") from None
     if options.output and not options.dry_run:
         raise UserError("--output: only --dry_run writes a folder; add it, or leave out --output")
+    if not options.agent.is_dir():
+        raise UserError(
+            f"--agent: no such folder: '{options.agent}'; give the folder of an agent, e.g. run_results/first/agent"
+        )
+    from rlhf_dialog.publishing.files import write
+    from rlhf_dialog.publishing.repository import Target
+    from rlhf_dialog.runs.publish import package, publish
+
     if not options.dry_run:
         target = Target(options.repo, "--repo", options.private, options.overwrite)
         logger.info("published: %s", publish(options.agent, target, "--agent", options.evaluation))
@@ -71,4 +61,10 @@ def _main(options: argparse.Namespace) -> None:
             write(files, folder)
         except OSError as error:
             raise UserError(f"output: '{output}' cannot be written: {error}") from error
+    for name_of_file, content in files.items():
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        print(f"{size:>15,} bytes  {name_of_file}")
     logger.info("nothing was uploaded; %s holds the %d files of %s", output, len(files), name)
+
+
+main = partial(run_command, PushOptions, run)  # the command line; returns the exit code

@@ -10,7 +10,6 @@ Each stage is one command that you can also run yourself. A stage is skipped if 
 are unchanged since its last run.
 """
 
-import argparse
 import hashlib
 import shutil
 import subprocess
@@ -26,7 +25,8 @@ from rich.table import Table
 
 import rlhf_dialog
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.commands.command_line import Parser, check_seed, exit_code_of
+from rlhf_dialog.commands.command_line import check_seed
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.config.loading import shipped
 from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.terminal import Console
@@ -138,19 +138,22 @@ STAGES = (
 )
 
 
+class QuickstartOptions(Options):
+    description = __doc__
+    seed: int = option("seed of every stage (default: 0)", 0, metavar="N")
+    folder: Path | None = option(
+        "where the stages run and write runs/; default: the checkout of scripts/quickstart.py, else the working folder"
+    )
+
+
 def main(argv: list[str] | None = None, folder: Path = Path()) -> int:
     """The command line; `folder` is the default of --folder. Returns the exit code."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every stage (default: 0)")
-    parser.add_argument(
-        "--folder", type=Path, default=folder, help=f"where the stages run and write runs/ (default: {folder})"
-    )
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: check_seed(options.seed), debug=False) or run(options.folder, options.seed)
+    return run_command(QuickstartOptions, lambda options: run(options.folder or folder, options.seed), argv)
 
 
 def run(folder: Path, seed: int = 0) -> int:
     """Run the stages in `folder`; returns the exit code."""
+    check_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     start = time.perf_counter()
@@ -160,8 +163,7 @@ def run(folder: Path, seed: int = 0) -> int:
         if code:
             console.print(f"stage {number} ended with exit code {code}")
             return code
-    if code := exit_code_of(lambda: show_samples(folder, console), debug=False):
-        return code
+    show_samples(folder, console)
     console.print(
         f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
     )

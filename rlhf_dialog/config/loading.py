@@ -193,6 +193,14 @@ def replace_keys(settings: S, values: dict[str, Any]) -> S:
     return replaced
 
 
+def check_keys(schema: type[S], path: Path, overrides: dict[str, Any]) -> S:
+    """The settings as far as the schema knows them: registered classes are not asked, so that none has to be loaded."""
+    raw = read_yaml(path)
+    override_all(raw, overrides)
+    known = {key: value for key, value in raw.items() if key not in NO_EFFECT}
+    return _validate(schema, known, str(path), [], classes=False)
+
+
 def load_config(path: str | Path, overrides: dict[str, Any] | None = None) -> Config:
     """The configuration of a PPO run. Raises one UserError that lists every mistake with its dotted key."""
     path = Path(path)
@@ -256,7 +264,7 @@ def _kl_arguments(node: dict[str, Any]) -> list[str]:
     return [key for key in KL_KEYS if lifts and key in node["args"]]
 
 
-def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str]) -> S:
+def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[str], classes: bool = True) -> S:
     settings = None
     if problem := tree_problem(raw):
         raise UserError(f"{source}: {problem}")
@@ -264,7 +272,7 @@ def _validate(schema: type[S], raw: dict[str, Any], source: str, problems: list[
         settings = schema.model_validate(raw)
     except ValidationError as error:
         problems = problems + [_sentence(schema, item) for item in error.errors()]
-    problems = problems + list(_class_problems(raw))
+    problems = [*problems, *(_class_problems(raw) if classes else ())]
     if problems or settings is None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise UserError("\n  ".join([f"{source}: {count}", *problems]))

@@ -1,12 +1,35 @@
 """Names in the YAML -> classes. Built-ins register exactly as a user's class does."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError, nearest
 
 Offers = dict[str, Callable[[], Any]]  # name -> what loads its class
 OFFERED: dict[str, Offers] = {}  # by the kind of registry; `rlhf_dialog/__init__.py` fills it
+
+
+def _nothing(args: dict[str, Any]) -> dict[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the arguments of a class may reach. files: those that name a file, which must lie in the folder that was found;
+    other: arguments -> which of them lead out, with the reason
+    """
+
+    files: tuple[str, ...] = ()
+    other: Callable[[dict[str, Any]], dict[str, str]] = _nothing
+
+
+def leads_out(path: str, folder: Path) -> str:
+    """Why a path may not be read for a file in `folder` that was found: links followed, it lies elsewhere. Empty if it may."""
+    target = Path(path).expanduser()
+    is_inside = target.resolve().is_relative_to(folder.resolve())
+    return "" if is_inside else f"{path[:100]!r} is not in {folder}"
 
 
 class Registry:
@@ -19,13 +42,38 @@ class Registry:
     def __init__(self, kind: str, register_where: str = "in train_ppo.py"):
         self.kind, self.register_where = kind, register_where
         self.classes: dict[str, Any] = {}
+        self._reach: dict[str, Reach] = {}
 
-    def register(self, name: str, cls: Any = None) -> Any:
-        """Register `cls` under `name`; without `cls`, return a class decorator. A later class replaces an earlier one."""
+    def register(self, name: str, cls: Any = None, reach: Reach | None = None) -> Any:
+        """Register `cls` under `name`; without `cls`, return a class decorator. A later class replaces an earlier one.
+
+        `reach` says which of its arguments lead out of a folder that was found (`Reach`); without it, all may.
+        """
         if cls is None:
-            return lambda decorated: self.register(name, decorated)
+            return lambda decorated: self.register(name, decorated, reach)
         self.classes[name] = cls
+        self._reach.pop(name, None)
+        if reach is not None:
+            self._reach[name] = reach
         return cls
+
+    def reaches_out(self, name: str, args: dict[str, Any], folder: Path) -> dict[str, str]:
+        """Why a file in `folder` that was found may not have this class built: argument -> reason; empty where it may.
+
+        A class says it itself (`reaches_out(args)`, not inherited), or with `reach`. One that does not say counts as reaching
+        everything. Empty for an unknown name, which `create` refuses.
+        """
+        cls = self.find(name)
+        if cls is None:
+            return {}
+        if "reaches_out" in vars(cls):
+            return dict(cls.reaches_out(args))
+        known = self._reach.get(name)
+        if known is None:
+            return {"id": f"{name} does not say what its arguments may reach"}
+        files = {key: args.get(key) for key in known.files}
+        outside = {f"args.{key}": leads_out(value, folder) for key, value in files.items() if isinstance(value, str)}
+        return {key: why for key, why in (outside | known.other(args)).items() if why}
 
     def names(self) -> list[str]:
         """What is registered or offered, sorted."""

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import takewhile
 from typing import Any
 
@@ -111,6 +112,26 @@ def warn_of_marks(encoder: TurnEncoder, prompts: Iterable[Dialogue]) -> None:
         logger.warning(
             "%d turns or references hold a special token of the tokenizer; a space replaces it in what the model sees",
             changed,
+        )
+
+
+def warn_of_cut(
+    encoder: TurnEncoder, turns: Iterable[str], gather: Callable[[list[int]], list[list[int]]] = lambda sizes: [sizes]
+) -> None:
+    """A warning with the number of these newest turns of prompts that do not fit whole, and with what would do.
+
+    `gather` adds the sizes of the turns of other processes.
+    """
+    whole = copy(encoder)
+    whole.max_prompt_length = 2**31
+    sizes = [size for some in gather([len(whole.encode_prompt([turn])) for turn in turns]) for size in some]
+    if cut := sum(size > encoder.max_prompt_length for size in sizes):
+        logger.warning(
+            "%d of %d prompts lose the beginning of their newest turn: max_prompt_length is %d, and %d would do",
+            cut,
+            len(sizes),
+            encoder.max_prompt_length,
+            max(sizes),
         )
 
 

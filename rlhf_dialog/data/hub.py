@@ -45,6 +45,12 @@ def is_local(path: str) -> bool:
     return written_like_one or os.path.exists(path) or (parent != "" and os.path.isdir(parent))
 
 
+def check_folder(path: str, key: str) -> None:
+    """Raises UserError when `path`, which `key` named, can only mean a folder on this machine and is none."""
+    if is_local(path) and not os.path.isdir(os.path.expanduser(path)):
+        raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
+
+
 def model_folder(name: str, key: str, with_code: bool = False) -> str:
     """`name` itself when it is a path, else the local copy of that model of the Hub: its MODEL_FILES, `with_code` also its code.
 

@@ -12,7 +12,7 @@
   line, and one process in place of several shows in the environment.
 - **A process stores its own device's generator only**, under the name of the first device, so that a checkpoint does not
   depend on the number of devices that a machine has.
-- **One voice** (`launch.with_one_voice`): launchers end all processes when one has ended, so the others wait until
+- **One voice** (`one_voice.with_one_voice`): launchers end all processes when one has ended, so the others wait until
   rank 0 has reported the error.
 - **Data order is that of one process**, in neighbouring parts. Each rank draws its own random numbers; rank 0 draws
   those of a single process. Every rank reads the checkpoint, so the run folder must be on a disk that all of them

@@ -40,8 +40,8 @@ def load_deepspeed(device: torch.device) -> Any:
             deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UserError(
-            f'use_deepspeed: true, but DeepSpeed cannot be imported ({error}); run pip install "rlhf-dialog[deepspeed]", '
-            'or pip install -e ".[deepspeed]" in a checkout'
+            f"use_deepspeed: true, but DeepSpeed cannot be imported ({error}); install it from the checkout: "
+            'pip install -e ".[deepspeed]"'
         ) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # the trainer reports what its warnings say
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # takes minutes to compile, and only serving uses it

@@ -1,16 +1,10 @@
 """Where a run runs: its device, its threads, and the processes that a launcher started for it."""
 
-import gc
-import io
 import logging
 import os
 import socket
-import sys
-import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -21,22 +15,15 @@ from torch.distributed.rendezvous import rendezvous
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.deepspeed_config import asks_deepspeed
+from rlhf_dialog.distributed.one_voice import MEETING, rank
+from rlhf_dialog.distributed.own_gpu import take_gpu
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import INTERNAL_ERROR, UserError
-from rlhf_dialog.terminal import visible
+from rlhf_dialog.errors import UserError
 
 logger = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(hours=1)  # for another rank: it may wait for a reward; gloo, through which ranks wait
 EXCHANGE_WAIT = timedelta(minutes=10)  # to meet, and for nccl, which exchanges what all ranks have already
 FIRST_EXCHANGE = timedelta(minutes=5)  # of nccl: less than after which its own watch kills the process
-REPORT_TIMEOUT = 20.0  # seconds that the other ranks wait for rank 0 to report an error, before they report their own
-NOTICE_TIMEOUT = 3.0  # seconds that rank 0 then waits for them to notice its report
-_meeting: dict[str, Any] = {}  # "store": through which the processes met; absent before
-
-
-def rank() -> int:
-    """The number of this process among those that a launcher started; 0 for a single process."""
-    return int(os.environ.get("RANK", "0"))
 
 
 def start(config: Config) -> World:
@@ -48,6 +35,8 @@ def start(config: Config) -> World:
     device = pick_device(config)
     if device.type == "cpu" and rank() == 0 and torch.get_num_threads() > 1:
         openmp.warn_when_too_late()
+    if device.type == "cuda":
+        device = take_gpu(config.local_rank)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if asks_deepspeed(config):
         os.environ["DS_ACCELERATOR"] = device.type  # before any library imports DeepSpeed, which chooses once
@@ -56,8 +45,6 @@ def start(config: Config) -> World:
             dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
         return World(device=device)
     local_rank = int(os.environ.get("LOCAL_RANK", max(config.local_rank, 0)))
-    if device.type == "cuda":
-        device = _own_device(local_rank)
     if dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size(), local_rank, device)
     with _reachable():
@@ -72,13 +59,6 @@ def start(config: Config) -> World:
 
 def _backend(device: torch.device) -> str:
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
-def _own_device(local_rank: int) -> torch.device:
-    """The device of this number; a process that sees fewer (srun --gpus-per-task=1 shows it one) takes those in turn."""
-    number = local_rank % torch.cuda.device_count()
-    torch.cuda.set_device(number)
-    return torch.device("cuda", number)
 
 
 def _refuse_shared_devices(world: World) -> None:
@@ -123,7 +103,7 @@ def _meet(backend: str) -> None:
         )
     store, number, size = next(rendezvous("env://", timeout=EXCHANGE_WAIT))
     dist.init_process_group(backend, store=store, rank=number, world_size=size, timeout=EXCHANGE_WAIT)
-    _meeting["store"] = dist.PrefixStore("rlhf_dialog", store)
+    MEETING["store"] = dist.PrefixStore("rlhf_dialog", store)
 
 
 def _exchange_once(device: torch.device) -> None:
@@ -134,89 +114,6 @@ def _exchange_once(device: torch.device) -> None:
         work.wait(FIRST_EXCHANGE)
     group: Any = dist.group.WORLD
     group._get_backend(torch.device("cpu"))._set_default_timeout(LONGEST_WAIT)
-
-
-def with_one_voice(run: Callable[[], int]) -> int:
-    """Call `run`, which returns an exit code; only rank 0 prints.
-
-    Launchers kill the other processes as soon as one has ended, so a process with an error waits until rank 0 has reported
-    it. An error that rank 0 does not know of (outside of `World.fail_together`, or a bug that only this process met) is
-    reported by the process that raised it.
-    """
-    code, leaving = 1, None
-    try:
-        code = run() if rank() == 0 else _run_silently(run)
-    except (SystemExit, KeyboardInterrupt) as end:
-        leaving = type(end)(*end.args)  # without the frames that hold the models
-    except Exception:
-        if "store" not in _meeting:
-            raise
-        sys.stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
-    if rank() == 0 and code and leaving is None:
-        _notify_others(code)
-    _part()
-    if leaving is not None:
-        raise leaving
-    return code
-
-
-def _part() -> None:
-    """Leave the process group. DDP modules are collected first: the group must not be destroyed inside their destructor."""
-    _meeting.clear()
-    if dist.is_initialized():
-        gc.collect()
-        dist.destroy_process_group()
-
-
-def _notify_others(code: int) -> None:
-    """Rank 0 has reported why the run ends: wait until the others have noticed, since the store may end with rank 0."""
-    store, end = _meeting.get("store"), time.monotonic() + NOTICE_TIMEOUT
-    with suppress(RuntimeError):
-        if store is not None:
-            store.set("reported", str(code))
-            while store.add("noticed", 0) < dist.get_world_size() - 1 and time.monotonic() < end:
-                time.sleep(0.05)
-
-
-def _run_silently(run: Callable[[], int]) -> int:
-    heard, stderr = _LastWrites(), sys.stderr
-    try:
-        with redirect_stdout(_LastWrites()), redirect_stderr(heard):
-            code = run()
-    except Exception:
-        stderr.write(f"rank {rank()} failed:\n{visible(traceback.format_exc())}")
-        stderr.flush()
-        return 1
-    if not 0 < code < 128:
-        return code
-    reported = _reported_by_rank_0()
-    if not reported or (code == INTERNAL_ERROR and reported != code):
-        stderr.write(f"rank {rank()}: {heard.writes[-1] if heard.writes else code}")
-        stderr.flush()
-    return code
-
-
-def _reported_by_rank_0() -> int:
-    """Wait until rank 0 has reported why the run ends; returns its exit code, 0 when it is gone or takes over REPORT_TIMEOUT."""
-    store, end = _meeting.get("store"), time.monotonic() + REPORT_TIMEOUT
-    with suppress(RuntimeError):
-        while time.monotonic() < end:
-            if store is not None and store.check(["reported"]):
-                store.add("noticed", 1)
-                return int(store.get("reported"))
-            time.sleep(0.1)
-    return 0
-
-
-class _LastWrites(io.TextIOBase):
-    """A stream that keeps only its last writes."""
-
-    def __init__(self) -> None:
-        self.writes: deque[str] = deque(maxlen=20)
-
-    def write(self, text: str) -> int:
-        self.writes.append(text)
-        return len(text)
 
 
 def pick_device(config: Config) -> torch.device:

@@ -1,25 +1,13 @@
 """The protocol of dialogue environments, and how one is called: each of its mistakes is an error that names its class."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, Protocol
 
-import numpy as np
-
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.foreign_code import (
-    TimeLimit,
-    ends_the_process,
-    frames_of,
-    in_file_of,
-    line_of,
-    outside_libraries,
-    within,
-)
+from rlhf_dialog.environments.returned import REWARD, SUCCESS, is_reward, is_text, is_truth, says_success
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.foreign_code import TimeLimit, ends_the_process, named, place_of, within
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 
@@ -102,6 +90,7 @@ def opened(environment: Environment, seed: int | None = None, limits: Limits = N
     prompt = info.get("prompt", Dialogue([text]))
     if not isinstance(prompt, Dialogue) or not prompt.prompt_turns:
         raise _wrong(environment, f"reset: info['prompt'] is {prompt!r}; give a Dialogue with one turn or more")
+    _check_texts(environment, "reset", [*prompt.prompt_turns, *prompt.references, prompt.reference or ""])
     return prompt
 
 
@@ -115,20 +104,24 @@ def opening(
     found = _called(environment, "reset", limits, lambda: environment.reset(seed=seed, **more))
     if not (_is_tuple(found, 2) and isinstance(found[0], str) and isinstance(found[1], dict)):
         raise _wrong(environment, f"reset returned {found!r}; return a pair (text, info)")
+    _check_texts(environment, "reset", [found[0]])
     return found
 
 
 def answer(environment: Environment, reply: str, limits: Limits = NO_LIMITS) -> Step:
-    """Make one step. Raises UserError as `opening` does, and for a reward that is not finite."""
+    """Make one step. Raises UserError as `opening` does, and for what cannot be learned from."""
     found = _called(environment, "step", limits, lambda: environment.step(reply))
     if not (_is_tuple(found, 5) and isinstance(found[0], str) and isinstance(found[4], dict)):
         raise _wrong(environment, f"step returned {found!r}; return (text, reward, terminated, truncated, info)")
     text, reward, terminated, truncated, info = found
-    if not isinstance(reward, Real) or not math.isfinite(reward):
-        raise _wrong(environment, f"step returned the reward {reward!r}; return a finite number")
+    _check_texts(environment, "step", [text])
+    if not is_reward(reward):
+        raise _wrong(environment, f"step returned the reward {reward!r}; return {REWARD}")
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if not is_truth(value):
             raise _wrong(environment, f"step returned {value!r} as {name}; return True or False")
+    if (terminated or truncated) and not says_success(info):
+        raise _wrong(environment, f"step returned the success {info['success']!r}; return {SUCCESS}")
     return text, float(reward), bool(terminated), bool(truncated), info
 
 
@@ -147,37 +140,18 @@ def _called(environment: Environment, method: str, limits: Limits, work: Callabl
     if not callable(getattr(environment, method, None)):
         raise _wrong(environment, f"it has no method {method}; define reset(seed) and step(reply)")
     seconds = limits.step_timeout_s
-    with _named(environment, method):
+    with named(f"environment {type(environment).__name__}: {method}", type(environment)):
         if seconds is None:
             return work()
         with ends_the_process(seconds):
             try:
                 return within(seconds, work)
             except TimeLimit as late:
-                place = _place(environment, late.frames)
+                place = place_of(type(environment), late.frames)
                 raise _wrong(
                     environment,
                     f"{method} did not return within {seconds:g} seconds (step_timeout_s); it was{place or ' running'}",
                 ) from late
-
-
-@contextmanager
-def _named(environment: Environment, method: str) -> Iterator[None]:
-    """Turn exceptions in the block into a UserError; Ctrl-C and the end that a signal asks for pass."""
-    try:
-        yield
-    except (UserError, RunStopped, SignalExit):
-        raise
-    except USER_CODE_RAISES as error:
-        place = _place(environment, frames_of(error))
-        raise _wrong(environment, f"{method} raised {type(error).__name__}: {error}{place}") from error
-
-
-def _place(environment: Environment, frames: list[Any]) -> str:
-    """` at path:line`: the deepest line of the user's own code, else of the environment's class; empty without one."""
-    own = outside_libraries(frames) or in_file_of(type(environment), frames)
-    own = [frame for frame in own if frame.filename != __file__]
-    return f" at {line_of(own[-1])}" if own else ""
 
 
 def _wrong(environment: Environment, what: str) -> UserError:
@@ -188,6 +162,7 @@ def _is_tuple(found: Any, length: int) -> bool:
     return isinstance(found, tuple) and len(found) == length
 
 
-def is_truth(value: Any) -> bool:
-    """Whether it is True, False, 0, 1, and NumPy's; not an array, a text or a probability."""
-    return isinstance(value, bool | np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1))
+def _check_texts(environment: Environment, method: str, texts: Sequence[Any]) -> None:
+    for text in texts:
+        if not is_text(text):
+            raise _wrong(environment, f"{method} returned {text!r:.200}; return texts without half characters")

@@ -5,8 +5,8 @@ from typing import Any
 from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.environments import corpus  # noqa: F401  registers its class
 from rlhf_dialog.environments.base import Environment
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
-from rlhf_dialog.foreign_code import frames_of, line_of, outside_libraries
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.foreign_code import named
 
 
 def build_environment(name: str, args: dict[str, Any]) -> Environment:
@@ -16,14 +16,8 @@ def build_environment(name: str, args: dict[str, Any]) -> Environment:
     """
     if problem := EnvironmentFactory.problem(name, args):
         raise UserError(f"environment: {problem}")
-    try:
+    with named(f"environment {name}: its constructor"):
         built: Environment = EnvironmentFactory.classes[name](**args)
-    except (UserError, RunStopped, SignalExit):
-        raise
-    except USER_CODE_RAISES as error:
-        own = outside_libraries(frames_of(error))
-        place = f" at {line_of(own[-1])}" if own else ""
-        raise UserError(f"environment {name}: its constructor raised {type(error).__name__}: {error}{place}") from error
     for method in ("reset", "step"):
         if not callable(getattr(built, method, None)):
             raise UserError(f"environment {name}: it has no method {method}; define reset(seed) and step(reply)")

@@ -5,7 +5,7 @@ from functools import lru_cache
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, Reach
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from rlhf_dialog.data.sources import DialogueRecord
 
 
-@EnvironmentFactory.register("corpus")
+def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
+    from rlhf_dialog.data.sources import is_hub_name
+
+    path = str(args.get("data_path"))
+    why = f"{path[:100]!r} is not on this machine, so the Hub would be asked"
+    return {"args.data_path": why} if is_hub_name(path) else {}
+
+
+@EnvironmentFactory.register("corpus", reach=Reach(other=_reaches_out))
 class CorpusUser:
     """One episode is one dialogue of the data: the policy takes the second speaker's turns, and the user ends with the data.
 

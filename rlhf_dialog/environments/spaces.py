@@ -4,12 +4,9 @@ import string
 from collections.abc import Iterable
 from typing import Any
 
-from rlhf_dialog.errors import UserError
+import gymnasium
 
-try:
-    import gymnasium
-except ImportError:
-    raise UserError("the space of texts needs Gymnasium; install it (pip install gymnasium)") from None
+from rlhf_dialog.errors import UserError
 
 LONGEST_SAMPLE = 40
 LETTERS = string.ascii_letters + string.digits + " .,?!äöüß"

@@ -51,14 +51,35 @@ def distinct(played: Sequence[Played]) -> dict[str, Array]:
 
 
 def means(played: Sequence[Played]) -> dict[str, float]:
-    """The mean of each measure; NaN where no dialogue has it."""
+    """The mean of each measure, NaN where no dialogue has it; with `success_of`, see `said_of`."""
     known = numbers_of(played) | distinct(played)
-    return {name: mean_of(values).point for name, values in known.items()}
+    return {name: mean_of(values).point for name, values in known.items()} | said_of(known["success"])
+
+
+def said_of(success: Array) -> dict[str, float]:
+    """`success_of`, how many of the dialogues say whether they succeeded, where some do and some do not."""
+    said = float(np.isfinite(success).sum())
+    return {"success_of": said} if 0 < said < len(success) else {}
 
 
 def measured(played: Sequence[Played]) -> dict[str, Interval]:
-    """Mean, low and high of each measure."""
-    return {name: interval(mean_of(values)) for name, values in (numbers_of(played) | distinct(played)).items()}
+    """Mean, low and high of each measure; `of` as `with_count` has it."""
+    known = numbers_of(played) | distinct(played)
+    return with_count({name: interval(mean_of(values)) for name, values in known.items()}, known["success"])
+
+
+def with_count(intervals: dict[str, Interval], success: Array) -> dict[str, Interval]:
+    """The intervals; that of success has `of`, how many dialogues say it, where some do not."""
+    said = float(np.isfinite(success).sum())
+    return intervals | ({"success": intervals["success"] | {"of": said}} if said < len(success) else {})
+
+
+def cell(interval: Interval | None, form: str) -> str:
+    """An interval in a table; empty where there is none."""
+    if interval is None or not interval.get("of", 1):
+        return "" if interval is None else "not said"
+    mean, low, high = (form.format(interval[key]) for key in ("mean", "low", "high"))
+    return f"{mean}\n\\[{low}, {high}]" + (f"\nof {interval['of']:g} that say it" if "of" in interval else "")
 
 
 def compared(before: Sequence[Played], after: Sequence[Played]) -> dict[str, Interval]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.config.loading import load_config, read_yaml
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.registry import EnvironmentFactory, Registry
+from rlhf_dialog.config.schema import Config, EnvironmentConfig
 from rlhf_dialog.data.sources import is_hub_name
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward
@@ -62,12 +63,40 @@ class RunConfig:
             return None
         return build_reward(wanted.id, _replaced(wanted.args, given))
 
+    def environment(self) -> EnvironmentConfig | None:
+        """The environment. Raises UserError where it reaches out and the configuration is not trusted."""
+        wanted = self.config.environment
+        if wanted and not self.trusted:
+            refuse(self.path, "environment", EnvironmentFactory, wanted.id, wanted.args)
+        return wanted
+
     def _refusal(self, found: dict[str, str]) -> str:
-        keys = "; ".join(f"{key}: {why}" for key, why in found.items())
-        return (
-            f"{self.path} was found, not named by you, so it is read as data only, and these keys are not used: {keys}. "
-            f"If you trust the file, allow them with --trust_config or --config {self.path}"
-        )
+        return f"{_refusal(self.path, found)} or --config {self.path}"
+
+
+def refuse(path: Path, key: str, registry: Registry, name: str, args: dict[str, Any]) -> None:
+    """The gate in front of what a file at `path` that was found has built under `key`: an environment, a policy.
+
+    Raises UserError where the arguments of the class lead out of the file's folder.
+    """
+    found = {f"{key}.{each}": why for each, why in registry.reaches_out(name, args, path.absolute().parent).items()}
+    if found:
+        raise UserError(_refusal(path, found))
+
+
+def refuse_hub_data(path: Path, key: str, data_path: str | None) -> None:
+    """Raises UserError where the file at `path`, which was found, names data on the Hub."""
+    if data_path and is_hub_name(data_path):
+        why = f"{data_path[:100]!r} is not on this machine, so the Hub would be asked"
+        raise UserError(_refusal(path, {key: why}))
+
+
+def _refusal(path: Path, found: dict[str, str]) -> str:
+    keys = "; ".join(f"{key}: {why}" for key, why in found.items())
+    return (
+        f"{path} was found, not named by you, so it is read as data only, and these keys are not used: {keys}. If you trust the "
+        "file, allow them with --trust_config"
+    )
 
 
 def read_run_config(named: Path | None, found: Path, trust_found: bool = False) -> RunConfig | None:

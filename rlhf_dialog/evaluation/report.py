@@ -3,12 +3,14 @@
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.replies import Replies
+
+if TYPE_CHECKING:
+    from rlhf_dialog.evaluation.replies import Replies
 
 SHOWN = (
     "score",
@@ -35,7 +37,7 @@ def finite(node: Any) -> Any:
     return None if isinstance(node, float) and not math.isfinite(node) else node
 
 
-def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
+def replies_of(prompts: list[Dialogue], systems: "dict[str, Replies]") -> str:
     """One JSON line per prompt, with the reply of every system."""
     lines = []
     for i, prompt in enumerate(prompts):
@@ -50,7 +52,7 @@ def replies_of(prompts: list[Dialogue], systems: dict[str, Replies]) -> str:
     return "".join(lines)
 
 
-def samples_of(prompts: list[Dialogue], replies: dict[str, Replies]) -> list[dict[str, str]]:
+def samples_of(prompts: list[Dialogue], replies: "dict[str, Replies]") -> list[dict[str, str]]:
     """Three evenly spaced prompts, with the reply of each system."""
     chosen = dict.fromkeys(len(prompts) * k // 4 for k in (1, 2, 3))
     return [

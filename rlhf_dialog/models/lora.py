@@ -59,7 +59,7 @@ def check_peft() -> None:
     try:
         import peft  # noqa: F401
     except ImportError as error:
-        raise UserError("use_lora: needs peft: run pip install 'rlhf-dialog[peft]', or pip install peft") from error
+        raise UserError("use_lora: needs peft: run pip install peft") from error
 
 
 def target_names(lm: PreTrainedModel, targets: Sequence[str] | None) -> list[str]:

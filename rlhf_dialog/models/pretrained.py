@@ -39,10 +39,8 @@ def load_pretrained(auto_class: Any, path: str, key: str, **options: Any) -> Any
     """
     source = os.path.expanduser(path)
     options = {"trust_remote_code": False} | options
-    if hub.is_local(path):
-        if not os.path.isdir(source):
-            raise UserError(f"{key}: no such folder: '{path}'; give a model folder or a Hub name")
-    else:
+    hub.check_folder(path, key)
+    if not hub.is_local(path):
         options["local_files_only"] = not hub.hub_reachable()
     if auto_class.__name__ != "AutoTokenizer":
         options = {"use_safetensors": True} | options

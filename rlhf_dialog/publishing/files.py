@@ -24,8 +24,6 @@ Files = dict[str, bytes | Path]  # name in the repository -> its content, or the
 
 def kind_of(folder: Path, key: str) -> Kind:
     """What the folder holds. Raises UserError when it is neither an agent nor a reward model, with what is missing."""
-    if not folder.is_dir():
-        raise UserError(f"{key}: no such folder: '{folder}'; give the folder of an agent, e.g. run_results/first/agent")
     if not (folder / "config.json").is_file():
         raise UserError(f"{key}: '{folder}' is not an agent: it has no config.json; {_advice(folder)}")
     if is_relevance_folder(str(folder)):
@@ -71,7 +69,7 @@ def files_of(folder: Path, key: str) -> Files:
     """The files of the folder that are published, without the card. Raises UserError for links, damage and tokens in them."""
     files: Files = {}
     for path in sorted(folder.iterdir()):
-        if not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in MODEL_FILES):
+        if not is_published(path):
             continue
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{key}: {path} is a link or not a file, and may hold anything; copy the folder (cp -rL)")
@@ -79,6 +77,11 @@ def files_of(folder: Path, key: str) -> Files:
     if (folder / AGENT_FILE).is_file() and isinstance(content := files.get("generation_config.json"), bytes):
         files["generation_config.json"] = _with_sampling(content, folder, key)
     return files
+
+
+def is_published(path: Path) -> bool:
+    """Whether a file of this name belongs to a model."""
+    return any(fnmatch.fnmatchcase(path.name, pattern) for pattern in MODEL_FILES)
 
 
 def _content(path: Path, key: str) -> bytes:

@@ -19,6 +19,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import base_parameters
 from rlhf_dialog.own_files import as_read_again
 from rlhf_dialog.rewards.base import BaseReward, models_inside
+from rlhf_dialog.runs.verification import sha256_of
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
@@ -76,12 +77,6 @@ def settings_of(config: Config) -> dict[str, Any]:
     if config.use_linear_lr_decay:
         kept += ["total_time_steps", "max_iterations", "total_episodes"]
     return {name: getattr(config, name) for name in kept}
-
-
-def sha256_of(identity: Any) -> str:
-    """The hash of the canonical JSON."""
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def differences(now: dict[str, Any], then: Any, here: str = "here", there: str = "in the checkpoint") -> list[str]:

@@ -9,12 +9,13 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import FAULTS, json_or, load_json
 from rlhf_dialog.publishing.card import Run
-from rlhf_dialog.publishing.files import Files, kind_of
+from rlhf_dialog.publishing.files import Files, is_published, kind_of
 from rlhf_dialog.publishing.package import package_of, read_run
 from rlhf_dialog.publishing.repository import Target, check_before_run, push, with_owner
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.tracking import read_metrics
-from rlhf_dialog.runs.verification import versions
+from rlhf_dialog.runs.verification import sha256_of_file, versions
 
 logger = logging.getLogger(__name__)
 KEY = "push_to_hub"
@@ -75,18 +76,24 @@ def run_of(agent: Path, evaluation: Path | None = None) -> Run:
 
 
 def _own_evaluation(agent: Path) -> Path | None:
-    """evaluation.json of the run, unless it measured another of its agents or is older than this one."""
+    """evaluation.json of the run, if it holds the hash of this agent."""
     path = agent.absolute().parent / "evaluation.json"
     if not path.is_file():
         return None
     try:
-        measured = Path(load_json(path)["settings"]["agent"]).name
+        measured = load_json(path)["settings"].get("agent_hash")
     except FAULTS:
-        measured = agent.name  # reading it reports what is wrong
-    if measured == agent.name and path.stat().st_mtime >= (agent / "config.json").stat().st_mtime:
+        return path  # reading it reports what is wrong
+    if measured == hash_of_agent(agent):
         return path
-    logger.warning("%s is not of this agent, or is older than it, so the card is without it; see --evaluation", path)
+    logger.warning("%s is not of this agent as it is now, so the card is without it; see --evaluation", path)
     return None
+
+
+def hash_of_agent(folder: Path) -> str:
+    """sha256 over the files of an agent that a push uploads, in hex: the same for a copy."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and is_published(path)]
+    return sha256_of({path.name: sha256_of_file(path) for path in files})
 
 
 def _versions_of(run: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Is a checkpoint what was written? Hashes and sizes of its files, and the versions of the libraries that wrote it."""
 
 import hashlib
+import json
 from collections.abc import Container
 from contextlib import suppress
 from importlib import metadata
@@ -9,7 +10,6 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import FAULTS, as_read_again, load_json
-from rlhf_dialog.runs.identity import sha256_of
 
 STATE = "trainer.json"
 PACKAGES = ("torch", "transformers", "rlhf-dialog")
@@ -122,3 +122,9 @@ def changed_versions(state: dict[str, Any]) -> str:
     return ", ".join(
         f"{name} {then[name]} -> {now}" for name, now in versions().items() if name in then and then[name] != now
     )
+
+
+def sha256_of(identity: Any) -> str:
+    """The hash of the canonical JSON."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.chat_template import warn_of_cut
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
@@ -13,6 +14,7 @@ from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers
+from rlhf_dialog.training.episodes import newest_turns
 from rlhf_dialog.training.noise import Noise, differences, noise_of
 from rlhf_dialog.training.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.training.simulated import Simulated
@@ -39,6 +41,7 @@ class Collector:
         self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
         self.noise: Noise | None = None
+        self.is_first = True
 
     def collect(self, prompts: list[Dialogue], iteration: int) -> Rollout:
         """A rollout with finite numbers; under `on_reward_error: skip` without the episodes that have no score.
@@ -54,6 +57,10 @@ class Collector:
             return without_unscored(rollout, self.group_size)
 
         rollout = self.on_every_rank(of_this_rank)
+        if self.is_first:
+            newest = [text for dialogue in rollout.dialogues for text in newest_turns(dialogue)]
+            warn_of_cut(self.speaker.encoder, newest, self.world.gather)
+            self.is_first = False
         left, dropped = self.world.sum_of([len(rollout), rollout.num_dropped])
         if not left:
             groups = " or their groups" if self.config.estimator.needs_groups else ""

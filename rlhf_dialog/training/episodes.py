@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.dialogue import POLICY, Dialogue
 from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, opened
 from rlhf_dialog.models.chat_agent import Reply, Speaker, num_positions
 from rlhf_dialog.models.generation import Responses, as_wide, random_numbers
@@ -138,6 +138,13 @@ class EpisodeInProgress:
         return longest if positions is None else min(longest, positions - self.speaker.sampling.max_new_tokens)
 
 
+def newest_turns(dialogue: Dialogue) -> list[str]:
+    """The turns that replies answered, and one for which there was no room; not a last word after which the dialogue ended."""
+    heard = [turn.text for turn in dialogue.turns if turn.speaker != POLICY]
+    ended = dialogue.later and not dialogue.truncated
+    return [dialogue.prompt_turns[-1], *(heard[:-1] if ended else heard)]
+
+
 def plain(info: dict[str, Any]) -> dict[str, Any]:
     """What of an environment's last info is JSON, NumPy's numbers as Python's.
 
@@ -148,7 +155,7 @@ def plain(info: dict[str, Any]) -> dict[str, Any]:
     for name, value in info.items():
         value = value.item() if getattr(value, "ndim", None) == 0 else value
         try:
-            json.dumps({name: value})
+            json.dumps({name: value}, ensure_ascii=False).encode()  # a half character is no JSON
         except (TypeError, ValueError, RecursionError):
             continue
         counts[name] = value

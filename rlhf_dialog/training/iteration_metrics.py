@@ -65,13 +65,14 @@ def rollout_metrics(rollout: Rollout, world: World) -> Metrics:
 
 def dialogue_metrics(rollout: Rollout, world: World) -> Metrics:
     """Of dialogues with environments: what they paid, the replies of the policy, and the share of successes where the last info
-    says `success`; means over all episodes."""
+    says `success`; means over all episodes, of success over those that say it, whose number is `success_of` where some do not."""
     known = [d.meta.get("info", {}).get("success") for d in rollout.dialogues]
     paid = 0.0 if rollout.turn_rewards is None else rollout.turn_rewards.double().sum().item()
     counts = [len(rollout), rollout.num_replies, sum(x is not None for x in known), sum(map(bool, known)), paid]
     episodes, replies, judged, successes, paid = world.sum_of(counts)
     found = {"environment/reward": paid / episodes, "environment/turns": replies / episodes}
-    return found | ({"environment/success": successes / episodes} if judged else {})
+    found |= {"environment/success": successes / judged} if judged else {}
+    return found | ({"environment/success_of": judged} if 0 < judged < episodes else {})
 
 
 def filter_metrics(rollout: Rollout, world: World) -> Metrics:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks import benchmark, workload
+from benchmarks.options import ARCHITECTURES, SIZES
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
@@ -48,7 +49,7 @@ def test_the_trainer_reads_the_ids_that_w_has(tokenizer, tmp_path):
 @pytest.mark.parametrize(("size", "parameters"), [("small", 5.5e6), ("1m", 1.1e6), ("14m", 14.2e6), ("30m", 30e6)])
 def test_the_policies_have_their_sizes(size, parameters):
     with torch.device("meta"):
-        for architecture in workload.ARCHITECTURES:
+        for architecture in ARCHITECTURES:
             config = workload.policy_config(workload.SIZES[size], architecture)
             lm = workload.AutoModelForCausalLM.from_config(config)
             assert lm.num_parameters() == pytest.approx(parameters, rel=0.12), architecture
@@ -111,3 +112,7 @@ def test_the_configuration_is_w_s(tmp_path):
     assert (config.use_share_model, config.precision, config.clip_param) == (False, "bf16", 0.3)
     parts = config.reward_class.args["parts"]
     assert [(part["id"], part["weight"]) for part in parts] == [("BenchmarkClassifier", 0.5), ("Meteor", 0.5)]
+
+
+def test_the_options_know_every_size():
+    assert tuple(workload.SIZES) == SIZES

@@ -12,6 +12,7 @@ from processes import HANGING, start_python
 from pydantic import Field
 
 from rlhf_dialog.commands import command_line
+from rlhf_dialog.commands.options import Parser, YamlOptions, run_command
 from rlhf_dialog.config.schema import Config, DataKeys
 from rlhf_dialog.errors import RunStopped, UserError
 
@@ -25,9 +26,14 @@ class Demo(DataKeys):
     rate: float = Field(1e-6, gt=0, description="how quick")
 
 
+class DemoOptions(YamlOptions[Demo]):
+    description = "What the demo does."
+    schema = Demo
+
+
 def run(argv: list[str]) -> tuple[int, list[Demo]]:
     seen: list[Demo] = []
-    return command_line.run_script(seen.append, Demo, "What the demo does.", argv), seen
+    return run_command(DemoOptions, lambda options: seen.append(options.settings), argv), seen
 
 
 def test_settings_reach_main_from_file_and_command_line(tmp_path, capsys):
@@ -180,9 +186,11 @@ def test_an_output_that_nobody_reads_ends_quietly(argv, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
-        "from rlhf_dialog.commands import command_line\n"
+        "from rlhf_dialog.commands.options import YamlOptions, run_command\n"
         "from rlhf_dialog.config.schema import DataKeys\n"
-        f"sys.exit(command_line.run_script(print, DataKeys, 'demo', {argv}))\n",
+        "class Demo(YamlOptions):\n"
+        "    schema, description = DataKeys, 'demo'\n"
+        f"sys.exit(run_command(Demo, lambda options: print(options.settings), {argv}))\n",
         encoding="utf-8",
     )
     read, write = os.pipe()
@@ -242,12 +250,12 @@ def test_sigterm_ends_with_143_and_no_half_written_folder(tmp_path):
     script.write_text(
         "import sys, time\n"
         "from rlhf_dialog.commands import command_line\n"
-        "from rlhf_dialog.config.schema import DataKeys\n"
-        "def main(settings):\n"
+        "from rlhf_dialog.commands.options import Options, run_command\n"
+        "def main(options):\n"
         f"    with command_line.new_folder({str(tmp_path / 'out')!r}):\n"
         "        print('ready', flush=True)\n"
         "        time.sleep(60)\n"
-        "sys.exit(command_line.run_script(main, DataKeys, 'demo', []))\n",
+        "sys.exit(run_command(Options, main, []))\n",
         encoding="utf-8",
     )
     with start_python(script, stdout=subprocess.PIPE) as process:
@@ -288,7 +296,7 @@ def test_the_home_folder_in_an_argument(tmp_path, monkeypatch):
 
 
 def test_options_are_read_with_hyphens_too():
-    parser = command_line.Parser()
+    parser = Parser()
     parser.add_argument("--max_prompts", type=int)
     parser.add_argument("--name")
     for words in (["--max_prompts", "3"], ["--max-prompts", "3"], ["--max-prompts=3"]):

@@ -454,7 +454,9 @@ def test_a_judge_that_is_not_there_is_named_by_its_option(script, runs, tmp_path
 @pytest.mark.parametrize("package", ["sacrebleu", "rouge_score"])
 def test_a_package_that_is_not_installed(package, script, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr(script.ChatAgent, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(
+        "rlhf_dialog.models.chat_agent.ChatAgent.load", lambda *_, **__: pytest.fail("a model was loaded")
+    )
     assert script.main(["--agent", str(runs[0]), "--output", str(tmp_path / "e.json")]) == 2
     name = package.replace("_", "-")
     assert f"the package {name} is not installed; install it (pip install {name})" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from tiny import write_data
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands import evaluate, push_to_hub
+from rlhf_dialog.commands.options import parsed
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.weights import save_module
 
@@ -36,6 +37,9 @@ def test_the_folder_of_a_dry_run_is_an_agent(trained, tmp_path, monkeypatch, cap
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert push("--agent", trained, "--repo", "ada/polite", "--dry_run") == 0, capsys.readouterr().err
     folder = tmp_path / "hub_polite"
+    listed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    sizes = {path.name: f"{path.stat().st_size:,}" for path in folder.iterdir()}
+    assert {name: size for size, _, name in listed} == sizes
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.config.vocab_size == len(tokenizer)
     assert (model.generation_config.do_sample, model.generation_config.max_new_tokens) == (True, 9)
@@ -84,7 +88,7 @@ def test_agent_and_baseline_of_an_evaluation_come_from_the_hub(trained, hub_serv
 def test_a_config_in_the_working_directory_is_not_that_of_an_agent_of_the_hub(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(trained.parent / "config.yaml", tmp_path)
-    assert evaluate.read_run(evaluate.parse(["--agent", "polite", "--output", "e.json"])) is None
+    assert evaluate.read_run(parsed(evaluate.EvaluateOptions, ["--agent", "polite", "--output", "e.json"])) is None
 
 
 @pytest.mark.parametrize(

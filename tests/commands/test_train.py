@@ -6,8 +6,8 @@ import torch
 import yaml
 from processes import ROOT, run_python
 
-from rlhf_dialog import Config, load_config, main
-from rlhf_dialog.distributed import launch
+from rlhf_dialog import Config, RewardFactory, load_config, main
+from rlhf_dialog.distributed import one_voice
 
 
 def test_print_config_prints_yaml_that_loads_and_loads_no_model(run, tmp_path, monkeypatch, capsys):
@@ -119,7 +119,7 @@ def test_acts_that_do_not_match_their_turns_are_told_with_the_line(refused, worl
 def test_a_mistake_that_every_process_makes_is_told_by_rank_0_and_by_another_only_when_rank_0_is_silent(
     run, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.2)
+    monkeypatch.setattr(one_voice, "REPORT_TIMEOUT", 0.2)
     monkeypatch.setenv("WORLD_SIZE", "2")  # without the place to meet that a launcher gives
     said = []
     for rank in ("0", "1"):
@@ -151,3 +151,22 @@ def test_a_bug_leaves_its_traceback_in_the_run_folder(run, tmp_path, monkeypatch
     assert last == f"internal error, please report: ZeroDivisionError: division by zero; the traceback is in {path}"
     assert "Traceback" in path.read_text(encoding="utf-8")
     assert not (tmp_path / "rlhf_dialog_error.log").exists()
+
+
+def test_a_file_that_registers_classes_is_run_first(run, tmp_path, monkeypatch, capsys):
+    """As for the other commands; without it the reward is unknown."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from rlhf_dialog import BaseReward, RewardFactory\n\n\n"
+        "class OfMine(BaseReward):\n    def __call__(self, dialogues):\n        return [0.0 for _ in dialogues]\n\n\n"
+        'RewardFactory.register("OfMine", OfMine)\n',
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+    own = ["--reward_class", "{id: OfMine}", "--print_config"]
+    assert run(*own) == 2
+    assert "OfMine" in capsys.readouterr().err
+    assert run(*own, "--register", str(path)) == 0
+    assert "id: OfMine" in capsys.readouterr().out
+    assert run(*own, "--register", str(tmp_path / "absent.py")) == 2
+    assert "absent.py: is not a regular file; name a Python file" in capsys.readouterr().err

@@ -16,7 +16,8 @@ from processes import ROOT
 from shipped import CONFIGS, SCHEMAS
 
 from rlhf_dialog import UserError, load_config
-from rlhf_dialog.commands.train import TRAIN_FLAGS
+from rlhf_dialog.commands.options import flags_and_texts
+from rlhf_dialog.commands.train import TrainOptions
 from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments
 from rlhf_dialog.config.schema import Config, Settings
@@ -170,7 +171,7 @@ def test_any_words(name, words):
 
 def words_survive(path: Path, words: list[str]) -> str:
     try:
-        _, overrides, _ = parse_arguments(words, TRAIN_FLAGS)
+        _, overrides, _ = parse_arguments(words, flags_and_texts(TrainOptions)[0])
     except UserError as error:
         return str(error)
     return survive(path, schema_of(path), overrides)

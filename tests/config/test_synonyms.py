@@ -8,7 +8,7 @@ from rlhf_dialog.config.loading import load_config, load_settings, walk
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import HINTS, NO_EFFECT, OTHERWISE, RENAMED, hint, keys_in
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 SMALL = "model_path: m\nenv: {args: {data_path: d}}\nreward_class: {id: LengthMatch}\n"
 QUOTED = re.compile(r"'([\w.]+(?:: \w+)?)'")

@@ -11,7 +11,7 @@ from tiny import CHATML, CHATML_USER_FIRST, LLAMA2, byte_tokenizer, chat_tokeniz
 from tokenizers import models, pre_tokenizers
 from torch import nn
 
-from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder, warn_of_marks
+from rlhf_dialog.data.chat_template import TemplateEncoder, end_of_turn, prompt_encoder, warn_of_cut, warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.errors import UserError
@@ -287,3 +287,20 @@ def test_labels_and_merged_rows_with_a_template():
     between = spell("\n") + said("user", "c") + OPEN
     assert merged["input_ids"] == rows[2]["input_ids"]
     assert merged["labels"] == rows[0]["labels"] + [-100] * len(between) + spell("d", END)
+
+
+def test_a_warning_counts_the_newest_turns_that_do_not_fit_and_says_what_would_do(caplog):
+    encoder = PromptEncoder(byte_tokenizer(), "<EOU>", 8)
+    turns = ["abc", "abcdefg", "abcdefgh", "abcdefghij"]  # with the separator 4, 8, 9 and 11 tokens
+    assert [len(encoder.encode_prompt([turn])) for turn in turns] == [4, 8, 8, 8]
+    warn_of_cut(encoder, turns[:2])
+    assert not caplog.messages
+    warn_of_cut(encoder, turns, lambda sizes: [sizes, [20, 5]])  # of two processes
+    assert caplog.messages == [
+        "3 of 6 prompts lose the beginning of their newest turn: max_prompt_length is 8, and 20 would do"
+    ]
+    assert encoder.max_prompt_length == 8
+    short = encoder_of(max_prompt_length=30)
+    size = len(encoder_of().encode_prompt(["a" * 60]))
+    warn_of_cut(short, ["a" * 60])
+    assert caplog.messages[-1].endswith(f"max_prompt_length is 30, and {size} would do")

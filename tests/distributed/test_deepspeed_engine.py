@@ -25,7 +25,7 @@ def test_without_deepspeed_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", absent)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    with pytest.raises(UserError, match=r"pip install \"rlhf-dialog\[deepspeed\]\""):
+    with pytest.raises(UserError, match=r"install it from the checkout: pip install -e \"\.\[deepspeed\]\""):
         load_deepspeed(torch.device("cpu"))
 
 

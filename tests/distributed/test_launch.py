@@ -1,19 +1,16 @@
 """Device, seeds and processes of a run."""
 
-import time
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import free_port, in_ranks, runs_in_ranks
+from ranks import free_port, in_ranks
 
-from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed import launch, one_voice
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import UserError
 
 CLASSES = {"env": {"args": {"data_path": "d"}}, "reward_class": {"id": "LengthMatch"}, "model_path": "m"}
 
@@ -56,7 +53,7 @@ def test_one_process_trains(monkeypatch):
     assert launch.start(config(device="cpu")) == World()
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert launch.start(config(device="cpu")) == World()
-    assert launch.rank() == 0
+    assert one_voice.rank() == 0
 
 
 def test_deepspeed_wants_a_group_also_for_one_process(monkeypatch):
@@ -74,7 +71,7 @@ def test_processes_that_do_not_know_where_to_meet(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert launch.rank() == 2
+    assert one_voice.rank() == 2
     with pytest.raises(UserError, match=r"3 processes, but MASTER_ADDR, MASTER_PORT is not set; .*torchrun"):
         launch.start(config())
 
@@ -92,15 +89,6 @@ def gpus(monkeypatch):
         return chosen
 
     return see
-
-
-def test_a_process_that_sees_one_device_takes_it_whatever_its_rank(gpus):
-    """srun --gpus-per-task=1: LOCAL_RANK is 3, and the only device has the number 0."""
-    chosen = gpus("GPU-3")
-    assert launch._own_device(3) == torch.device("cuda", 0)
-    gpus(*"abcdefgh")
-    assert launch._own_device(3) == torch.device("cuda", 3)
-    assert chosen == [0]
 
 
 class Gathered(World):
@@ -164,64 +152,3 @@ def test_threads(monkeypatch):
     launch.set_threads(config())
     launch.set_threads(config(pytorch_threads=2))
     assert seen == [2]
-
-
-def speak(rank: int, errors: dict, after: float = 0) -> int:
-    def run() -> None:
-        world = launch.start(__import__("ranks").CONFIG)
-        with world.contact():
-            if errors.get("alone") == rank:
-                raise RunStopped("only here")
-            if errors.get("dies") == rank:
-                __import__("os")._exit(9)
-            if errors.get("breaks") == rank:
-                raise ZeroDivisionError("oops")
-            if errors.get("alone") is not None:
-                time.sleep(after)
-                return
-            with world.fail_together():
-                if errors.get("step") == rank:
-                    raise UserError("bad reward")
-
-    return launch.with_one_voice(lambda: exit_code_of(run, debug=False))
-
-
-@pytest.mark.multiprocess
-def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
-    for wait in ("NOTICE_TIMEOUT", "REPORT_TIMEOUT"):
-        monkeypatch.setattr(launch, wait, 3600)  # nobody waits in vain
-    for rank in (0, 1):
-        (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
-        assert (code, other) == (2, 2)
-        assert said.count(f"error: rank {rank}: bad reward") == 1
-        assert (out, err) == ("", "")
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("kind", ["dies", "breaks"])
-def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
-    first, second = runs_in_ranks(2, lambda r: speak(r, {kind: 1}), tmp_path)
-    assert first[0] == 3
-    assert "rank 0 has lost another process" in first[2]
-    if kind == "breaks":
-        assert second[0] == 70
-        assert second[2].startswith(
-            "rank 1: internal error, please report: ZeroDivisionError: oops; the traceback is in "
-        )
-        assert 'ZeroDivisionError("oops")' in Path(second[2].split()[-1]).read_text(encoding="utf-8")
-
-
-@pytest.mark.multiprocess
-def test_a_bug_of_every_rank_is_reported_by_rank_0(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    first, second = runs_in_ranks(2, lambda r: speak(r, {"breaks": r}), tmp_path)
-    assert (first[0], second[0]) == (70, 70)
-    assert first[2].count("internal error, please report") == 1
-    assert (second[1], second[2]) == ("", "")
-
-
-@pytest.mark.multiprocess
-def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "REPORT_TIMEOUT", 0.5)
-    _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
-    assert (second[0], second[2]) == (3, "rank 1: error: only here\n")

@@ -48,6 +48,22 @@ def test_a_users_own_environment_needs_no_base_class():
         ),
         (Answering(step=(None, 1.0, True, False, {})), "step returned"),
         (Answering(step=("", float("nan"), True, False, {})), "the reward nan; return a finite number"),
+        (Answering(step=("", 2e6, True, False, {})), "the reward 2000000.0; return a finite number from -1e6 to 1e6"),
+        (
+            Answering(step=("", True, True, False, {"success": "no"})),
+            "step returned the success 'no'; return success in",
+        ),
+        (Answering(step=("", 1.0, False, True, {"success": float("nan")})), "step returned the success nan"),
+        (Answering(step=("", 1.0, True, False, {"success": 1})), "step returned the success 1"),
+        (Answering(step=("", 1.0, True, False, {"success": None})), "step returned the success None"),
+        (
+            Answering(step=("cut \ud83d", 1.0, True, False, {})),
+            r"step returned 'cut \\ud83d'; return texts without half",
+        ),
+        (Answering(opening=("cut \ud83d", {})), r"reset returned 'cut \\ud83d'; return texts"),
+        (Answering(opening=("Hi .", {"prompt": Dialogue(["cut \ud83d"])})), r"reset returned 'cut \\ud83d'; return"),
+        (Answering(opening=("Hi .", {"prompt": Dialogue(["Hi ."], reference="\udc00")})), r"reset returned '\\udc00'"),
+        (Answering(opening=("Hi .", {"prompt": Dialogue([7])})), "reset returned 7; return texts"),
         (Answering(step=("", "1", True, False, {})), "the reward '1'; return a finite number"),
         (Answering(step=("", 1.0, 0.5, False, {})), "returned 0.5 as terminated; return True or False"),
         (Answering(step=("", 1.0, False, np.array([True]), {})), "as truncated; return True or False"),
@@ -65,14 +81,14 @@ def test_what_is_no_episode_names_the_environment(environment, words):
         episode()
 
 
-def test_numpys_truth_is_welcome():
-    assert answer(Answering(step=("", np.float32(1), np.bool_(True), np.int64(0), {})), "") == (
-        "",
-        1.0,
-        True,
-        False,
-        {},
-    )
+@pytest.mark.parametrize("info", [{}, {"success": np.False_}, {"success": True}])
+def test_numpys_truth_is_welcome(info):
+    found = answer(Answering(step=("", np.float32(1), np.bool_(True), np.int64(0), info)), "")
+    assert found == ("", 1.0, True, False, info)
+
+
+def test_success_is_read_at_the_end():
+    assert answer(Answering(step=("", -1e6, False, False, {"success": None})), "")[1] == -1e6
 
 
 class Failing(Answering):

@@ -1,8 +1,5 @@
 """The space of texts, alone and in Gymnasium's vector environments."""
 
-import importlib
-import sys
-
 import gymnasium
 import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
@@ -72,10 +69,3 @@ def test_shared_memory_is_refused():
     """With `gymnasium.spaces.Text` it returns garbage."""
     with pytest.raises(ValueError, match="shared_memory=False"):
         AsyncVectorEnv([lambda: TextLevel(Echo())])
-
-
-def test_without_gymnasium_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.delitem(sys.modules, "rlhf_dialog.environments.spaces")
-    with pytest.raises(UserError, match="pip install gymnasium"):
-        importlib.import_module("rlhf_dialog.environments.spaces")

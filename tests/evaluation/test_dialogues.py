@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, means, measured
+from rlhf_dialog.evaluation.dialogues import Played, cell, compared, lines_of, means, measured
 
 
 def dialogue(success, *replies, truncated=False):
@@ -31,6 +31,17 @@ def test_the_measures_by_hand():
 
 def test_success_that_no_info_tells_is_not_a_number():
     assert math.isnan(means([Played(dialogue(None, "a"), 0.0)])["success"])
+
+
+def test_success_is_that_of_the_dialogues_that_say_it_and_they_are_counted():
+    some = [*SOME, Played(dialogue(None, "a"), 0.0), SOME[0]]
+    assert means(some)["success"] == pytest.approx(2 / 3)
+    assert means(some)["success_of"] == measured(some)["success"]["of"] == 3
+    assert cell(measured(some)["success"], "{:.2f}").startswith("0.67\n\\[")
+    assert cell(measured(some)["success"], "{:.2f}").endswith("]\nof 3 that say it")
+    assert cell(measured(some[2:3])["success"], "{:.2f}") == "not said"
+    assert cell({"mean": 1.0, "low": 0.0, "high": 2.0}, "{:.1f}") == "1.0\n\\[0.0, 2.0]"
+    assert cell(None, "{:.1f}") == ""
 
 
 def test_differences_are_those_of_the_same_dialogues():

@@ -123,7 +123,7 @@ def test_a_run_with_an_environment_names_no_data(tmp_path):
 
 def test_a_hub_name_of_a_found_config_is_not_looked_for(script, data, tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(sources, "load_from_hub", lambda name, *_: asked.append(name) or [])
+    monkeypatch.setattr("rlhf_dialog.data.sources.from_hub.load_from_hub", lambda name, *_: asked.append(name) or [])
     agent = save_run(tmp_path / "evil", data, 1, env={"args": {"data_path": "someone/data"}})
     argv = ["--agent", str(agent), "--output", str(tmp_path / "e.json"), "--max_prompts", "4"]
     assert script.main(argv) == 2

@@ -16,7 +16,7 @@ import torch
 from processes import HANGING
 
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.distributed import launch
+from rlhf_dialog.distributed import launch, one_voice
 
 CONFIG = Config.model_validate(
     {
@@ -43,7 +43,7 @@ def runs_in_ranks(size: int, work: Callable[[int], Any], folder: Path) -> list[t
     """`work(rank)` in `size` processes that are no world yet; what each returns, its stdout and its stderr."""
 
     def quietly() -> Any:
-        rank = launch.rank()
+        rank = one_voice.rank()
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))

@@ -8,10 +8,7 @@ import rlhf_dialog.rewards  # noqa: F401  so that reward ids and arguments are c
 from examples.month.simulation import MonthKeys
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
-from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
-from rlhf_dialog.training.supervised.relevance.model import RelevanceConfig
-from rlhf_dialog.training.supervised.sft import SFTConfig
+from rlhf_dialog.training.supervised.settings import IntentConfig, PreferenceConfig, RelevanceConfig, SFTConfig
 
 CONFIGS = sorted((ROOT / "configs").glob("*.y*ml"))
 SCHEMAS: dict[str, type[Settings]] = {  # by the name, or its first word

@@ -13,6 +13,7 @@ from trainers import PROMPTS, make_trainer, settings
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import CompositeReward
 from rlhf_dialog.runs import identity
+from rlhf_dialog.runs.verification import sha256_of
 
 
 def test_fingerprints_of_models():
@@ -100,7 +101,7 @@ def test_another_run_is_refused_with_the_key(key, value, said):
     assert said in message
     assert message.count("in the checkpoint") == 1
     assert "--resume_weights_only runs/ppo --experiment_name" in message
-    assert identity.sha256_of(now) != identity.sha256_of(then)
+    assert sha256_of(now) != sha256_of(then)
 
 
 @pytest.mark.parametrize(("estimator", "number"), [("gae", 1), ("rloo", 4)])
@@ -143,7 +144,7 @@ def test_all_differences_are_told_at_once():
 def test_what_may_differ_is_not_refused(keys):
     then, now = identity_with(), identity_with(**keys)
     identity.refuse_another_run(now, then, Path("a/b/c"))
-    assert identity.sha256_of(now) == identity.sha256_of(then)
+    assert sha256_of(now) == sha256_of(then)
 
 
 def test_keys_that_one_version_does_not_know_are_not_compared():

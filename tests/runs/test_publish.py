@@ -12,7 +12,7 @@ from ppo_runs import rows
 
 from rlhf_dialog.commands import push_to_hub
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.runs.publish import package, run_of
+from rlhf_dialog.runs.publish import hash_of_agent, package, run_of
 
 
 def test_a_run_pushes_its_agent_and_a_longer_one_its_next(run, hub_server, tmp_path, capsys):
@@ -72,15 +72,16 @@ def agent(tmp_path):
     return save_run(tmp_path / "first", "data", 1, experiment_name="first")
 
 
-def evaluation(folder, agent: str = "agent") -> None:
+def evaluation(agent) -> None:
+    """evaluation.json of the run, as the command writes it for this agent."""
     row = {"score": {"mean": 0.5, "low": 0.4, "high": 0.6}}
-    settings = {"agent": f"/elsewhere/{agent}", "split": "test", "num_prompts": 7, "notes": []}
+    settings = {"agent": "x", "agent_hash": hash_of_agent(agent), "split": "test", "num_prompts": 7, "notes": []}
     tree = {"settings": settings, "metrics": row, "baselines": {"constant_reply": row}}
-    (folder / "evaluation.json").write_text(json.dumps(tree))
+    (agent.parent / "evaluation.json").write_text(json.dumps(tree))
 
 
 def test_the_evaluation_of_the_agent_is_in_its_card(agent, tmp_path):
-    evaluation(agent.parent)
+    evaluation(agent)
     files, name = package(agent, "ada/polite", "--agent")
     (tmp_path / "README.md").write_bytes(files["README.md"])
     (result,) = ModelCard.load(tmp_path / "README.md").data.eval_results
@@ -88,14 +89,22 @@ def test_the_evaluation_of_the_agent_is_in_its_card(agent, tmp_path):
     assert (name, run_of(agent).name) == ("first", "first")
 
 
-def test_that_of_another_agent_or_an_older_one_is_left_out(agent, tmp_path, caplog):
-    evaluation(agent.parent, "best_agent")
-    assert run_of(agent).evaluation is None
-    assert "evaluation.json is not of this agent, or is older than it" in caplog.text
-    evaluation(agent.parent)
-    os.utime(agent.parent / "evaluation.json", (1, 1))
-    assert run_of(agent).evaluation is None
-    assert run_of(agent, agent.parent / "evaluation.json").evaluation is not None
+def test_an_evaluation_is_known_by_the_hash_of_the_agent_and_not_by_names_or_times(agent, tmp_path, caplog):
+    evaluation(agent)
+    copy = shutil.copytree(agent.parent, tmp_path / "copy", copy_function=shutil.copyfile) / "agent"
+    os.utime(copy.parent / "evaluation.json", (1, 1))
+    assert run_of(copy).evaluation is not None
+    best = shutil.copytree(agent, agent.parent / "best_agent")
+    assert run_of(best).evaluation is not None  # the same files
+    (best / "rlhf_dialog.json").write_text('{"format_version": 1, "temperature": 0.5}')
+    (copy / "model.safetensors").write_bytes((copy / "model.safetensors").read_bytes()[:-1] + b"\x07")
+    (copy / "notes.txt").write_text("no file of a model")
+    assert run_of(best).evaluation is None
+    assert "evaluation.json is not of this agent as it is now, so the card is without it" in caplog.text
+    assert run_of(copy).evaluation is None
+    assert run_of(copy, copy.parent / "evaluation.json").evaluation is not None
+    (agent / "notes.txt").write_text("no file of a model")
+    assert run_of(agent).evaluation is not None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"settings": 1}'])

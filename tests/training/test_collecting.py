@@ -74,3 +74,17 @@ def test_an_iteration_without_any_score_stops_the_run(estimator, places):
     ):
         trainer.step()
     assert all(torch.equal(p, before[name]) for name, p in trainer.models.policy.named_parameters())
+
+
+def test_the_first_rollout_counts_prompts_that_lose_part_of_their_newest_turn(caplog):
+    trainer = make_trainer(max_prompt_length=3)
+    trainer.step()
+    lines = [line for line in caplog.messages if "lose the beginning of their newest turn" in line]
+    sizes = [len(trainer.speaker.encoder._encode(f"{d.prompt_turns[-1]} <EOU>")) for d in trainer.rollout.dialogues]
+    cut = sum(size > 3 for size in sizes)
+    assert cut > 0
+    assert lines == [
+        f"{cut} of 6 prompts lose the beginning of their newest turn: max_prompt_length is 3, and {max(sizes)} would do"
+    ]
+    trainer.step()
+    assert len([line for line in caplog.messages if "lose the beginning" in line]) == 1

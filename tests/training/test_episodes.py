@@ -18,7 +18,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.scoring import Scorer
 from rlhf_dialog.training import ppo
-from rlhf_dialog.training.episodes import play
+from rlhf_dialog.training.episodes import newest_turns, play
 from rlhf_dialog.training.rollout import collect
 
 
@@ -291,3 +291,12 @@ def test_the_first_turn_is_drawn_as_if_nobody_went_on():
     speaker = Speaker(models.policy, encoder, Sampling(6, temperature=0.8), stop)
     alone = speaker.reply([Dialogue([turns[0]]) for turns in USERS])
     assert [d.turns[0].text for d in rollout.dialogues] == [reply.text for reply in alone]
+
+
+def test_the_newest_turns_are_those_that_were_answered_or_had_no_room():
+    began = Dialogue(["Well .", "Hi ?"])
+    went_on = began.said("a").heard("b")
+    assert newest_turns(began.said("a")) == newest_turns(went_on) == ["Hi ?"]  # `b` was the user's last word
+    assert newest_turns(went_on.said("c")) == ["Hi ?", "b"]
+    went_on.truncated = True
+    assert newest_turns(went_on) == ["Hi ?", "b"]

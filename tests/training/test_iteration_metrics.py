@@ -11,7 +11,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import SignalExit, UserError
 from rlhf_dialog.metrics import NLPVecInfo, VecInfo
 from rlhf_dialog.rewards import RewardError
-from rlhf_dialog.training.iteration_metrics import reward_metrics, vec_info_metrics
+from rlhf_dialog.training.iteration_metrics import dialogue_metrics, reward_metrics, vec_info_metrics
 
 
 def test_statistics_of_a_single_step_by_hand():
@@ -50,6 +50,24 @@ def test_keys_of_a_metrics_line():
     seconds = metrics["time/rollout"] + metrics["time/reward"] + metrics["time/update"]
     assert metrics["FPS"] == pytest.approx(metrics["time_steps"] / seconds, rel=0.2)
     assert "response/distinct_2" in make_trainer(vec_info=NLPVecInfo()).step()
+
+
+@pytest.mark.parametrize(
+    ("infos", "expected"),
+    [
+        ([{"success": True}, {"success": False}, {}, {"success": True}], {"success": 2 / 3, "success_of": 3}),
+        ([{"success": True}, {"success": False}], {"success": 0.5}),
+        ([{}, {}], {}),
+    ],
+)
+def test_success_while_training_is_that_of_the_dialogues_that_say_it(infos, expected):
+    class Played(list):
+        dialogues = [Dialogue(["Hi ."], "Ho .", meta={"info": info}) for info in infos]  # noqa: RUF012
+        num_replies, turn_rewards = len(infos), None
+
+    found = dialogue_metrics(Played(Played.dialogues), World())
+    assert {name: found[f"environment/{name}"] for name in expected} == pytest.approx(expected)
+    assert len(found) == 2 + len(expected)
 
 
 def test_a_vec_info_that_raises_is_the_users_error():

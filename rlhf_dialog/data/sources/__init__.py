@@ -19,14 +19,13 @@ from typing import Any
 
 from rlhf_dialog.data.hub import is_local
 from rlhf_dialog.data.sources.files import KINDS, read_rows
-from rlhf_dialog.data.sources.from_hub import load_from_hub
 from rlhf_dialog.data.sources.record import SPLITS, DialogueRecord
 from rlhf_dialog.data.sources.rows import Row, Rows, records_of
 from rlhf_dialog.data.sources.splits import LAYOUTS, read_split
 from rlhf_dialog.data.sources.trees import Archive, Folder, read_bytes
 from rlhf_dialog.errors import MissingSplit, UserError
 
-__all__ = ["SPLITS", "DialogueRecord", "is_hub_name", "load_records", "load_rows"]
+__all__ = ["SPLITS", "DialogueRecord", "check_path", "is_hub_name", "load_records", "load_rows"]
 
 
 def load_records(data_path: str, split: str) -> list[DialogueRecord]:
@@ -67,9 +66,16 @@ def _load(data_path: str, split: str, of: Callable[..., list[Any]]) -> list[Any]
         return read_split(Folder(path), split, of=of)
     if os.path.exists(path):
         return _read_file(path, split, of)
-    if is_hub_name(data_path):
-        return load_from_hub(data_path, split, LAYOUTS, of)
-    raise UserError(f"data path '{data_path}': no such file or folder; give {LAYOUTS}")
+    check_path(data_path)
+    from rlhf_dialog.data.sources.from_hub import load_from_hub  # it loads `datasets`
+
+    return load_from_hub(data_path, split, LAYOUTS, of)
+
+
+def check_path(data_path: str) -> None:
+    """Raises UserError when nothing is at this path of data, and it cannot be a name on the Hub either."""
+    if not os.path.exists(os.path.expanduser(data_path)) and not is_hub_name(data_path):
+        raise UserError(f"data path '{data_path}': no such file or folder; give {LAYOUTS}")
 
 
 def is_hub_name(data_path: str) -> bool:

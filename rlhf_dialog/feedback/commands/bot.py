@@ -1,14 +1,15 @@
 """`rlhf-dialog feedback init | status | rollback | forget`: a bot folder, its versions and its people."""
 
-import argparse
 import logging
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 from rich.tree import Tree
 
+from rlhf_dialog.commands.options import Options, option
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.night.gate import power_line
 from rlhf_dialog.feedback.night.trust import trust_in
@@ -21,25 +22,29 @@ from rlhf_dialog.terminal import Console
 logger = logging.getLogger(__name__)
 
 
-def init_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `init`, besides --run."""
-    parser.add_argument(
-        "--agent", required=True, help="what it begins with: an agent folder, a training run, or a name on the Hub"
-    )
+class BotOptions(Options):
+    """The options that every subcommand has."""
+
+    run: Path = option("folder of the bot, e.g. runs/bot")
 
 
-def run_init(options: argparse.Namespace) -> None:
+class InitOptions(BotOptions):
+    agent: str = option("what it begins with: an agent folder, a training run, or a name on the Hub")
+
+
+def run_init(options: InitOptions) -> None:
     """Make the bot folder."""
     bot = Bot.create(options.run, options.agent)
     logger.info("bot made in %s; talk to it: rlhf-dialog chat --agent %s", bot.folder, bot.folder)
 
 
-def rollback_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `rollback`."""
-    parser.add_argument("version", metavar="VERSION", help="the version to go back to, e.g. 0002; `status` lists them")
+class RollbackOptions(BotOptions):
+    version: str = option(
+        "the version to go back to, e.g. 0002; `status` lists them", metavar="VERSION", positional=True
+    )
 
 
-def run_rollback(options: argparse.Namespace) -> None:
+def run_rollback(options: RollbackOptions) -> None:
     """Point the champion at an earlier version."""
     bot = Bot(options.run)
     before = bot.champion()
@@ -47,16 +52,15 @@ def run_rollback(options: argparse.Namespace) -> None:
     logger.info("%s: the champion is %s now (it was %s); new dialogues use it", bot.folder, options.version, before)
 
 
-def forget_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `forget`."""
-    parser.add_argument(
-        "person",
+class ForgetOptions(BotOptions):
+    person: str = option(
+        "16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",
         metavar="HASH",
-        help="16 hexadecimal digits; /forget in the chat and `status` show them; samples: all samples",
+        positional=True,
     )
 
 
-def run_forget(options: argparse.Namespace) -> None:
+def run_forget(options: ForgetOptions) -> None:
     """Remove a person from the store, and mark what was trained on them."""
     person = SAMPLES if options.person == "samples" else options.person
     if not re.fullmatch("[0-9a-f]{16}", person):
@@ -74,11 +78,7 @@ def run_forget(options: argparse.Namespace) -> None:
         )
 
 
-def status_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `status`: none."""
-
-
-def run_status(options: argparse.Namespace) -> None:
+def run_status(options: BotOptions) -> None:
     """Draw the lineage, and count the feedback."""
     bot = Bot(options.run)
     store = bot.store()
@@ -132,9 +132,9 @@ def counts(examples: Examples, num_people: int) -> list[str]:
     ]
 
 
-SUBCOMMANDS = {  # name: what adds its arguments, and what does it
-    "init": (init_arguments, run_init),
-    "status": (status_arguments, run_status),
-    "rollback": (rollback_arguments, run_rollback),
-    "forget": (forget_arguments, run_forget),
+SUBCOMMANDS = {  # name: its options, and what does it
+    "init": (InitOptions, run_init),
+    "status": (BotOptions, run_status),
+    "rollback": (RollbackOptions, run_rollback),
+    "forget": (ForgetOptions, run_forget),
 }

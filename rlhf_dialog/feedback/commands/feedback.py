@@ -3,7 +3,9 @@
 import sys
 from importlib import import_module
 
-from rlhf_dialog.commands.command_line import Parser, exit_code_of, exit_on_sigterm, home_path, program, set_up_logging
+from rlhf_dialog.commands.command_line import program
+from rlhf_dialog.commands.dispatcher import command_list
+from rlhf_dialog.commands.options import run_command
 from rlhf_dialog.errors import UserError, nearest
 
 SUBCOMMANDS = {  # name: module that has it in a table of its own, what the subcommand does
@@ -35,29 +37,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"error: there is no subcommand {chosen!r} of feedback{advice}\n")
         return UserError.exit_code
     path, meaning = SUBCOMMANDS[chosen]
-    add_arguments, run = import_module(path).SUBCOMMANDS[chosen]
-    parser = Parser(prog=f"{name} {chosen}", description=f"{meaning[0].upper()}{meaning[1:]}.")
-    parser.add_argument("--run", type=home_path, required=True, help="folder of the bot, e.g. runs/bot")
-    add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    options = parser.parse_args(rest)
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: run(options), options.debug)
+    options, run = import_module(path).SUBCOMMANDS[chosen]
+    about = f"{meaning[0].upper()}{meaning[1:]}."
+    return run_command(options, run, rest, f"{name} {chosen}", about)
 
 
 def usage(name: str) -> str:
     """The list of subcommands, one per line."""
-    width = max(map(len, SUBCOMMANDS)) + 2
-    lines = [f"  {one:<{width}}{meaning}" for one, (_, meaning) in SUBCOMMANDS.items()]
-    return "\n".join(
-        [
-            "A bot that learns from what people say of its answers.",
-            "",
-            f"usage: {name} SUBCOMMAND --run DIR ...",
-            *lines,
-            "",
-            f"{name} SUBCOMMAND --help shows the arguments of a subcommand.",
-            "",
-        ]
-    )
+    end = f"{name} SUBCOMMAND --help shows the arguments of a subcommand."
+    title = "A bot that learns from what people say of its answers."
+    return command_list(title, f"{name} SUBCOMMAND --run DIR ...", SUBCOMMANDS, end)

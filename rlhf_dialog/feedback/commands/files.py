@@ -1,11 +1,12 @@
 """`rlhf-dialog feedback export | import | backup`: feedback to and from files."""
 
-import argparse
 import logging
 from pathlib import Path
 
-from rlhf_dialog.commands.command_line import check_output, home_path, new_folder
+from rlhf_dialog.commands.command_line import check_output, new_folder
+from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store import exports
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.imports import KNOWN, import_file
@@ -13,27 +14,22 @@ from rlhf_dialog.feedback.store.imports import KNOWN, import_file
 logger = logging.getLogger(__name__)
 
 
-def export_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `export`."""
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        type=home_path,
-        help="file that ends in .jsonl, or a new folder for datasets.load_from_disk",
+class ExportOptions(BotOptions):
+    file: Path = option(
+        "file that ends in .jsonl, or a new folder for datasets.load_from_disk", metavar="FILE", positional=True
     )
-    parser.add_argument(
-        "--format",
-        choices=exports.FORMATS,
-        default="jsonl",
-        help="jsonl: everything, a dialogue a line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
+    format: str = option(
+        "jsonl: everything, a dialogue a line, for `import`; kto: TRL's columns prompt, completion, label, of thumbs and "
         "scores; dpo: prompt, chosen, rejected, of edits and choices (default: jsonl)",
+        "jsonl",
+        choices=exports.FORMATS,
     )
-    parser.add_argument("--messages", action="store_true", help="kto and dpo: messages with roles instead of text")
+    messages: bool = option("kto and dpo: messages with roles instead of text")
 
 
-def run_export(options: argparse.Namespace) -> None:
+def run_export(options: ExportOptions) -> None:
     """Write the file or folder."""
-    path: Path = options.file
+    path = options.file
     if options.messages and options.format == "jsonl":
         raise UserError("--messages: is for --format kto and dpo; leave it out")
     is_file = path.suffix.lower() == ".jsonl"
@@ -56,19 +52,17 @@ def run_export(options: argparse.Namespace) -> None:
     logger.info("%d rows written to %s", len(rows), path)
 
 
-def import_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `import`."""
-    parser.description = f"Add the feedback of a file; its columns decide the format. Known are {KNOWN}."
-    parser.add_argument(
-        "file", metavar="FILE", type=home_path, help=".jsonl, .json, .csv or .parquet file, or folder of save_to_disk"
+class ImportOptions(BotOptions):
+    description = f"Add the feedback of a file; its columns decide the format. Known are {KNOWN}."
+
+    file: Path = option(
+        ".jsonl, .json, .csv or .parquet file, or folder of save_to_disk", metavar="FILE", positional=True
     )
-    parser.add_argument(
-        "--name", help="where it is from: source and person are import:NAME (default: the format's name)"
-    )
-    parser.add_argument("--ignore", default="", metavar="COLUMN,...", help="columns to leave out")
+    name: str | None = option("where it is from: source and person are import:NAME (default: the format's name)")
+    ignore: str = option("columns to leave out", "", metavar="COLUMN,...")
 
 
-def run_import(options: argparse.Namespace) -> None:
+def run_import(options: ImportOptions) -> None:
     """Read the file, and add what is new."""
     store = Bot(options.run).store()
     try:
@@ -88,12 +82,11 @@ def run_import(options: argparse.Namespace) -> None:
         logger.warning("left out: %d %s", count, reason)
 
 
-def backup_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `backup`."""
-    parser.add_argument("file", metavar="FILE", type=home_path, help="SQLite file to write; an earlier one is replaced")
+class BackupOptions(BotOptions):
+    file: Path = option("SQLite file to write; an earlier one is replaced", metavar="FILE", positional=True)
 
 
-def run_backup(options: argparse.Namespace) -> None:
+def run_backup(options: BackupOptions) -> None:
     """Copy the store while others write to it."""
     check_output("FILE", options.file, str(options.file))
     store = Bot(options.run).store()
@@ -106,8 +99,8 @@ def run_backup(options: argparse.Namespace) -> None:
     logger.info("%s copied to %s", store.path, options.file)
 
 
-SUBCOMMANDS = {  # name: what adds its arguments, and what does it
-    "export": (export_arguments, run_export),
-    "import": (import_arguments, run_import),
-    "backup": (backup_arguments, run_backup),
+SUBCOMMANDS = {  # name: its options, and what does it
+    "export": (ExportOptions, run_export),
+    "import": (ImportOptions, run_import),
+    "backup": (BackupOptions, run_backup),
 }

@@ -1,28 +1,30 @@
 """`rlhf-dialog feedback learn`: the nightly job."""
 
-import argparse
 import sys
 
 from rich.progress import Progress, TaskID
-from transformers.utils import logging as transformers_logging
 
-from rlhf_dialog.feedback.night.night import learn
+from rlhf_dialog.commands.options import option
+from rlhf_dialog.feedback.commands.bot import BotOptions
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.terminal import visible
 
 
-def learn_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `learn`, besides --run."""
-    parser.add_argument(
-        "--dry_run", action="store_true", help="say what would be used and left out, and change nothing"
-    )
+class LearnOptions(BotOptions):
+    dry_run: bool = option("say what would be used and left out, and change nothing")
+    trust_config: bool = option("let sft_data_path in the bot's config.yaml name data on the Hub")
 
 
-def run_learn(options: argparse.Namespace) -> None:
+def run_learn(options: LearnOptions) -> None:
     """Learn for one night, with a progress bar on a terminal, and print the report."""
+    bot = Bot(options.run)
+    from transformers.utils import logging as transformers_logging
+
+    from rlhf_dialog.feedback.night.night import learn
+
     transformers_logging.disable_progress_bar()
     with Steps() as steps:
-        report = learn(Bot(options.run), options.dry_run, steps)
+        report = learn(bot, options.dry_run, steps, options.trust_config)
     print("\n".join(visible(line) for line in report.lines()))
 
 
@@ -48,6 +50,6 @@ class Steps:
             self.bar.stop()
 
 
-SUBCOMMANDS = {  # name: what adds its arguments, and what does it
-    "learn": (learn_arguments, run_learn),
+SUBCOMMANDS = {  # name: its options, and what does it
+    "learn": (LearnOptions, run_learn),
 }

@@ -1,6 +1,5 @@
 """`rlhf-dialog feedback serve`: the page of a bot in a browser."""
 
-import argparse
 import errno
 import hmac
 import logging
@@ -8,7 +7,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import torch
-
 from rlhf_dialog.commands.command_line import check_device
+from rlhf_dialog.commands.options import option
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.feedback.page.answering import Answering
+from rlhf_dialog.feedback.commands.bot import BotOptions
+from rlhf_dialog.feedback.page.logins import plain_address
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.progress import short_count
 from rlhf_dialog.feedback.store.settings import read_settings
@@ -33,35 +32,35 @@ SECONDS_TO_END = 2  # for requests that are being answered when the server ends
 Login = Callable[[str, str], bool]
 
 
-def serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of `serve`."""
-    parser.add_argument("--port", type=int, default=PORT, help=f"port; 0: any free one (default: {PORT})")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
-    )
-    parser.add_argument(
-        "--auth",
+class ServeOptions(BotOptions):
+    port: int = option(f"port; 0: any free one (default: {PORT})", PORT)
+    host: str = option("address to listen on (default: 127.0.0.1, this machine alone)", "127.0.0.1")
+    auth: str | None = option(
+        "who may use the page; a file has one user:password a line. Needed for another --host and for --share",
         metavar="USER:PASSWORD|FILE",
-        help="who may use the page; a file has one user:password a line. Needed for another --host and for --share",
     )
-    parser.add_argument(
-        "--allow_host",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
+    allow_host: tuple[str, ...] = option(
+        "name in the browser's address line that the page also answers to, such as a proxy's; with --auth it answers to "
         "any. May be given again",
+        metavar="NAME",
+        again=True,
     )
-    parser.add_argument("--share", action="store_true", help="also a public link through Gradio's servers")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    trusted_proxy: tuple[str, ...] = option(
+        "address of a proxy before the page: wrong passwords are counted by the address that it adds to X-Forwarded-For. May be "
+        "given again",
+        metavar="ADDRESS",
+        again=True,
+    )
+    share: bool = option("also a public link through Gradio's servers")
+    device: str = option("cpu or cuda (default: cpu)", "cpu")
 
 
-def run_serve(options: argparse.Namespace) -> None:
+def run_serve(options: ServeOptions) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     check_gradio()
-    check_device(options.device, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    check_device(options.device)
     login = None if options.auth is None else login_of(options.auth)
-    names = allowed_names(options.allow_host)
+    names, proxies = allowed_names(options.allow_host), trusted_addresses(options.trusted_proxy)
     family, address = resolved(options.host, options.port)
     if login is None and (options.share or not is_loopback(address)):
         what = "--share" if options.share else f"--host {options.host}"
@@ -74,14 +73,16 @@ def run_serve(options: argparse.Namespace) -> None:
         settings = read_settings(bot.settings_path)
         listening = stack.enter_context(closing(listening_socket(family, address)))
         store = stack.enter_context(closing(bot.store()))
-        answering = stack.enter_context(Answering(bot, device=options.device))
-        version = answering.version()
+        from rlhf_dialog.feedback.page.answering import Answering
+        from rlhf_dialog.feedback.page.connections import PageServer
         from rlhf_dialog.feedback.page.page import Page
         from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE
 
+        answering = stack.enter_context(Answering(bot, device=options.device))
+        version = answering.version()
         hosts = None if login else {*THIS_MACHINE, options.host.strip("[]"), *names}
         progress = partial(short_count, store, settings)
-        page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress)
+        page = Page(store, answering, bot.folder.resolve().name, login, settings.limits, hosts, progress, proxies)
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         print(f"{bot.folder}: version {version} answers on {url} (Ctrl-C ends)", flush=True)
@@ -97,13 +98,13 @@ def run_serve(options: argparse.Namespace) -> None:
             page.app.links.add(urlsplit(link).netloc)
             print(f"public link: {link}", flush=True)
             logger.warning("everybody on the internet who gets this link can open the page and try passwords")
-        serve(page.app, listening)
+        PageServer(page.app, SECONDS_TO_END).run(sockets=[listening])
 
 
 def check_gradio() -> None:
     """Raises UserError without the extra `chat`."""
     if find_spec("gradio") is None:
-        raise UserError('the page needs gradio; install it: pip install "rlhf-dialog[chat]"')
+        raise UserError('the page needs gradio; install it from the checkout: pip install -e ".[chat]"')
 
 
 def login_of(given: str) -> Login:
@@ -135,7 +136,7 @@ def login_of(given: str) -> Login:
     return login
 
 
-def allowed_names(given: list[str]) -> list[str]:
+def allowed_names(given: Sequence[str]) -> Sequence[str]:
     """The names of --allow_host. Raises UserError for an address of a page."""
     for name in given:
         if not re.fullmatch(r"[\w.-]+", name):
@@ -143,6 +144,14 @@ def allowed_names(given: list[str]) -> list[str]:
                 f"--allow_host {name}: give a name alone, without http:// and port: chat.example.org, for example"
             )
     return given
+
+
+def trusted_addresses(given: Iterable[str]) -> set[str]:
+    """The addresses of --trusted_proxy. Raises UserError for what is none."""
+    for address in given:
+        if not plain_address(address):
+            raise UserError(f"--trusted_proxy {address}: give an address, such as 127.0.0.1")
+    return {plain_address(address) for address in given}
 
 
 def resolved(host: str, port: int) -> tuple[int, Any]:
@@ -202,21 +211,6 @@ def close_tunnels() -> None:
         tunnel.kill()
 
 
-def serve(app: Any, listening: socket.socket) -> None:
-    """Answer requests until a signal ends the process; uvicorn raises the signal again when it has ended."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            app.end()
-            super().handle_exit(sig, frame)
-
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=SECONDS_TO_END
-    )
-    Server(config).run(sockets=[listening])
-
-
-SUBCOMMANDS = {  # name: what adds its arguments, and what does it
-    "serve": (serve_arguments, run_serve),
+SUBCOMMANDS = {  # name: its options, and what does it
+    "serve": (ServeOptions, run_serve),
 }

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.distributed.random_states import (
     random_states,
     random_states_kept,
@@ -46,17 +47,10 @@ Watch = Callable[[int, int], None]  # called with the steps done and all steps
 Save = Callable[[dict[str, Any]], None]  # called with what a night has done so far
 
 
-def device_of(settings: BotSettings) -> str:
-    """`cpu` or `cuda`. Raises UserError for a device that is not there."""
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda, but torch finds no CUDA device; use auto or cpu")
-    return "cuda" if settings.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
 def load_version(bot: Bot, version: str, settings: BotSettings) -> ChatAgent:
     """The agent of a version. Raises UserError when it does not load."""
     try:
-        agent = ChatAgent.load(bot.agent_folder(version), device=device_of(settings))
+        agent = ChatAgent.load(bot.agent_folder(version), device=device_of(settings.device))
     except UserError as error:
         raise UserError(
             f"{bot.folder}: version {version} cannot be loaded ({str(error).removeprefix('--agent: ')}); go back to another "
@@ -85,7 +79,7 @@ class Learner:
             self.policy, self.reference_policy = self.agent.policy, first.policy.requires_grad_(False)
         self.encoder = RowEncoder.of(self.agent)
         size = settings.per_device_microbatch_size
-        setting = f"{bot.first()}, {device_of(settings)}, use_amp {settings.use_amp}"
+        setting = f"{bot.first()}, {device_of(settings.device)}, use_amp {settings.use_amp}"
         self.reference = Reference(
             self.reference_policy, self.encoder.encoder.pad_id, size, bot.folder / "reference.json", setting
         )

@@ -12,6 +12,7 @@ from typing import Any
 from rlhf_dialog.atomic_files import mend_swaps
 from rlhf_dialog.distributed.random_states import random_states_kept
 from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.evaluation.found_config import refuse_hub_data
 from rlhf_dialog.feedback.night import gate
 from rlhf_dialog.feedback.night.at_work import Night, Snapshot
 from rlhf_dialog.feedback.night.gate import Comparison
@@ -31,21 +32,26 @@ from rlhf_dialog.feedback.store.examples import (
 from rlhf_dialog.feedback.store.progress import so_far
 from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.runs.identity import sha256_of
 from rlhf_dialog.runs.lock import locked
+from rlhf_dialog.runs.verification import sha256_of
 
 logger = logging.getLogger(__name__)
 LEARNER = "learner"
 
 
-def learn(bot: Bot, dry_run: bool = False, watch: Watch = lambda done, steps: None) -> NightReport:
+def learn(
+    bot: Bot, dry_run: bool = False, watch: Watch = lambda done, steps: None, trust_config: bool = False
+) -> NightReport:
     """One night: snapshot, filter, train, guards, gate, new version, promotion. Returns its report.
 
-    A night that was killed goes on where it was. `dry_run` says what a night would use, and writes nothing. `watch` is called
-    with the steps done and all steps. Raises UserError when another process learns in this folder, when settings, store, data
-    or versions cannot be used, or when the disk is full, and RunStopped when a loss is not finite; the champion stays then.
+    A night that was killed goes on where it was. `trust_config`: config.yaml may name data on the Hub. `dry_run` says what a
+    night would use, and writes nothing. `watch` is called with the steps done and all steps. Raises UserError when another
+    process learns in this folder, when settings, store, data or versions cannot be used, or when the disk is full, and
+    RunStopped when a loss is not finite; the champion stays then.
     """
     settings = read_settings(bot.settings_path)
+    if not trust_config:
+        refuse_hub_data(bot.settings_path, "sft_data_path", settings.sft_data_path)
     if dry_run:
         snapshot = take_snapshot(bot, settings)
         return _report(

@@ -16,8 +16,7 @@ import json
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,17 +25,19 @@ from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import remove_whole, replace_json, replace_text, write_json, written_whole
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.night.at_work import Night
-from rlhf_dialog.feedback.night.learner import Learner, Watch, device_of
+from rlhf_dialog.feedback.night.learner import Learner, Watch
 from rlhf_dialog.feedback.store.bot import WORK
 from rlhf_dialog.feedback.store.examples import Answer, Example, TrainingSet, training_set
 from rlhf_dialog.own_files import json_or, read_json
 from rlhf_dialog.runs.agent import PPOAgent
 from rlhf_dialog.runs.run import RunState
 from rlhf_dialog.runs.tracking import read_metrics
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
-from rlhf_dialog.training.supervised.preference_model import train as train_preference_model
+from rlhf_dialog.terminal import quieter
+from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 from rlhf_dialog.training.trainer import PPOTrainer
 
 RIVALS = 2  # disliked answers to other prompts that each liked answer is compared with, and the other way round
@@ -54,7 +55,9 @@ def train(night: Night, watch: Watch) -> dict[str, float]:
     night.save({})
     members = [_member(night, folder, number) for number in range(night.settings.reward_members)]
     agent = NightPPO(ppo_config(night, folder, members), night.learner, watch)
-    with _warnings_only():
+    with quieter(
+        "rlhf_dialog", logging.WARNING
+    ):  # what a run of its own says of its folder and agent concerns nobody here
         agent.train()
     _take_over(night.learner, agent)
     metrics = _metrics(folder, members)
@@ -146,7 +149,7 @@ def _member(night: Night, folder: Path, number: int) -> Path:
         use_amp=settings.use_amp,
     )
     with written_whole(target) as draft:
-        report = train_preference_model(config, draft, lambda line: None)
+        report = PreferenceModel(config, draft, lambda line: None).train()
         write_json(draft / "report.json", report)
     return target
 
@@ -219,21 +222,9 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         log_interval=settings.ppo_iterations,
         use_rich_handler=False,
         seed=seed_of(night),
-        device=device_of(settings),
+        device=device_of(settings.device),
         use_amp=settings.use_amp,
     )
-
-
-@contextmanager
-def _warnings_only() -> Iterator[None]:
-    """What a run of its own would say of its folder and its agent concerns nobody in a night."""
-    logger = logging.getLogger("rlhf_dialog")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _copy_moments(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.page import acts as acts
 from rlhf_dialog.feedback.page.answering import Answering, AnsweringClosed
+from rlhf_dialog.feedback.page.events import Events
 from rlhf_dialog.feedback.page.layout import LOOKS, build
 from rlhf_dialog.feedback.page.open_talks import OpenTalks
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
@@ -45,8 +46,8 @@ class Page:
     """The page, and what its buttons do. `app` is the ASGI application, `demo` Gradio's part of it.
 
     `login` checks a name and a password; without it the page is open to whoever reaches it. `hosts` are the names that it
-    answers to (None: any). `progress` says how many ratings are still needed. The `place` that a page shows, and sends: a
-    dialogue's id and state, "" for a new one.
+    answers to (None: any), `proxies` addresses whose X-Forwarded-For is believed. `progress` says how many ratings are still
+    needed. The `place` that a page shows, and sends: a dialogue's id and state, "" for a new one.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Page:
         limits: Limits | None = None,
         hosts: Collection[str] | None = THIS_MACHINE,
         progress: Callable[[], str] = str,
+        proxies: Collection[str] = (),
     ):
         self.store, self.answering, self.name, self.progress = store, answering, name, progress
         self.limits = limits or Limits()
@@ -80,7 +82,17 @@ class Page:
         )
         self._gradio: Any = parent.routes[-1].app  # type: ignore[attr-defined]  # what was mounted; not `demo.app`
         known = (lambda cookies: True) if login is None else self._logged_in
-        self.app = RequestFilter(parent, store.bot, self.limits, hosts, known)
+        self.app = RequestFilter(
+            parent,
+            store.bot,
+            self.limits,
+            hosts,
+            known,
+            secret="".join(store.hashed(f"cookies of the page {number}") for number in range(4)),
+            events=Events(self.demo),
+            was_issued=lambda person: bool(store.dialogues_of(person)),
+            proxies=proxies,
+        )
 
     def _logged_in(self, cookies: Mapping[str, str]) -> bool:
         """Whether the cookies of a request hold a token that Gradio gave for a password."""
@@ -156,7 +168,7 @@ class Page:
 
         def remove(talk: Talk) -> str:
             rows = talk.forget()
-            self.app.renew(talk.person)
+            self.app.people.renew(talk.person)
             return f"Removed: {rows} rows, which is all that was stored of you."
 
         view = self._rated("", request, remove, closes_editor=True)

@@ -11,7 +11,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.atomic_files import remove_whole, replace_file, replace_json, write_json, written_whole
-from rlhf_dialog.data.chat_models import chat_settings
 from rlhf_dialog.data.hub import is_local, model_folder
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.feedback.store.agent_copy import copy_agent
 from rlhf_dialog.feedback.store.settings import default_settings
 from rlhf_dialog.feedback.store.store import Store
 from rlhf_dialog.own_files import damage_as_user_error, load_json
@@ -30,7 +29,6 @@ from rlhf_dialog.runs.lock import locked
 logger = logging.getLogger(__name__)
 FORMAT = 1
 FIRST = "0001"
-AGENT_FILE = "rlhf_dialog.json"
 WEIGHTS = (".safetensors", ".bin")
 NIGHT, WORK = "night", "preference"  # what a night keeps while it is at work; WORK holds texts
 CHAMPIONS = ("champion", "former champion", "rolled back")  # the statuses of versions that people may be given again
@@ -66,7 +64,7 @@ class Bot:
             raise UserError(f"{folder}: {what}; choose another name with --run")
         source = agent_source(agent)
         with written_whole(folder) as target:
-            _copy_agent(source, target / "versions" / FIRST / "agent")
+            copy_agent(source, target / "versions" / FIRST / "agent")
             store = Store.create(target / "feedback.sqlite")
             store.close()
             record = _record({"parent": None, "method": "init", "status": "champion", "source": agent})
@@ -371,16 +369,3 @@ def agent_source(agent: str) -> Path:
             f"--agent: '{agent}' holds no agent (config.json and weights); name an agent folder, or a finished training run"
         )
     return source
-
-
-def _copy_agent(source: Path, target: Path) -> None:
-    """Copy the files, and those that links lead to; hidden ones are not an agent's.
-
-    A plain chat model gets the settings with which `chat` would talk to it, so that a night learns from the same prompts.
-    """
-    try:
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
-    except shutil.Error as error:
-        raise UserError(f"--agent: '{source}' cannot be copied: {error.args[0][0][2]}") from error
-    if not (target / AGENT_FILE).exists() and (settings := chat_settings(target)):
-        write_json(target / AGENT_FILE, settings)

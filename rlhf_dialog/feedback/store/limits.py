@@ -27,7 +27,7 @@ class Limits:
     # dialogues of one person in memory; the one that rested longest leaves, and can be opened again
     person_talks: int = 5
     talks: int = 200  # dialogues in memory in all
-    logins: int = 10  # wrong passwords at once, of all people together
+    logins: int = 10  # wrong passwords at once, from one address
     login_seconds: float = 6.0  # until another one may be tried
 
 

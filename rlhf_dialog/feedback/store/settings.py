@@ -161,7 +161,7 @@ class PageKeys(Settings):
     )
     page_open_dialogues: int = _limit(LIMITS.talks, 10**5, "dialogues in memory; others are read again when they go on")
     page_person_open_dialogues: int = _limit(LIMITS.person_talks, 10**4, "dialogues of one person in memory")
-    page_wrong_passwords: int = _limit(LIMITS.logins, 10**6, "wrong passwords at once, of all people together")
+    page_wrong_passwords: int = _limit(LIMITS.logins, 10**6, "wrong passwords at once, from one address")
     page_password_seconds: float = _limit(LIMITS.login_seconds, 10**5, "until another one may be tried")
 
     @property

@@ -12,7 +12,6 @@ Before anything is counted, letters become lower case and marks are separated fr
 are left out of counts and of the classifier, because they depend on who wrote the data down.
 """
 
-import argparse
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -24,16 +23,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.command_line import (
-    Parser,
-    check_device,
-    check_output,
-    check_seed,
-    exit_code_of,
-    exit_on_sigterm,
-    home_path,
-    set_up_logging,
-)
+from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.data.sources import SPLITS, DialogueRecord, load_records
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.report import finite
@@ -42,7 +33,6 @@ from rlhf_dialog.task_oriented.commands.user_talks import Talks
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.domains.camrest import DATA_BASE
 from rlhf_dialog.task_oriented.evaluation import fidelity
-from rlhf_dialog.task_oriented.evaluation.fidelity_plot import plot_differences
 from rlhf_dialog.task_oriented.evaluation.two_sample import FOLDS, distinguished
 from rlhf_dialog.task_oriented.world.users.language_model import load_speaker
 from rlhf_dialog.task_oriented.world.users.language_model_words import LMWords
@@ -51,56 +41,42 @@ from rlhf_dialog.terminal import Console
 
 logger = logging.getLogger(__name__)
 USERS = ("agenda", "agenda_in_model_words", "language_model", "corpus")
-SAMPLING = {
-    "turn_separator": str,
-    "max_prompt_length": int,
-    "max_new_tokens": int,
-    "temperature": float,
-    "top_p": float,
-}
+SAMPLING = ("turn_separator", "max_prompt_length", "max_new_tokens", "temperature", "top_p")
+OF_MODELS = "of --model and --partner; default: as their folders say"
 LEAST = 10  # dialogues of each kind
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    options = _parse(argv)
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: _main(options), options.debug)
-
-
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--data_path", required=True, help="real dialogues, whose first speaker is the user: any data source")
-    add("--splits", nargs="+", choices=SPLITS, default=["validation", "test"], help="default: validation test")
-    add("--users", nargs="+", choices=USERS, required=True, help="the simulated users; corpus is the control")
-    add("--dialogues", type=int, default=300, help="dialogues of each kind, at most half of the data; default 300")
-    add("--output", type=home_path, required=True, help="JSON file to write; the plot lies beside it, as .png")
-    add("--report", type=home_path, help="Markdown file for the tables and sentences")
-    add("--domain", help="agenda: a domain or its path; default: that of the data, else restaurant")
-    add("--user", default="friendly", help="agenda: friendly, unfriendly or fixed; default friendly")
-    add(
-        "--model",
-        help="language_model, agenda_in_model_words: folder or Hub name of a causal LM; none of its code is run",
+class CompareUsersOptions(Options):
+    description = __doc__
+    data_path: str = option("real dialogues, whose first speaker is the user: any data source")
+    splits: tuple[str, ...] = option("default: validation test", ("validation", "test"), choices=SPLITS)
+    users: tuple[str, ...] = option("the simulated users; corpus is the control", choices=USERS)
+    dialogues: int = option("dialogues of each kind, at most half of the data; default 300", 300)
+    output: Path = option("JSON file to write; the plot lies beside it, as .png")
+    report: Path | None = option("Markdown file for the tables and sentences")
+    domain: str | None = option("agenda: a domain or its path; default: that of the data, else restaurant")
+    user: str = option("agenda: friendly, unfriendly or fixed; default friendly", "friendly")
+    model: str | None = option(
+        "language_model, agenda_in_model_words: folder or Hub name of a causal LM; none of its code is run"
     )
-    add("--partner", help="language_model: the model that answers the user; default: --model")
-    add(
-        "--persona",
-        default="",
-        help="language_model: who the user is; without it, the model reads the dialogue alone, and begins with real first turns. "
+    partner: str | None = option("language_model: the model that answers the user; default: --model")
+    persona: str = option(
+        "language_model: who the user is; without it, the model reads the dialogue alone, and begins with real first turns. "
         "agenda_in_model_words: what the model reads before the acts",
+        "",
     )
-    add("--max_turns", type=int, default=10, help="language_model: replies after which a dialogue is cut; default 10")
-    for name, kind in SAMPLING.items():
-        add(f"--{name}", type=kind, help="of --model and --partner; default: as their folders say")
-    add("--seed", type=int, default=0, help="of the halves, the users and the folds; default 0")
-    add("--device", default="cpu", help="cpu or cuda; default cpu")
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
+    max_turns: int = option("language_model: replies after which a dialogue is cut; default 10", 10)
+    turn_separator: str | None = option(OF_MODELS)
+    max_prompt_length: int | None = option(OF_MODELS)
+    max_new_tokens: int | None = option(OF_MODELS)
+    temperature: float | None = option(OF_MODELS)
+    top_p: float | None = option(OF_MODELS)
+    seed: int = option("of the halves, the users and the folds; default 0", 0)
+    device: str = option("cpu or cuda; default cpu", "cpu")
 
 
-def _main(options: argparse.Namespace) -> None:
+def run(options: CompareUsersOptions) -> None:
+    """Compare each kind of user with the real ones."""
     _check(options)
     real, others = _halves(options)
     kinds, result = list(dict.fromkeys(options.users)), {}
@@ -123,11 +99,9 @@ def _main(options: argparse.Namespace) -> None:
     _written(options, result, len(real), console)
 
 
-def _check(options: argparse.Namespace) -> None:
-    import torch
-
+def _check(options: CompareUsersOptions) -> None:
     check_seed(options.seed)
-    check_device(options.device, torch.cuda.device_count())
+    check_device(options.device)
     for name, least in (("dialogues", LEAST), ("max_turns", 1)):
         if getattr(options, name) < least:
             raise UserError(f"--{name}: found {getattr(options, name)}, wanted {least} or more")
@@ -138,7 +112,7 @@ def _check(options: argparse.Namespace) -> None:
             check_output(name, path, str(path))
 
 
-def _halves(options: argparse.Namespace) -> tuple[list[DialogueRecord], list[DialogueRecord]]:
+def _halves(options: CompareUsersOptions) -> tuple[list[DialogueRecord], list[DialogueRecord]]:
     """Real dialogues to compare with, and others from which simulated users get what they need."""
     records = [record for split in options.splits for record in load_records(options.data_path, split)]
     records = [record for record in records if len(record.turns) > 1 and not record.is_prompt]
@@ -152,7 +126,7 @@ def _halves(options: argparse.Namespace) -> tuple[list[DialogueRecord], list[Dia
     return records[:size], records[size : 2 * size]
 
 
-def _maker(kind: str, options: argparse.Namespace) -> Callable[..., Talks]:
+def _maker(kind: str, options: CompareUsersOptions) -> Callable[..., Talks]:
     """A function of the other half, the real half, the seed and what to call after each dialogue."""
     if kind == "corpus":
         return user_talks.replayed
@@ -167,7 +141,7 @@ def _maker(kind: str, options: argparse.Namespace) -> Callable[..., Talks]:
     return partial(user_talks.agenda, domain, options.user, speak)
 
 
-def _domain(options: argparse.Namespace) -> Domain:
+def _domain(options: CompareUsersOptions) -> Domain:
     is_camrest = (Path(options.data_path).expanduser() / DATA_BASE).is_file()
     return load_domain(options.domain or (options.data_path if is_camrest else "restaurant"))
 
@@ -195,8 +169,10 @@ def _count(talks: list[Any]) -> int:
     return sum(len(talk.turns) for talk in talks)
 
 
-def _written(options: argparse.Namespace, result: dict[str, dict[str, Any]], size: int, console: Console) -> None:
+def _written(options: CompareUsersOptions, result: dict[str, dict[str, Any]], size: int, console: Console) -> None:
     """Show the tables and sentences, and write the files."""
+    from rlhf_dialog.task_oriented.evaluation.fidelity_plot import plot_differences
+
     settings = {name: value for name, value in vars(options).items() if name not in ("output", "report", "debug")}
     plot = options.output.with_suffix(".png")
     replace_json(options.output, finite({"settings": settings, "dialogues": size, "users": result}))
@@ -246,3 +222,6 @@ def _markdown(result: dict[str, dict[str, Any]], size: int) -> str:
         lines += [f"| {' | '.join(row)} |" for row in _rows(one)]
         lines += ["", *(f"- {line}" for line in (*one["sentences"], *one["notes"])), ""]
     return "\n".join(lines)
+
+
+main = partial(run_command, CompareUsersOptions, run)  # the command line; returns the exit code

@@ -1,24 +1,27 @@
 """`evaluate_policy` for language models: whole dialogues with an environment, beside the handcrafted and the random policy."""
 
-import argparse
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
 from rlhf_dialog.commands.command_line import check_output
+from rlhf_dialog.commands.options import Options, option
+from rlhf_dialog.commands.registering import REGISTER
 from rlhf_dialog.config.schema import EnvironmentConfig
+from rlhf_dialog.data.hub import check_folder
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.dialogues import Played, compared, lines_of, measured
+from rlhf_dialog.evaluation.dialogues import Played, cell, compared, lines_of, measured
 from rlhf_dialog.evaluation.found_config import read_run_config
 from rlhf_dialog.evaluation.report import finite
-from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
-from rlhf_dialog.runs.sources import played, simulated, spoken
 from rlhf_dialog.terminal import Console, message
+
+if TYPE_CHECKING:
+    from rlhf_dialog.models.chat_agent import AgentSettings
 
 logger = logging.getLogger(__name__)
 BASELINES = ("handcrafted", "random")
@@ -30,33 +33,46 @@ AT_ONCE = 250
 FILES = ("config.json", "rlhf_dialog.json")
 
 
+class EvaluatePolicyOptions(Options):
+    agent: Path = option("folder of the agent, runs/NAME/agent")
+    dialogues: int = option("dialogues of each policy; default 1000", 1000)
+    domain: str | None = option("path of the agent's domain, when it has moved")
+    data_path: str | None = option("folder of multiwoz, when it has moved")
+    error_rate: float | None = option("how often the user is misunderstood; default: as in training")
+    user: str | None = option("friendly, unfriendly or fixed; default: as in training")
+    answers: str | None = option(
+        "lists of actions: JSON of each action and what people say before it; searched like a configuration",
+        metavar="FILE",
+    )
+    seed: int = option("another number gives other dialogues; default 0", 0)
+    transcripts: int = option("print the agent's first N dialogues", 0, metavar="N")
+    output: Path | None = option("JSON file to write; default: evaluation.json beside the agent's folder")
+    register: str | None = option(REGISTER, metavar="FILE")
+    trust_config: bool = option(
+        "let the files of the agent's run name what leads out of its folder: a class of your own, a model on the Hub, a file"
+    )
+    environment: str | None = option(
+        "language models: a registered environment; default: that of the agent's run, else restaurant"
+    )
+    baseline: Path | None = option(
+        "language models: a second agent for the same dialogues, such as the one PPO began with"
+    )
+    temperature: float | None = option("language models: of agent and baseline; default: the agent's own sampling")
+
+
 def is_language_model(folder: Path) -> bool:
     """Whether the folder of an agent holds a language model, not a policy that chooses acts."""
     return any((folder / name).is_file() for name in FILES)
 
 
-def add_options(add: Callable[..., Any]) -> None:
-    """The options that only language models have."""
-    add(
-        "--environment",
-        help="language models: a registered environment; default: that of the agent's run, else restaurant",
-    )
-    add(
-        "--baseline",
-        type=Path,
-        help="language models: a second agent for the same dialogues, such as the one PPO began with",
-    )
-    add("--temperature", type=float, help="language models: of agent and baseline; default: the agent's own sampling")
-
-
-def check_unused(options: argparse.Namespace) -> None:
+def check_unused(options: EvaluatePolicyOptions) -> None:
     """Raises UserError for an option that a policy of acts does not read."""
     for name in ("environment", "baseline", "temperature"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name}: only language models have it, and {options.agent} chooses acts; leave it out")
 
 
-def run(options: argparse.Namespace) -> None:
+def evaluate(options: EvaluatePolicyOptions) -> None:
     """Evaluate the language model of the options; raises UserError for what cannot be used."""
     for name in ("answers", "data_path"):
         if getattr(options, name) is not None:
@@ -66,6 +82,11 @@ def run(options: argparse.Namespace) -> None:
     output = options.output or options.agent.absolute().parent / "evaluation.json"
     check_output("output", output, str(output))
     environment = environment_of(options)
+    if options.baseline:
+        check_folder(str(options.baseline), "--agent")
+    from rlhf_dialog.models.chat_agent import ChatAgent, read_settings
+    from rlhf_dialog.runs.sources import played, simulated, spoken
+
     source, numbers = simulated(environment, options.seed, "test"), range(options.dialogues)
     settings = _sampled_at(options.temperature, read_settings(options.agent))
     agent = ChatAgent.load(options.agent, settings=settings)
@@ -83,34 +104,34 @@ def run(options: argparse.Namespace) -> None:
     logger.info("written: %s", output)
 
 
-def environment_of(options: argparse.Namespace) -> EnvironmentConfig:
+def environment_of(options: EvaluatePolicyOptions) -> EnvironmentConfig:
     """The environment of --environment, of the run that the agent comes from, or `restaurant`; --domain and --user change it."""
     beside = options.agent.resolve().parent / "config.yaml"
-    run_config = read_run_config(None, beside, False) if beside.is_file() else None
-    found = run_config.config.environment if run_config and not options.environment else None
+    run_config = read_run_config(None, beside, options.trust_config) if beside.is_file() else None
+    found = run_config.environment() if run_config and not options.environment else None
     found = found or EnvironmentConfig(id=options.environment or "restaurant")
     given = {key: getattr(options, key) for key in ("domain", "user", "error_rate")}
     args = found.args | {key: value for key, value in given.items() if value is not None}
     return found.model_copy(update={"args": args})
 
 
-def _sampled_at(temperature: float | None, settings: AgentSettings) -> AgentSettings:
+def _sampled_at(temperature: float | None, settings: "AgentSettings") -> "AgentSettings":
     """The settings with this temperature, where there is one. Raises UserError for one that cannot be used."""
     if temperature is None:
         return settings
     try:
-        return AgentSettings(**settings.model_dump() | {"temperature": temperature})
+        return type(settings)(**settings.model_dump() | {"temperature": temperature})
     except ValueError as error:
         raise UserError(f"--temperature: found {temperature:g}, wanted a number above 0, such as 0.7") from error
 
 
 def _result(
-    options: argparse.Namespace,
+    options: EvaluatePolicyOptions,
     environment: EnvironmentConfig,
-    settings: AgentSettings,
+    settings: "AgentSettings",
     dialogues: Mapping[str, list[Played]],
 ) -> dict[str, Any]:
-    asked = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
+    asked: dict[str, Any] = {"agent": str(options.agent), "baseline": options.baseline and str(options.baseline)}
     asked |= {"dialogues": options.dialogues, "seed": options.seed, "environment": environment.model_dump()}
     sampling = ("max_new_tokens", "temperature", "top_k", "top_p", "context_size", "max_prompt_length")
     others = [name for name in ("baseline", "handcrafted") if name in dialogues]
@@ -130,12 +151,5 @@ def _table(result: dict[str, Any], title: str) -> Table:
         if name.startswith("difference_from_"):
             rows[f"agent - {name.removeprefix('difference_from_')}"] = values
     for name, metrics in rows.items():
-        table.add_row(name, *(_cell(metrics.get(key), form) for key, form in SHOWN.items()))
+        table.add_row(name, *(cell(metrics.get(key), form) for key, form in SHOWN.items()))
     return table
-
-
-def _cell(interval: Mapping[str, float] | None, form: str) -> str:
-    if interval is None:
-        return ""
-    mean, low, high = (form.format(interval[key]) for key in ("mean", "low", "high"))
-    return f"{mean}\n\\[{low}, {high}]"

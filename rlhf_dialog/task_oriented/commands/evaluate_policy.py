@@ -9,32 +9,30 @@ An agent that chooses from a list of actions is asked by a scripted person, who 
 python scripts/evaluate_policy.py --agent runs/actions/agent --answers answers.json
 """
 
-import argparse
 import logging
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from rlhf_dialog.atomic_files import replace_json
-from rlhf_dialog.commands.command_line import (
-    Parser,
-    check_output,
-    check_seed,
-    exit_code_of,
-    exit_on_sigterm,
-    home_path,
-    set_up_logging,
-)
-from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.commands.command_line import check_output, check_seed
+from rlhf_dialog.commands.options import run_command
+from rlhf_dialog.commands.registering import register
+from rlhf_dialog.config.registry import EnvironmentFactory
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.dialogues import cell
+from rlhf_dialog.evaluation.found_config import refuse
 from rlhf_dialog.evaluation.report import finite
 from rlhf_dialog.task_oriented.commands import evaluate_dialogues
-from rlhf_dialog.task_oriented.policies.base import Episode, Setting
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import EvaluatePolicyOptions
+from rlhf_dialog.task_oriented.policies.base import Episode, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, load_policy
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, compared, measured
 from rlhf_dialog.task_oriented.policies.sampling.sampler import play
-from rlhf_dialog.task_oriented.runs.checkpoint import check_domain, read_policy_agent
+from rlhf_dialog.task_oriented.runs.checkpoint import AGENT, check_domain, read_policy_agent
 from rlhf_dialog.task_oriented.runs.scene import scene_of
 from rlhf_dialog.terminal import Console
 
@@ -46,45 +44,17 @@ SHOWN_OF_SEVERAL = {"inform_precision": "{:.3f}", "inform_recall": "{:.3f}", "bo
 NUM_ENVS = 64
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    options = _parse(argv)
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: _main(options), options.debug)
-
-
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--agent", type=home_path, required=True, help="folder of the agent, runs/NAME/agent")
-    add("--dialogues", type=int, default=1000, help="dialogues of each policy; default 1000")
-    add("--domain", help="path of the agent's domain, when it has moved")
-    add("--data_path", help="folder of multiwoz, when it has moved")
-    add("--error_rate", type=float, help="how often the user is misunderstood; default: as in training")
-    add("--user", help="friendly, unfriendly or fixed; default: as in training")
-    add(
-        "--answers",
-        metavar="FILE",
-        help="lists of actions: JSON of each action and what people say before it; searched like a configuration",
-    )
-    add("--seed", type=int, default=0, help="another number gives other dialogues; default 0")
-    add("--transcripts", type=int, default=0, metavar="N", help="print the agent's first N dialogues")
-    add("--output", type=home_path, help="JSON file to write; default: evaluation.json beside the agent's folder")
-    add("--register", metavar="FILE", help=REGISTER)
-    evaluate_dialogues.add_options(add)
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
-
-
-def _main(options: argparse.Namespace) -> None:
+def run(options: EvaluatePolicyOptions) -> None:
+    """Measure the agent and its baselines, write the file and show the tables."""
     _check(options)
     if options.register:
         register(options.register)
     if evaluate_dialogues.is_language_model(options.agent):
-        evaluate_dialogues.run(options)
+        evaluate_dialogues.evaluate(options)
         return
     agent = read_policy_agent(options.agent)
+    if not options.trust_config:
+        _check_found(options.agent / AGENT, agent)
     evaluate_dialogues.check_unused(options)
     settings = agent | _given(options, agent)
     output = options.output or options.agent.absolute().parent / "evaluation.json"
@@ -105,7 +75,15 @@ def _main(options: argparse.Namespace) -> None:
     logger.info("written: %s", output)
 
 
-def _given(options: argparse.Namespace, agent: dict[str, Any]) -> dict[str, Any]:
+def _check_found(path: Path, agent: dict[str, Any]) -> None:
+    """Raises UserError where the agent's file names what leads out of its folder; a domain is read by readers of data."""
+    own = agent["environment"]
+    if own:
+        refuse(path, "environment", EnvironmentFactory, own["id"], own.get("args") or {})
+    refuse(path, "policy", PolicyFactory, agent["policy"]["id"], agent["policy"].get("args") or {})
+
+
+def _given(options: EvaluatePolicyOptions, agent: dict[str, Any]) -> dict[str, Any]:
     """The settings of the command line in place of the agent's. Raises UserError for one that the agent does not read."""
     given = {key: getattr(options, key) for key in ("domain", "data_path", "error_rate", "user", "answers")}
     given = {key: value for key, value in given.items() if value is not None}
@@ -121,7 +99,7 @@ def _given(options: argparse.Namespace, agent: dict[str, Any]) -> dict[str, Any]
     return given
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: EvaluatePolicyOptions) -> None:
     check_seed(options.seed)
     for name, least in (("dialogues", 1), ("transcripts", 0)):
         if getattr(options, name) < least:
@@ -129,7 +107,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _result(
-    options: argparse.Namespace, settings: dict[str, Any], episodes: dict[str, list[Episode]]
+    options: EvaluatePolicyOptions, settings: dict[str, Any], episodes: dict[str, list[Episode]]
 ) -> dict[str, Any]:
     other = "handcrafted" if "handcrafted" in episodes else "random"
     asked = {"agent": str(options.agent), "dialogues": options.dialogues, "seed": options.seed}
@@ -165,11 +143,8 @@ def _table(result: dict[str, Any], columns: dict[str, str]) -> Table:
         f"agent - {name.removeprefix('difference_from_')}": result[name] for name in differences
     }
     for name, metrics in rows.items():
-        table.add_row(name, *_cells(metrics, shown))
+        table.add_row(name, *(cell(metrics[key], form) for key, form in shown.items()))
     return table
 
 
-def _cells(metrics: dict[str, Any], shown: dict[str, str]) -> Iterator[str]:
-    for name, form in shown.items():
-        mean, low, high = (form.format(metrics[name][key]) for key in ("mean", "low", "high"))
-        yield f"{mean}\n\\[{low}, {high}]"
+main = partial(run_command, EvaluatePolicyOptions, run, about=__doc__)  # the command line; returns the exit code

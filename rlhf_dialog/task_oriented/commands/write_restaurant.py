@@ -7,88 +7,54 @@ split. The training split also has --lessons: replies of the random policy, as f
 them to say what the line of the data base holds, and not when. No network is needed, and the same seed gives the same dialogues.
 """
 
-import argparse
 import json
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from rlhf_dialog.atomic_files import replace_text
-from rlhf_dialog.commands.command_line import Parser, check_seed, exit_code_of, home_path, new_folder
+from rlhf_dialog.commands.command_line import check_seed, new_folder
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.replies import progress
-from rlhf_dialog.task_oriented.policies.base import Setting
-from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
-from rlhf_dialog.task_oriented.policies.random import RandomPolicy
-from rlhf_dialog.task_oriented.policies.sampling.in_words import Spoken
-from rlhf_dialog.task_oriented.world.restaurant import restaurant
 
 FIRST_SEED = {"train": 0, "validation": 2**24}  # of the dialogues of a split, for seed 0
 LESSONS_AFTER = 2**23
 SEEDS_APART = 2**25
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--output", type=home_path, default=Path("runs/restaurant_data"), help="default: runs/restaurant_data")
-    add("--dialogues", type=int, default=100, help="training dialogues; a tenth of it for validation; default: 100")
-    add(
-        "--lessons",
-        type=int,
-        default=4000,
-        help="dialogues of the random policy, for replies that give values; default: 4000",
-    )
-    add("--domain", default="restaurant", help="name or path of a domain; default: restaurant")
-    add(
-        "--varied", action="store_true", help="draw among several sentences for an act, in place of always the same one"
-    )
-    add("--seed", type=int, default=0, help="another number gives other dialogues; default: 0")
-    options = parser.parse_args(argv)
-    return exit_code_of(lambda: _main(options), debug=False)
+class WriteRestaurantOptions(Options):
+    description = __doc__
+    output: Path = option("default: runs/restaurant_data", Path("runs/restaurant_data"))
+    dialogues: int = option("training dialogues; a tenth of it for validation; default: 100", 100)
+    lessons: int = option("dialogues of the random policy, for replies that give values; default: 4000", 4000)
+    domain: str = option("name or path of a domain; default: restaurant", "restaurant")
+    varied: bool = option("draw among several sentences for an act, in place of always the same one")
+    line_length: int = option("letters of the line [db] at most, as in environment.args; default: 160", 160)
+    seed: int = option("another number gives other dialogues; default: 0", 0)
 
 
-def _main(options: argparse.Namespace) -> None:
+def run(options: WriteRestaurantOptions) -> None:
+    """Write the files of both splits."""
     check_seed(options.seed)
     if options.dialogues < 1:
         raise UserError(f"--dialogues: found {options.dialogues}, wanted 1 or more")
     if options.lessons < 0:
         raise UserError(f"--lessons: found {options.lessons}, wanted 0 or more")
+    from rlhf_dialog.task_oriented.commands.restaurant_rows import lessons, replies
+    from rlhf_dialog.task_oriented.world.restaurant import restaurant
+
     counts = {"train": options.dialogues, "validation": max(options.dialogues // 10, 1)}
+    environment = restaurant(options.domain, line_length=options.line_length)
     with new_folder(options.output) as folder:
         for split, count in counts.items():
             first = FIRST_SEED[split] + options.seed * SEEDS_APART
-            rows = list(replies(options.domain, range(first, first + count), options.varied))
+            rows = list(replies(environment, range(first, first + count), options.varied))
             said = f"{len(rows)} replies of {count} dialogues"
             if split == "train" and options.lessons:
                 first += LESSONS_AFTER
-                rows += (taught := list(lessons(options.domain, range(first, first + options.lessons), options.varied)))
+                rows += (taught := list(lessons(environment, range(first, first + options.lessons), options.varied)))
                 said += f", and {len(taught)} that give values"
             replace_text(folder / f"{split}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
             print(f"{options.output / split}.jsonl: {said}")
 
 
-def replies(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
-    """One row for each reply of the handcrafted policy in these dialogues."""
-    environment = restaurant(domain)
-    yield from _rows(Spoken(environment, Handcrafted(environment.domain), varied), seeds)
-
-
-def lessons(domain: str, seeds: range, varied: bool) -> Iterator[dict[str, object]]:
-    """The replies that give values of an entity, in these dialogues of the random policy."""
-    environment = restaurant(domain)
-    random = RandomPolicy(Setting(0, 0, domain=environment.domain))
-    for row in _rows(Spoken(environment, random, varied), seeds):
-        if any(act.intent == "inform" for act in environment.nlu(str(row["reference"]))):
-            yield row
-
-
-def _rows(system: Spoken, seeds: range) -> Iterator[dict[str, object]]:
-    for seed in progress(seeds, "talking"):
-        turns, ended = [system.begin(seed)], False
-        while not ended:
-            reply = system.reply()
-            yield {"prompt": list(turns), "reference": reply, "dialogue": seed}
-            heard, _, terminated, truncated, _ = system.environment.step(reply)
-            turns += [reply, heard]
-            ended = terminated or truncated
+main = partial(run_command, WriteRestaurantOptions, run)  # the command line; returns the exit code

@@ -60,6 +60,10 @@ class Domain:
         """The values that the ontology has for the slot; none for a slot that can only be asked about."""
         return self.names if slot == NAME else self.constraints.get(slot, ())
 
+    def used(self, slot: str) -> set[str]:
+        """The values that entities have for the slot."""
+        return {entity[slot] for entity in self.entities}
+
     def entity(self, name: str) -> Entity | None:
         """The entity of that name, if there is one."""
         return self._by_name.get(name)
@@ -116,9 +120,11 @@ def checked(domain: Domain, where: str) -> tuple[Domain, str]:
     if len(domain._by_name) < len(domain.entities):
         twice = sorted({e[NAME] for e in domain.entities if domain.entity(e[NAME]) is not e})
         raise UserError(f"{where}: several entities have the name '{twice[0]}'; give each one a name of its own")
-    unused = {slot: _unused(domain, slot) for slot in domain.constraints}
-    for slot, values in unused.items():
-        if len(values) == len(domain.constraints[slot]):
+    unused = {}
+    for slot, values in domain.constraints.items():
+        used = domain.used(slot)
+        unused[slot] = [value for value in values if value not in used]
+        if len(unused[slot]) == len(values):
             raise UserError(
                 f"{where}: no entity has any of the values of the constraint slot '{slot}' "
                 f"({', '.join(values[:5]) or 'it has none'}); correct the values, or remove the slot"
@@ -179,11 +185,6 @@ def _check_texts(values: Any, where: str) -> None:
     texts = None if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
     if texts is None or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: holds something that is not a text; write every value in quotation marks")
-
-
-def _unused(domain: Domain, slot: str) -> list[str]:
-    used = {entity[slot] for entity in domain.entities}
-    return [value for value in domain.constraints[slot] if value not in used]
 
 
 def _lower(values: Iterable[str], without: str = "") -> list[str]:

@@ -61,12 +61,18 @@ def load_domain(path_or_name: str | Path) -> Domain:
     return domain
 
 
+def check_domain_path(name: str) -> None:
+    """Raises UserError when the name is neither a domain of the package nor a path where something is."""
+    path = Path(name).expanduser()
+    if name not in OWN and not (path.is_file() or path.is_dir()):
+        known = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
+        raise UserError(f"domain '{path}': there is no such file or folder{known}")
+
+
 def _read(path: Path) -> Domain:
     if path.is_dir():
         return _read_folder(path)
-    if not path.is_file():
-        known = nearest(str(path), OWN) or f"; there is also the domain {' and '.join(OWN)} of the package."
-        raise UserError(f"domain '{path}': there is no such file or folder{known}")
+    check_domain_path(str(path))
     data = _json(path)
     return read_pydial(data, path) if path.name.endswith(RULES) else domain_of(data, str(path))
 

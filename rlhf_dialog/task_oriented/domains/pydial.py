@@ -1,20 +1,28 @@
 """PyDial's format: `<Domain>-rules.json` with the ontology, and beside it `<Domain>-dbase.db`, SQLite, with the entities."""
 
+import logging
 import sqlite3
+from collections import Counter
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains.domain import NAME, Domain, check_slots
+from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Domain, check_slots
 
+logger = logging.getLogger(__name__)
 RULES, DATA_BASE = "-rules.json", "-dbase.db"
 KEYS = {"type": str, "requestable": list, "system_requestable": list, "informable": dict}
 NUMBERS = ("id",)  # a column of every table, and a slot of none
 
 
 def read_pydial(rules: Any, path: Path) -> Domain:
-    """The domain of the parsed rules at `path`. Raises UserError, with the file and the slot, when something is missing."""
+    """The domain of the parsed rules at `path`. Entities of one name are branches: from the second row on they are numbered.
+
+    Columns that the rules do not name, and slots without values, are left out, and are one line of the log. Raises UserError,
+    with the file and the slot, when something is missing, or no slot to ask for is left.
+    """
     for key, kind in KEYS.items():
         if not isinstance(rules, dict) or not isinstance(rules.get(key), kind):
             raise UserError(f"{path}: '{key}' is missing; PyDial's rules have {', '.join(KEYS)}")
@@ -24,11 +32,40 @@ def read_pydial(rules: Any, path: Path) -> Domain:
     data_base = path.with_name(name + DATA_BASE)
     entities = _rows(data_base, name)
     columns = dict.fromkeys(slot for entity in entities for slot in entity)
-    check_slots(columns, [NAME, *informable, *requestable], str(data_base))
     if entities:
-        check_slots([*rules["system_requestable"], *requestable], columns, f"{path}, of which {data_base.name}")
+        check_slots([NAME, *rules["system_requestable"], *requestable], columns, f"{path}, of which {data_base.name}")
     constraints = {slot: informable[slot] for slot in rules["system_requestable"]}
-    return Domain(name, rules["type"], constraints, requestable, entities, informable.get(NAME, ()))
+    found = Domain(name, rules["type"], constraints, requestable, _numbered(entities), informable.get(NAME, ()))
+    unnamed = [column for column in columns if column not in (NAME, *informable, *requestable)]
+    return _without_dead_slots(found, unnamed, str(data_base)) if entities else found
+
+
+def _numbered(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows with names of their own, as stable as their order: `oyster bar`, `oyster bar (2)`, `oyster bar (3)`."""
+    names = [(row[NAME] or UNKNOWN).lower() for row in rows]
+    taken, seen = set(names), Counter[str]()
+    for row, name in zip(rows, names, strict=True):
+        seen[name] += 1
+        if seen[name] > 1:
+            row[NAME] = next(new for number in count(seen[name]) if (new := f"{name} ({number})") not in taken)
+            taken.add(row[NAME])
+    return rows
+
+
+def _without_dead_slots(domain: Domain, unnamed: list[str], where: str) -> Domain:
+    """The domain without constraints that no entity fulfils; users ask for such a slot where an entity says something of it."""
+    constraints = {slot: values for slot, values in domain.constraints.items() if domain.used(slot) & {*values}}
+    if not constraints:
+        raise UserError(
+            f"{where}: no entity has any of the values of the slots that may be asked for "
+            f"({', '.join(domain.constraints) or 'there are none'}); correct the values, or the rules"
+        )
+    dead = [slot for slot in domain.constraints if slot not in constraints]
+    requestable = [slot for slot in domain.requestable if slot not in dead or domain.used(slot) != {UNKNOWN}]
+    parts = {"columns that the rules do not name": unnamed, "slots without values": dead}
+    if line := " and ".join(f"{what} ({', '.join(slots)})" for what, slots in parts.items() if slots):
+        logger.info("%s: left out are %s", where, line)
+    return Domain(domain.name, domain.type, constraints, requestable, domain.entities, domain.names)
 
 
 def _rows(path: Path, table: str) -> list[dict[str, str]]:

@@ -41,7 +41,7 @@ class Episode:
     observations (T, D), masks (T, A); actions, logprobs, values, rewards (T,); last_observation (D,) follows the last turn.
     A piece is neither terminated nor truncated; the next piece begins at its end. `start` is the turn of the dialogue, from
     0, that comes first here; `paid` is the reward of the dialogue up to here. `info` is the environment's at the end;
-    `success` is False before it.
+    `success` is False before it, None where the environment does not say it.
     logprobs and values are 0 where a policy has none; the other extras of `act` are in `extras`, (T, ...) each.
     """
 
@@ -55,7 +55,7 @@ class Episode:
     truncated: bool
     last_observation: Features
     dialogue: int
-    success: bool = False
+    success: bool | None = False
     info: dict[str, Any] = field(default_factory=dict)
     start: int = 0
     paid: float = 0.0

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import fixed, layers, real, takes, whole
 from rlhf_dialog.task_oriented.policies.base import PolicyFactory, Setting
@@ -44,7 +45,7 @@ class ENACArguments(ReplayArguments):
         object.__setattr__(self, "capacity", self.batch_size * LONGEST)  # the way of a frozen dataclass
 
 
-@PolicyFactory.register("enac")
+@PolicyFactory.register("enac", reach=Reach())
 class ENAC(ReplayLearner):
     """A policy without a critic; each step learns from the newest `batch_size` dialogues."""
 

@@ -19,19 +19,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, parts_of, relations_of
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
@@ -103,7 +96,7 @@ class GPSarsaArguments(Arguments):
         return kept
 
 
-@PolicyFactory.register("gp_sarsa")
+@PolicyFactory.register("gp_sarsa", reach=Reach(("prior",)))
 class GPSarsa:
     """Chooses the allowed action with the largest draw from the posterior of its Q; deterministic: with the largest mean.
 

@@ -15,17 +15,10 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, takes, whole
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.network import (
     NetworkPair,
     drawn,
@@ -37,6 +30,7 @@ from rlhf_dialog.task_oriented.policies.network import (
 from rlhf_dialog.training import ppo
 
 MOST_LOG_RATIO = 1e-3  # of a policy that has not moved yet: what rounding in another batch size may do
+VALUE_MEMORY = 0.7  # a rollout ago: at the start returns change within few rollouts, and the critic must follow
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class PPOArguments(Arguments):
 
     hidden_sizes: Sequence[int] = layers(128, 64)
     lr: float = real(1e-3, 1e-9, 1.0)
-    final_lr: float = real(0.1, 0.0, 1.0)
+    final_lr: float = real(1.0, 0.0, 1.0)
     gamma: float = real(0.99, 0.0, 1.0)
     gae_lambda: float = real(0.95, 0.0, 1.0)
     clip_param: float = real(0.2, 1e-9, 1.0)
@@ -74,7 +68,7 @@ class State(BaseModel):
     normalizer: Sums
 
 
-@PolicyFactory.register("ppo")
+@PolicyFactory.register("ppo", reach=Reach())
 class PPO:
     """A policy and a critic, each a small network; both learn from whole rollouts.
 
@@ -92,7 +86,7 @@ class PPO:
             mlp([*sizes, 1], generator, last_gain=1.0),
             self.args.lr,
         )
-        self.normalizer, self.num_updates = ppo.ValueNormalizer(beta=0.99), 0
+        self.normalizer, self.num_updates = ppo.ValueNormalizer(beta=VALUE_MEMORY), 0
         self._episodes: list[Episode] = []
 
     @torch.inference_mode()

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 
 
-@PolicyFactory.register("random")
+@PolicyFactory.register("random", reach=Reach())
 class RandomPolicy:
     """Draws from the allowed actions, also when it is asked to be deterministic."""
 

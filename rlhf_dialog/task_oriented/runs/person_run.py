@@ -139,7 +139,7 @@ class PersonRun(ActRun):
         """The line of this dialogue in metrics.jsonl, in one atomic step; it may take the place of an earlier one."""
         path = self.folder / "metrics.jsonl"
         earlier = read_metrics(path)[: self.num_dialogues - 1] if path.exists() else []
-        own = {"success": float(episode.success), "reward": episode.paid, "turns": float(len(episode))}
+        own = {"success": float(bool(episode.success)), "reward": episode.paid, "turns": float(len(episode))}
         counts = {"iteration": self.num_dialogues, "dialogues": self.num_dialogues, "day": len(self.days)}
         row = {**counts, "rewarded": int(self._was_rewarded), **own, **learned}
         replace_text(path, "".join(f"{json.dumps(one)}\n" for one in [*earlier, row]))

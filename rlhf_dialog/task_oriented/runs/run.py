@@ -1,6 +1,7 @@
 """A run that trains a dialogue policy: sample turns, let the policy learn, evaluate, log, save; and go on after a kill."""
 
 import logging
+import math
 import time
 from contextlib import ExitStack, closing
 from functools import partial
@@ -187,13 +188,13 @@ class PolicyRun(ActRun):
         """Draw the run, and say in one line what came out."""
         rows, plot = read_metrics(self.folder / "metrics.jsonl"), self.folder / PLOT
         plot_success(rows, str(self.folder), plot)
-        measured = [row for row in rows if row.get("eval/success") is not None]
+        measured = [row for row in rows if row.get("eval/reward") is not None]
         result = "no evaluation (eval_interval: 0)"
         if measured:
             result = "success {eval/success:.3f}, reward {eval/reward:.2f}, turns {eval/turns:.1f}"
             result += (
                 " (handcrafted: {eval/handcrafted_success:.3f}, {eval/handcrafted_reward:.2f})" if self.baseline else ""
             )
-            result = result.format(**measured[-1])
+            result = result.format(**{name: math.nan if x is None else x for name, x in measured[-1].items()})
         counts = f"{self.iteration} iterations, {self.num_dialogues} dialogues"
         logger.info("done after %s: %s; plot: %s", counts, result, plot)

@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 import numpy as np
 from pydantic import BaseModel
-from torch import nn
 
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import UserError
@@ -25,8 +24,6 @@ from rlhf_dialog.own_files import as_read_again, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.domains import MultiDomain
 from rlhf_dialog.task_oriented.policies.base import Episode, Policy, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.built_in import build_policy, handcrafted
-from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
-from rlhf_dialog.task_oriented.policies.imitation import imitate
 from rlhf_dialog.task_oriented.policies.sampling.measures import TEST_SEED, VALIDATION_SEED, numbers_of
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
 from rlhf_dialog.task_oriented.runs.scene import Scene, scene_of
@@ -173,6 +170,8 @@ def train_cell(cell: Cell, plan: Plan) -> list[dict[str, Any]]:
 
 def _imitated(mark: int, setting: Setting, scene: Scene, plan: Plan) -> dict[str, Any]:
     """The entry after `mark` dialogues of the handcrafted policy."""
+    from rlhf_dialog.task_oriented.policies.imitation import imitate
+
     training, policy = _Training(), plan.policy(IMITATION, setting)
     with training.timed():
         episodes = play(handcrafted(setting), scene.make, setting.seed, range(mark), TEST_ENVS)
@@ -193,6 +192,10 @@ def expected_updates(scene: Scene, dialogues: int, batchsz: int) -> int:
 
 def num_parameters(policy: Any) -> int:
     """How much is learned: the weights of all networks; of GP-SARSA the dictionary, and precision and mean of the posterior."""
+    from torch import nn
+
+    from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa
+
     if isinstance(policy, GPSarsa):
         return sum(block.points.size + block.precision.size + block.shift.size for block in policy.blocks)
     modules = [part for part in vars(policy).values() if isinstance(part, nn.Module)]

@@ -66,6 +66,10 @@ class ActLevel(GymnasiumWorld):
         self._allow(self.actions.mask(self.belief, self.summary))
         return self.layout.encode(self.belief, self.summary)
 
+    def _final_goal(self) -> Goal:
+        goal: Goal = super()._final_goal()
+        return goal.since(self.first_goal, self.domain)
+
     def _verdict(self, goal: Goal) -> dict[str, Any]:
         outcome = evaluate(self.domain, goal, self.system_acts)
         inform = {"precision": outcome.precision, "recall": outcome.recall, "f1": outcome.f1}

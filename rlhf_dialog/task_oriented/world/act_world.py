@@ -3,7 +3,9 @@
 from random import Random, SystemRandom
 from typing import Any, Generic, TypeVar
 
+from rlhf_dialog.environments.returned import is_text
 from rlhf_dialog.errors import UserError
+from rlhf_dialog.foreign_code import named
 from rlhf_dialog.task_oriented.world.acts import Act
 from rlhf_dialog.task_oriented.world.error_channel import NULL
 
@@ -51,14 +53,14 @@ class ActWorld(Generic[Observation]):
         self.first_goal = goal.copy()
         self._begin(goal)
         self.system_acts: list[list[Act]] = []
-        self.user_acts = [checked_acts("user", self.user, "begin", self.user.begin(goal, rng))]
+        self.user_acts = [acts_from("user", self.user, "begin", goal, rng)]
         return self._observe(self.greeting, None, False), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Say the action's acts, and hear the user. At the end `info` has goal, acts of both sides, success and turns."""
         acts = self._system_turn(action)
         self.system_acts.append(acts)
-        answer = checked_acts("user", self.user, "answer", self.user.answer(acts))
+        answer = acts_from("user", self.user, "answer", acts)
         self.user_acts.append(answer)
         terminated = any(act.intent == "bye" for act in answer)
         truncated = not terminated and len(self.system_acts) >= self.max_turns
@@ -109,8 +111,13 @@ class ActWorld(Generic[Observation]):
         return {"dialogue": self.dialogue}
 
     def _final_goal(self) -> Any:
-        """The goal that the dialogue is judged by."""
-        return self.user.goal
+        """The goal that the dialogue is judged by: the user's now. Raises UserError for a user that keeps none."""
+        goal = getattr(self.user, "goal", None)
+        if not isinstance(goal, type(self.first_goal)):
+            raise UserError(
+                f"user {type(self.user).__name__}: its goal is {goal!r} after answer; keep a {type(self.first_goal).__name__}"
+            )
+        return goal
 
     def _goal_as_dict(self, goal: Any) -> Any:
         return goal.as_dict()
@@ -120,9 +127,21 @@ class ActWorld(Generic[Observation]):
         raise NotImplementedError
 
 
-def checked_acts(role: str, part: Any, method: str, acts: Any) -> list[Act]:
-    """What a part said; one without acts is `null`. Raises UserError when it is something else than a list of acts."""
-    if not isinstance(acts, list) or not all(isinstance(act, Act) for act in acts):
-        name = getattr(part, "__qualname__", type(part).__name__)
-        raise UserError(f"{role} {name}: {method} returned {acts!r}; return a list of Act")
+def acts_from(role: str, part: Any, method: str, *heard: Any) -> list[Act]:
+    """What a part, a function or its method, answers to what it heard; without acts it is `null`.
+
+    Raises UserError, with class and method, when it raises, or answers something else than a list of acts.
+    """
+    name = getattr(part, "__qualname__", type(part).__name__)
+    call = part if method == role else getattr(part, method, None)
+    if not callable(call):
+        raise UserError(f"{role} {name}: it has no method {method}; define begin(goal, rng) and answer(system_acts)")
+    with named(f"{role} {name}: {method}"):
+        acts = call(*heard)
+    if not isinstance(acts, list) or not all(map(_is_act, acts)):
+        raise UserError(f"{role} {name}: {method} returned {acts!r}; return a list of Act, of texts each")
     return acts or [NULL]
+
+
+def _is_act(act: Any) -> bool:
+    return isinstance(act, Act) and all(map(is_text, (act.intent, act.slot, act.value)))

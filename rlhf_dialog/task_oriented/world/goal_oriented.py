@@ -5,10 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
+from rlhf_dialog.environments.returned import says_success
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.domains import NAME, UNKNOWN, Domain, load_domain
 from rlhf_dialog.task_oriented.domains.domain import Entity
-from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, checked_acts
+from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS, ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
 from rlhf_dialog.task_oriented.world.error_channel import NULL, NBest
 from rlhf_dialog.task_oriented.world.goals import Goal, draw_goal, goal_of
@@ -27,6 +28,7 @@ class Tracker(Protocol):
         """The belief after a turn of both: a `Belief`, or the constraints themselves, slot -> value."""
 
 
+LINE_LENGTH = 160  # with which a prompt of 120 tokens keeps what the user says
 Evaluator = Callable[[Any, Sequence[Sequence[Act]]], Any]  # (goal, system turns) -> Outcome, or whether it succeeded
 
 
@@ -40,6 +42,7 @@ class GoalOriented(ActWorld[str]):
         as `inform(food=thai)`. `system_words(domain).read` and `user_words(domain).say` are for words.
     domain: goals and entities; by default the tracker's
     max_turns: replies after which the dialogue is cut off (`truncated`), and has failed
+    line_length: letters of the line `[db]` at most
 
     A dialogue depends on (seed, dialogue) and the replies only. -1 for each step, and +20 at the end when it succeeded.
     Raises UserError for a part that returns something that cannot be used.
@@ -56,6 +59,7 @@ class GoalOriented(ActWorld[str]):
         nlg: Callable[[list[Act], Random], str] | None = None,
         domain: Domain | str | Path | None = None,
         max_turns: int = MAX_TURNS,
+        line_length: int = LINE_LENGTH,
     ):
         super().__init__(max_turns)
         domain = getattr(tracker, "domain", None) if domain is None else domain
@@ -63,7 +67,7 @@ class GoalOriented(ActWorld[str]):
             raise UserError(f"tracker {type(tracker).__name__}: it has no domain; give domain= to GoalOriented")
         self.domain = domain if isinstance(domain, Domain) else load_domain(domain)
         self.slots = {*self.domain.constraints, *self.domain.requestable}
-        self.user, self.tracker, self.evaluator = user, tracker, evaluator
+        self.user, self.tracker, self.evaluator, self.line_length = user, tracker, evaluator, line_length
         self.nlu = acts_of if nlu is None else nlu
         self.nlg = _as_acts if nlg is None else nlg
 
@@ -76,7 +80,7 @@ class GoalOriented(ActWorld[str]):
         self.offers: list[str] = []
 
     def _system_turn(self, action: str) -> list[Act]:
-        acts = checked_acts("nlu", self.nlu, "nlu", self.nlu(action))
+        acts = acts_from("nlu", self.nlu, "nlu", action)
         return [act for act in acts if self._makes_sense(act)] or [NULL]
 
     def _makes_sense(self, act: Act) -> bool:
@@ -103,11 +107,17 @@ class GoalOriented(ActWorld[str]):
         return f"{self._spoken()}\n{self._db_line()}"
 
     def _db_line(self) -> str:
-        """`[db] 3 match: name=..., area=...`: how many entities fit, and the one to speak of."""
-        entities = self.domain.matching(self._constraints())
-        shown = self._shown(entities)
-        slots = [f"{slot}={value}" for slot, value in shown.items() if value != UNKNOWN] if shown else []
-        return f"[db] {len(entities)} match" + (f": {', '.join(slots)}" if slots else "")
+        """`[db] 3 match: name=..., phone=..., area=...`: how many entities fit, and of the one to speak of what matters now: its
+        name, what the user has asked for so far, and the slots of the belief. Slots that make it too long are left out."""
+        constraints = self._constraints()
+        entities = self.domain.matching(constraints)
+        shown, line = self._shown(entities) or {}, f"[db] {len(entities)} match"
+        asked = [act.slot for acts in self.user_acts for act in acts if act.intent in ("request", "confirm")]
+        for slot in dict.fromkeys([NAME, *asked, *constraints]):
+            value, mark = shown.get(slot, UNKNOWN), ":" if slot == NAME else ","
+            if value != UNKNOWN and len(longer := f"{line}{mark} {slot}={value}") <= self.line_length:
+                line = longer
+        return line
 
     def _constraints(self) -> dict[str, str]:
         belief = self.belief
@@ -127,14 +137,9 @@ class GoalOriented(ActWorld[str]):
         return next(iter([*again, *new, *entities]), None)
 
     def _final_goal(self) -> Any:
-        """A user cannot take back what it wanted: requests and constraint slots stay."""
-        goal = self.user.goal
-        if isinstance(goal, Goal):
-            goal = goal.copy()
-            goal.constraints = self.first_goal.constraints | goal.constraints
-            goal.requests = self.first_goal.requests | goal.requests
-            goal.wanted_name = self.first_goal.wanted_name
-        return goal
+        """A goal of the user's own kind is for the evaluator to read."""
+        goal = getattr(self.user, "goal", None)
+        return super()._final_goal().since(self.first_goal, self.domain) if isinstance(goal, Goal | None) else goal
 
     def _goal_as_dict(self, goal: Any) -> Any:
         return goal.as_dict() if isinstance(goal, Goal) else goal
@@ -142,10 +147,10 @@ class GoalOriented(ActWorld[str]):
     def _verdict(self, goal: Any) -> dict[str, Any]:
         outcome = self.evaluator(goal, self.system_acts)
         success = getattr(outcome, "success", outcome)
-        if not isinstance(success, bool):
+        if not says_success({"success": success}):
             name = getattr(self.evaluator, "__qualname__", type(self.evaluator).__name__)
             raise UserError(f"evaluator {name}: returned {outcome!r}; return an Outcome, True or False")
-        return {"outcome": outcome, "success": success}
+        return {"outcome": outcome, "success": bool(success)}
 
 
 def _as_acts(acts: list[Act], rng: Random) -> str:

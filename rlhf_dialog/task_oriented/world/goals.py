@@ -30,6 +30,19 @@ class Goal:
         """A goal of its own with the same content."""
         return Goal(dict(self.constraints), dict(self.requests), self.wanted_name, self.name, list(self.other_than))
 
+    def since(self, first: "Goal", domain: Domain) -> "Goal":
+        """The goal at the end, with what a user cannot take back of its first one: slots of constraints, requests, the name.
+
+        Raises UserError for slots that the domain lacks.
+        """
+        kept = self.copy()
+        kept.constraints, kept.requests = first.constraints | self.constraints, first.requests | self.requests
+        kept.wanted_name = first.wanted_name
+        for slots, known in ((kept.constraints, domain.constraints), (kept.requests, domain.entities[0])):
+            if unknown := sorted(map(str, set(slots) - set(known))):
+                raise UserError(f"user: its goal has the slot '{unknown[0]}' at the end; keep to {', '.join(known)}")
+        return kept
+
     def reconsider(self) -> None:
         """Forget which venues were settled on or refused."""
         self.name, self.other_than = self.wanted_name, []

@@ -2,16 +2,11 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.world.act_world import SUCCESS_REWARD, ActWorld
-
-try:
-    import gymnasium
-except ImportError:
-    raise UserError("the act-level environment needs Gymnasium; install it (pip install gymnasium)") from None
 
 Observation = NDArray[np.float32]
 

@@ -4,23 +4,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, Reach
 from rlhf_dialog.task_oriented.domains import Domain, load_domain
 from rlhf_dialog.task_oriented.world.act_world import MAX_TURNS
-from rlhf_dialog.task_oriented.world.goal_oriented import GoalOriented
+from rlhf_dialog.task_oriented.world.goal_oriented import LINE_LENGTH, GoalOriented
 from rlhf_dialog.task_oriented.world.success import Evaluator
 from rlhf_dialog.task_oriented.world.tracker import FocusTracker
 from rlhf_dialog.task_oriented.world.users import AgendaUser
 from rlhf_dialog.task_oriented.world.words import Words, system_words, user_words
 
 
-@EnvironmentFactory.register("restaurant")
+@EnvironmentFactory.register("restaurant", reach=Reach())
 def restaurant(
-    domain: str | Path = "restaurant", user: str | dict[str, Any] = "friendly", max_turns: int = MAX_TURNS
+    domain: str | Path = "restaurant",
+    user: str | dict[str, Any] = "friendly",
+    max_turns: int = MAX_TURNS,
+    line_length: int = LINE_LENGTH,
 ) -> GoalOriented:
     """A guest in words who looks for a venue of a domain, see `GoalOriented`.
 
     domain: its name or path (`load_domain`); user: `friendly`, `unfriendly`, `fixed`, or a dict of the agenda user's parameters
+    line_length: letters at most of the line of the data base, which a domain with long values needs
     """
     known, heard, said = _in_words(str(domain))
     return GoalOriented(
@@ -30,6 +34,7 @@ def restaurant(
         nlu=heard.read,
         nlg=said.say,
         max_turns=max_turns,
+        line_length=line_length,
     )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_dialog.config.registry import Registry
-from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.foreign_code import named
 from rlhf_dialog.task_oriented.world.action_list import words_of
 
 # functions (turns, **args) -> a vector, always of the same size
@@ -58,12 +59,8 @@ class State:
 
     def __call__(self, turns: Sequence[Turn]) -> NDArray[np.float32]:
         """The vector (D,) after these turns, the oldest one first."""
-        try:
+        with named(f"domain.state {self.name}:"):
             vector = np.array(self.function(list(turns)), dtype=np.float32)
-        except (UserError, RunStopped, SignalExit):
-            raise
-        except USER_CODE_RAISES as error:
-            raise UserError(f"domain.state {self.name}: raised {type(error).__name__}: {error}") from error
         if vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() or self.size not in (0, len(vector)):
             wanted = (
                 f"{self.size} finite numbers, as for an empty dialogue" if self.size else "a list of finite numbers"

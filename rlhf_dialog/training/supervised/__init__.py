@@ -1,5 +1,6 @@
 """The supervised stages: a policy that answers, a classifier of acts, reward models of preferences and of relevance.
 
+- **What the stages do alike is written once**, in `stage` (`commands.supervised.stage_command` for the folder and the report).
 - **Targets end with the separator. The end-of-text token behind it carries no loss**, unless `learn_eos: true`. With
   prompts of every length the two contradict each other: after `a <EOU> b <EOU>` one example would teach the end of
   text and the next one the following turn, and a model from scratch then answers with an immediate end of text. A

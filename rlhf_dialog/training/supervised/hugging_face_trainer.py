@@ -3,44 +3,26 @@
 import logging
 import math
 import sys
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
-from pydantic import Field
-from transformers import ProgressCallback, Trainer, TrainerCallback, set_seed
+from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from rlhf_dialog.config.schema import Settings
 from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
-from rlhf_dialog.errors import UserError
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
 POOL = 50  # batches that are sorted by length together
 
 
-class SupervisedKeys(Settings):
-    """Training"""
-
-    epochs: float = Field(1.0, gt=0, description="passes over the training data; may be a fraction")
-    max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
-    learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
-    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps that warm up")
-    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
-    batch_size: int = Field(32, ge=1, description="examples per optimizer step")
-    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
-    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
-    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
-
-
 def prepare(config: SupervisedKeys) -> None:
     """Set seeds, threads and memory options. Raises UserError when the device is not available."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda, but torch finds no CUDA device; use auto or cpu")
+    device_of(config.device)
     if config.pytorch_threads:
         torch.set_num_threads(config.pytorch_threads)
     if torch.get_num_threads() > 1:
@@ -61,13 +43,19 @@ def trainer_arguments(config: SupervisedKeys, scratch: str, num_examples: int) -
         "weight_decay": config.weight_decay,
         "per_device_train_batch_size": config.batch_size,
         "seed": config.seed,
-        "use_cpu": config.device == "cpu" or not torch.cuda.is_available(),
+        "use_cpu": device_of(config.device) == "cpu",
         "bf16": config.use_amp,
+        "gradient_checkpointing": False,
         "save_strategy": "no",
         "logging_steps": 0.05,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "report_to": "none",
     }
+
+
+def for_one_gpu(arguments: type[TrainingArguments]) -> type[TrainingArguments]:
+    """These arguments for a Trainer that takes one GPU: a process that sees several would split larger batches among them."""
+    return type(arguments.__name__, (arguments,), {"n_gpu": 1})
 
 
 def num_steps(config: SupervisedKeys, num_examples: int) -> int:
@@ -92,11 +80,6 @@ def batch_order(lengths: list[int], config: SupervisedKeys) -> list[int]:
         cuts = rng.permutation(len(similar) // config.batch_size) * config.batch_size
         order += [position for cut in cuts for position in similar[cut : cut + config.batch_size]]
     return order
-
-
-def ordered_dataset(rows: list[dict[str, Any]], config: SupervisedKeys) -> Dataset:
-    """The `rows` (each with its `length`) in the order in which the training reads them."""
-    return Dataset.from_list(rows).select(batch_order([row["length"] for row in rows], config))
 
 
 def train_quietly(trainer: Trainer) -> None:

@@ -1,14 +1,11 @@
 """Intent classifier: train an encoder to recognize the act of a turn (inform, question, directive, commissive)."""
 
-import tempfile
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -23,168 +20,13 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.acts import macro_f1
-from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.pretrained import load_pretrained, warn_of_remote_code
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.training.supervised.data_halves import Half, of_half
-from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    SupervisedKeys,
-    ordered_dataset,
-    prepare,
-    train_quietly,
-    trainer_arguments,
-)
 from rlhf_dialog.training.supervised.new_tokenizers import new_bert, new_pair_tokenizer
+from rlhf_dialog.training.supervised.settings import IntentConfig
+from rlhf_dialog.training.supervised.stage import StageOfHalves
 
 LABELS = ["inform", "question", "directive", "commissive"]  # class = DailyDialog's act - 1
-
-
-class IntentConfig(SupervisedKeys):
-    """Intent classifier"""
-
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
-    half: Half = Field(
-        "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
-    )
-    model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
-    tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
-    )
-    max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of the last turn is cut off")
-    vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
-    num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")
-    num_heads: int = Field(2, ge=1, description="from scratch: attention heads")
-    hidden_size: int = Field(128, ge=8, description="from scratch: width, a multiple of num_heads")
-    learning_rate: float = Field(5e-4, gt=0, description="peak; 2e-5 suits a pretrained encoder")
-    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
-
-
-def train(config: IntentConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train, and write model and tokenizer into `folder`; returns the scores of each held-out split, and counts.
-
-    `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
-    """
-    prepare(config)
-    training = training_pairs(config, report)
-    held_out = {split: read_pairs(config, split, report) for split in splits(config)}
-    model, tokenizer = starting_point(config, training)
-    report(f"{trained_parameters([model]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
-    save(folder, model, tokenizer)
-    fine_tune(config, model, tokenizer, Intent(str(folder)).encode(training), [act_class(pair) for pair in training])
-    save(folder, model, tokenizer)
-    results: dict[str, Any] = {split: measure(folder, pairs, str(model.device)) for split, pairs in held_out.items()}
-    return results | {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
-
-
-def splits(config: IntentConfig) -> list[str]:
-    """The splits that the report measures."""
-    return ["validation", "test"] if config.evaluate_test else ["validation"]
-
-
-def training_pairs(config: IntentConfig, report: Callable[[str], None]) -> list[Dialogue]:
-    """The pairs of the training dialogues of `half`. Raises UserError when there are none, and as `read_pairs`."""
-    pairs = read_pairs(config, "train", report)
-    if config.half == "all":
-        return pairs
-    chosen = of_half(pairs, config.half, config.data_path)
-    report(f"train: {len(chosen)} of them are in the {config.half} dialogues")
-    return chosen
-
-
-def read_pairs(config: IntentConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:
-    """One dialogue for every pair of neighbouring turns: the first is the prompt, the second (the true reply) the response."""
-    found = load_prompts(config.data_path, split, 1, 1, config.drop_overlap)
-    pairs = [replace(dialogue, response=dialogue.reference or "") for dialogue in found]
-    without = sum(pair.act is None for pair in pairs)
-    if without or not pairs:
-        raise UserError(
-            f"data_path: {without} of {len(pairs)} turns in the {split} split of '{config.data_path}' have no act, but "
-            "the classifier learns the acts; use data in which every turn has one"
-        )
-    report(f"{split}: {len(pairs)} pairs of turns")
-    return pairs
-
-
-def act_class(pair: Dialogue) -> int:
-    """The class of the true reply: its act - 1."""
-    return (pair.act or 0) - 1
-
-
-def starting_point(config: IntentConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The encoder with a new head, and its tokenizer; without `model_path` both are made from scratch."""
-    names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
-    if config.model_path is None:
-        tokenizer = new_pair_tokenizer([pair.response for pair in train], config.vocab_size, config.max_length)
-        sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
-        model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
-    else:
-        source = config.tokenizer_path or config.model_path
-        key = "tokenizer_path" if config.tokenizer_path else "model_path"
-        if config.trust_remote_code:
-            warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
-        tokenizer = load_pretrained(AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code)
-        tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_length)
-        model = load_pretrained(
-            AutoModelForSequenceClassification,
-            config.model_path,
-            "model_path",
-            num_labels=len(LABELS),
-            ignore_mismatched_sizes=True,
-            use_safetensors=None if config.allow_pickle_weights else True,
-            dtype=torch.float32,
-            id2label=names,
-            label2id=classes,
-            trust_remote_code=config.trust_remote_code,
-        )
-    model.config.rlhf_dialog_input = "pair"
-    return model, tokenizer
-
-
-def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the model and tokenizer into `folder`, from which the reward loads them."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def fine_tune(
-    config: IntentConfig,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    inputs: list[dict[str, list[int]]],
-    classes: list[int],
-) -> None:
-    """Train `model` in place on the encoded pairs; it ends in eval mode."""
-    rows = [
-        {**encoded, "labels": label, "length": len(encoded["input_ids"])}
-        for encoded, label in zip(inputs, classes, strict=True)
-    ]
-    with tempfile.TemporaryDirectory() as scratch:
-        trainer = Trainer(
-            model=model,
-            args=TrainingArguments(**trainer_arguments(config, scratch, len(rows))),
-            train_dataset=ordered_dataset(rows, config),
-            data_collator=DataCollatorWithPadding(tokenizer),
-            processing_class=tokenizer,
-        )
-        train_quietly(trainer)
-    model.eval()
-
-
-def measure(folder: Path, pairs: list[Dialogue], device: str) -> dict[str, Any]:
-    """The scores of the classifier in `folder` on the true replies; it is loaded and used exactly as the reward does."""
-    reward = Intent(str(folder), precision="fp32").to(device)
-    matrix = [[0] * len(LABELS) for _ in LABELS]
-    for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):
-        matrix[act_class(pair)][predicted] += 1
-    return scores(matrix)
 
 
 def scores(matrix: list[list[int]]) -> dict[str, Any]:
@@ -244,3 +86,78 @@ def markdown(split: str, result: dict[str, Any]) -> str:
             "",
         ]
     )
+
+
+class IntentClassifier(StageOfHalves):
+    """Pairs of neighbouring turns become a classifier of the second one."""
+
+    schema = IntentConfig
+    packages = ("rlhf-dialog", "torch", "transformers", "tokenizers", "datasets")
+    page_of_split = staticmethod(markdown)
+
+    def pairs(self, split: str) -> list[Dialogue]:
+        data_path = self.config.data_path
+        prompts = load_prompts(data_path, split, 1, 1, self.config.drop_overlap)
+        pairs = [replace(dialogue, response=dialogue.reference or "") for dialogue in prompts]
+        without = sum(pair.act is None for pair in pairs)
+        if without or not pairs:
+            raise UserError(
+                f"data_path: {without} of {len(pairs)} turns in the {split} split of '{data_path}' have no act, but "
+                "the classifier learns the acts; use data in which every turn has one"
+            )
+        self.report(f"{split}: {len(pairs)} pairs of turns")
+        return pairs
+
+    def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """The encoder with a new head, and its tokenizer; without `model_path` both are made from scratch."""
+        config = self.config
+        names, classes = dict(enumerate(LABELS)), {name: i for i, name in enumerate(LABELS)}
+        if config.model_path is None:
+            tokenizer = new_pair_tokenizer(
+                [pair.response for pair in self.training], config.vocab_size, config.max_length
+            )
+            sizes = {name: getattr(config, name) for name in ("num_layers", "num_heads", "hidden_size", "max_length")}
+            model = new_bert(tokenizer, **sizes, id2label=names, label2id=classes)
+        else:
+            source = config.tokenizer_path or config.model_path
+            key = "tokenizer_path" if config.tokenizer_path else "model_path"
+            if config.trust_remote_code:
+                warn_of_remote_code({"model_path": config.model_path, "tokenizer_path": config.tokenizer_path})
+            tokenizer = load_pretrained(AutoTokenizer, source, key, trust_remote_code=config.trust_remote_code)
+            tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_length)
+            model = load_pretrained(
+                AutoModelForSequenceClassification,
+                config.model_path,
+                "model_path",
+                num_labels=len(LABELS),
+                ignore_mismatched_sizes=True,
+                use_safetensors=None if config.allow_pickle_weights else True,
+                dtype=torch.float32,
+                id2label=names,
+                label2id=classes,
+                trust_remote_code=config.trust_remote_code,
+            )
+        model.config.rlhf_dialog_input = "pair"
+        return model, tokenizer
+
+    def learn(self) -> None:
+        self.save()  # the pairs are encoded as the reward does that loads the folder
+        rows = [
+            {**encoded, "labels": act_class(pair), "length": len(encoded["input_ids"])}
+            for encoded, pair in zip(Intent(str(self.folder)).encode(self.training), self.training, strict=True)
+        ]
+        trainer = partial(Trainer, data_collator=DataCollatorWithPadding(self.tokenizer))
+        self.run_trainer(rows, trainer, TrainingArguments)
+
+    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+        """The model is loaded and used exactly as the reward does."""
+        reward = Intent(str(self.folder), precision="fp32").to(str(self.model.device))
+        matrix = [[0] * len(LABELS) for _ in LABELS]
+        for pair, predicted in zip(pairs, reward.predict(pairs), strict=True):
+            matrix[act_class(pair)][predicted] += 1
+        return scores(matrix)
+
+
+def act_class(pair: Dialogue) -> int:
+    """The class of the true reply: its act - 1."""
+    return (pair.act or 0) - 1

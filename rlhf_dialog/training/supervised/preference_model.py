@@ -2,110 +2,78 @@
 
 import logging
 import math
-import os
 import random
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from rlhf_dialog.data.chat_template import CHAT_TEMPLATE
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.preferences import PreferencePair, load_pairs, split_by_prompt
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.evaluation.preferences import measure_pairs
+from rlhf_dialog.evaluation.preferences import markdown, measure_pairs
 from rlhf_dialog.models.chat_agent import read_settings
-from rlhf_dialog.models.loading import read_tokenizer, trained_parameters
+from rlhf_dialog.models.loading import read_tokenizer
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids
 from rlhf_dialog.rewards.reward_inputs import DIALOGUE, RewardInput, reads_in_pairs
 from rlhf_dialog.rewards.reward_model import RewardModel
 from rlhf_dialog.rewards.scalar_model import check_memory, max_input_length
-from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    ordered_dataset,
-    prepare,
-    train_quietly,
-    trainer_arguments,
-)
-from rlhf_dialog.training.supervised.ranked_pairs import RankingKeys, ranked_pairs, sampled
+from rlhf_dialog.terminal import quieter
+from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs, sampled
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
+from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 logger = logging.getLogger(__name__)
 KEY = "model_path"
 
 
-class PreferenceConfig(RankingKeys):
-    """Preference model"""
+class PreferenceModel(SupervisedStage[PreferenceConfig]):
+    """Pairs of replies become a reward model; the report is that on held-out pairs, and says how scores are normalised."""
 
-    data_path: str = Field(
-        description="pairs: file, folder, zip or Hub name with chosen, rejected and usually prompt (docs/REWARDS.md); with "
-        "rank_with, prompts"
-    )
-    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
-    model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
-    turn_separator: str | None = Field(
-        None,
-        min_length=1,
-        description="text after each turn, as in the model's own training; default: that of an agent's folder, the "
-        "separator token of an encoder's tokenizer, else <EOU>; chat_template: the tokenizer's chat template",
-    )
-    max_length: int = Field(
-        256,
-        ge=8,
-        le=10**6,
-        description="tokens of prompt and reply; drops the oldest turns first, then tokens from the left",
-    )
-    held_out: float = Field(
-        0.1, gt=0, lt=1, description="share of the prompts held out for the report, if the data has no validation split"
-    )
-    num_samples: int = Field(
-        200,
-        ge=0,
-        le=10**6,
-        description="replies that model_path, if it is a causal LM, gives to held-out prompts, whose scores set the stored mean "
-        "and deviation; 0: those of the held-out pairs",
-    )
-    learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
+    schema = PreferenceConfig
 
+    def read(self) -> tuple[list[PreferencePair], list[PreferencePair]]:
+        return read_pairs(self.config, self.report)
 
-def train(config: PreferenceConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train, and write model and tokenizer into `folder`; returns the report on held-out pairs, and counts.
+    def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        model, tokenizer = starting_point(self.config)
+        self.inputs = input_of(self.config, model, tokenizer)
+        warn_of_changes(self.inputs, self.training)
+        return model, tokenizer
 
-    `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
-    """
-    prepare(config)
-    check_gpus(config)
-    training, held_out = read_pairs(config, report)
-    model, tokenizer = starting_point(config)
-    inputs = input_of(config, model, tokenizer)
-    warn_of_changes(inputs, training)
-    report(f"{trained_parameters([model]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
-    rows = [encoded(pair, inputs) for pair in training]
-    fine_tune(config, model, tokenizer, rows)
-    save(folder, model, tokenizer, inputs)
-    shown = drawn(held_out, config.max_report_pairs, config.seed)
-    reward = RewardModel(str(folder), normalize=False, precision="fp32").to(str(model.device))
-    result = measure_pairs(shown, reward.outputs, config.seed)  # type: ignore[attr-defined]
-    result["normalisation"] = normalisation(config, reward, shown, report)
-    model.config.update({name: result["normalisation"][name] for name in ("mean", "std")})
-    model.config.save_pretrained(folder)
-    return result | {"num_train_pairs": len(training), "num_parameters": trained_parameters([model])}
+    def learn(self) -> None:
+        from trl import RewardConfig, RewardTrainer
 
+        rows = [encoded(pair, self.inputs) for pair in self.training]
+        self.run_trainer(
+            rows, RewardTrainer, RewardConfig, max_length=None
+        )  # it would leave out long pairs; ours are cut
+        if not is_finite(self.model):
+            rate = self.config.learning_rate
+            raise UserError(f"learning_rate: {rate} made the weights of the model NaN or inf; lower it")
 
-def check_gpus(config: PreferenceConfig) -> None:
-    """Raises UserError when one process would see several GPUs, which TRL's trainer refuses."""
-    count = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
-    if count > 1 and "LOCAL_RANK" not in os.environ:
-        raise UserError(
-            f"device: torch finds {count} GPUs, but the training uses one; make one visible with CUDA_VISIBLE_DEVICES=0"
-        )
+    def save(self) -> None:
+        """The folder's config.json says how a dialogue is read."""
+        form, separator = self.inputs.form, self.inputs.separator
+        self.model.config.update({"rlhf_dialog_input": form, "rlhf_dialog_separator": separator})
+        super().save()
+
+    def measure(self) -> dict[str, Any]:
+        shown = drawn(self.held_out, self.config.max_report_pairs, self.config.seed)
+        reward = RewardModel(str(self.folder), normalize=False, precision="fp32").to(str(self.model.device))
+        result = measure_pairs(shown, reward.outputs, self.config.seed)  # type: ignore[attr-defined]
+        result["normalisation"] = normalisation(self.config, reward, shown, self.report)  # type: ignore[arg-type]
+        self.model.config.update({name: result["normalisation"][name] for name in ("mean", "std")})
+        self.model.config.save_pretrained(self.folder)
+        return result | {"num_train_pairs": len(self.training), "num_parameters": self.num_parameters}
+
+    def page(self, report: dict[str, Any]) -> str:
+        return markdown(report)
 
 
 # -- data
@@ -180,7 +148,7 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
     """
     check_memory(load_pretrained(AutoConfig, config.model_path, KEY), config.model_path, KEY)
     tokenizer = read_tokenizer(config.model_path, KEY)
-    with _quiet():
+    with quieter("transformers", logging.ERROR):  # it would report that the head is new
         model, loading = load_pretrained(
             AutoModelForSequenceClassification,
             config.model_path,
@@ -206,17 +174,6 @@ def starting_point(config: PreferenceConfig) -> tuple[PreTrainedModel, PreTraine
 def is_finite(model: nn.Module) -> bool:
     """Whether no weight is NaN or inf."""
     return all(bool(torch.isfinite(p).all()) for p in model.parameters())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers does not report inside the block that the head is new."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
 
 
 def set_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -247,35 +204,6 @@ def input_of(config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTra
     form = CHAT_TEMPLATE if separator == CHAT_TEMPLATE else DIALOGUE
     tokenizer.model_max_length = min(max_input_length(tokenizer, model), config.max_length)
     return RewardInput(tokenizer, form, separator, tokenizer.model_max_length)
-
-
-def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, inputs: RewardInput) -> None:
-    """Write model and tokenizer into `folder`; its config.json says how a dialogue is read."""
-    model.config.update({"rlhf_dialog_input": inputs.form, "rlhf_dialog_separator": inputs.separator})
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def fine_tune(
-    config: PreferenceConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, Any]]
-) -> None:
-    """Train `model` in place with TRL's RewardTrainer. Raises UserError when its weights are no longer finite."""
-    from trl import RewardConfig, RewardTrainer
-
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-        arguments = RewardConfig(
-            **trainer_arguments(config, scratch, len(rows)),
-            max_length=None,  # it would leave out long pairs; ours are cut
-            gradient_checkpointing=False,
-        )
-        trainer = RewardTrainer(
-            model=model, args=arguments, train_dataset=ordered_dataset(rows, config), processing_class=tokenizer
-        )
-        train_quietly(trainer)
-    model.eval()
-    if not is_finite(model):
-        raise UserError(f"learning_rate: {config.learning_rate} made the weights of the model NaN or inf; lower it")
 
 
 # -- what the scores are

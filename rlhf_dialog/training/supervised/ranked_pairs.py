@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from pydantic import Field
-
 import rlhf_dialog.rewards  # noqa: F401  the built-in rewards register themselves
 from rlhf_dialog.config.loading import find_config, load_config
 from rlhf_dialog.config.schema import Config
@@ -17,30 +14,15 @@ from rlhf_dialog.data.preferences import SIDES, PreferencePair, load_pairs
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_rows
 from rlhf_dialog.data.sources.record import checked_text
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 from rlhf_dialog.rewards.composite import build_reward
 from rlhf_dialog.rewards.scoring import scored
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys
+from rlhf_dialog.training.supervised.settings import RankingKeys
 
 logger = logging.getLogger(__name__)
-
-
-class RankingKeys(SupervisedKeys):
-    """Pairs that a reward ranks"""
-
-    rank_with: str | None = Field(
-        None,
-        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: chosen and rejected of the data, "
-        "its column replies, or else two replies sampled from model_path",
-    )
-    register_file: str | None = Field(
-        None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
-    )
-    max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
-    max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
-    max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
 
 
 def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str) -> list[PreferencePair]:
@@ -49,7 +31,7 @@ def ranked_pairs(keys: RankingKeys, data_path: str, split: str, model_path: str)
     Raises MissingSplit, and UserError for a YAML or data that cannot be read, or when the reward prefers no reply at all.
     """
     config = load_config(find_config(str(keys.rank_with)))
-    reward = build_reward(config.reward_class.id, config.reward_class.args).to(device_of(keys))
+    reward = build_reward(config.reward_class.id, config.reward_class.args).to(device_of(keys.device))
     groups = list(_candidates(keys, config, data_path, split, model_path))
     scores = iter(scored(reward, [dialogue for group in groups for dialogue in group]).total)
     pairs = []
@@ -107,13 +89,8 @@ def sampled(keys: RankingKeys, prompts: list[Dialogue], model_path: str, turn_se
     settings = AgentSettings(turn_separator=turn_separator, max_new_tokens=keys.max_new_tokens)
     try:
         own = read_settings(Path(model_path), settings)
-        agent = ChatAgent.load(model_path, device=device_of(keys), settings=own)
+        agent = ChatAgent.load(model_path, device=device_of(keys.device), settings=own)
     except UserError as error:
         error.args = (str(error).replace("--agent", "model_path"),)
         raise
     return generate_replies(agent, prompts, agent.sampling, keys.seed, title="sampled replies").dialogues
-
-
-def device_of(keys: RankingKeys) -> str:
-    """`cpu` or `cuda`."""
-    return "cuda" if keys.device != "cpu" and torch.cuda.is_available() else "cpu"

@@ -3,109 +3,25 @@
 import logging
 import math
 import random
-import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 
-from rlhf_dialog.config.schema import DataKeys
-from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_marks
+from rlhf_dialog.data.chat_template import CHAT_TEMPLATE, TurnEncoder, prompt_encoder, warn_of_cut, warn_of_marks
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
-from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer, trained_parameters
+from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.pretrained import warn_of_remote_code
-from rlhf_dialog.training.supervised.hugging_face_trainer import (
-    SupervisedKeys,
-    ordered_dataset,
-    prepare,
-    train_quietly,
-    trainer_arguments,
-)
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
+from rlhf_dialog.training.supervised.settings import SFTConfig
+from rlhf_dialog.training.supervised.stage import SupervisedStage
 
 logger = logging.getLogger(__name__)
 IGNORED = -100  # the label of a token without loss
-
-
-class SFTConfig(SupervisedKeys, DataKeys):
-    """Supervised fine-tuning"""
-
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
-    model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
-    tokenizer_path: str | None = Field(
-        None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
-    )
-    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
-    allow_pickle_weights: bool = Field(
-        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
-    )
-    vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
-    tokenizer_texts: Literal["replies", "dialogues"] = Field(
-        "replies", description="from scratch: what the new tokenizer is learned from; dialogues: prompts, too"
-    )
-    architecture: Literal["gpt2", "llama"] = Field(
-        "gpt2", description="from scratch: a GPT-2, or a Llama, which learns more from little data"
-    )
-    n_layer: int = Field(4, ge=1, description="from scratch: layers")
-    n_head: int = Field(4, ge=1, description="from scratch: attention heads")
-    n_embd: int = Field(256, ge=8, description="from scratch: width, a multiple of n_head")
-    n_positions: int = Field(256, ge=8, description="from scratch: tokens of the longest prompt with its reply")
-    dropout: float = Field(0.0, ge=0, lt=1, description="from scratch: dropout during this training")
-    learn_eos: bool = Field(
-        False,
-        description="also learn the end-of-text token after the separator that ends a reply; use it only where all prompts "
-        "have the same number of turns (min_context_size = context_size), else nothing distinguishes this separator from "
-        "those inside a prompt",
-    )
-    max_train_prompts: int | None = Field(
-        None, ge=1, description="largest number of training prompts, drawn at random; default: all"
-    )
-    max_eval_prompts: int = Field(1000, ge=1, description="largest number of validation prompts, drawn at random")
-    evals: int = Field(4, ge=1, description="number of validations during the training, evenly spaced")
-    patience: int | None = Field(
-        None,
-        ge=1,
-        description="number of validations without a lower loss after which to stop, keeping the best weights",
-    )
-
-
-def train(config: SFTConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train, and write model and tokenizer into `folder`; returns the configuration, counts and losses.
-
-    `report` is called with one line for each thing that is read or made. Raises UserError when data or model do not fit.
-    """
-    prepare(config)
-    training = read_prompts(config, "train", config.max_train_prompts, report)
-    validation = read_validation(config, report)
-    lm, tokenizer = starting_point(config, training)
-    encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
-    warn_of_marks(encoder, [*training, *validation])
-    positions = check_length(config, lm)
-    report(f"{trained_parameters([lm]) / 1e6:.2f} million parameters, {len(tokenizer)} tokens in the vocabulary")
-    rows = merge_prefixes([example(encoder, dialogue, config.learn_eos, positions) for dialogue in training])
-    held_out = [example(encoder, dialogue, config.learn_eos, positions) for dialogue in validation]
-    logger.info("%d prompts are learned in %d sequences", len(training), len(rows))
-    watch = Validation(held_out, config)
-    fine_tune(config, lm, tokenizer, rows, watch)
-    lm.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return {
-        "config": config.model_dump(),
-        "num_train_prompts": len(training),
-        "num_validation_prompts": len(validation),
-        "num_parameters": trained_parameters([lm]),
-        "validation": watch.points,
-        "train": watch.train_losses,
-        "best_step": watch.best_step,
-    }
 
 
 def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Callable[[str], None]) -> list[Dialogue]:
@@ -129,13 +45,63 @@ def read_prompts(config: SFTConfig, split: str, limit: int | None, report: Calla
     return prompts
 
 
-def read_validation(config: SFTConfig, report: Callable[[str], None]) -> list[Dialogue]:
-    """The validation prompts; none, with a notice, when the data has no such split."""
-    try:
-        return read_prompts(config, "validation", config.max_eval_prompts, report)
-    except MissingSplit as error:
-        logger.warning("no perplexity and no early stopping: %s", error)
-        return []
+class SFT(SupervisedStage[SFTConfig]):
+    """Prompts become a model that answers; the report holds the configuration, counts and losses."""
+
+    schema = SFTConfig
+    report_file = "training.json"
+
+    def read(self) -> tuple[list[Dialogue], list[Dialogue]]:
+        training = read_prompts(self.config, "train", self.config.max_train_prompts, self.report)
+        try:
+            return training, read_prompts(self.config, "validation", self.config.max_eval_prompts, self.report)
+        except MissingSplit as error:
+            logger.warning("no perplexity and no early stopping: %s", error)
+            return training, []
+
+    def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        lm, tokenizer = starting_point(self.config, self.training)
+        self.encoder = prompt_encoder(tokenizer, self.config.turn_separator, self.config.max_prompt_length)
+        warn_of_marks(self.encoder, [*self.training, *self.held_out])
+        warn_of_cut(self.encoder, [dialogue.prompt_turns[-1] for dialogue in [*self.training, *self.held_out]])
+        self.positions = check_length(self.config, lm)
+        return lm, tokenizer
+
+    def learn(self) -> None:
+        rows = merge_prefixes(self._examples(self.training))
+        logger.info("%d prompts are learned in %d sequences", len(self.training), len(rows))
+        self.watch = Validation(self._examples(self.held_out), self.config)
+        self.fine_tune(rows)
+
+    def fine_tune(self, rows: list[dict[str, Any]]) -> None:
+        """With `patience`, the model ends with the weights of the lowest validation loss."""
+        from trl import SFTConfig as TrainerArguments
+        from trl import SFTTrainer
+
+        def trainer(**arguments: Any) -> Trainer:
+            made = SFTTrainer(**arguments, callbacks=[self.watch])
+            self.watch.measure(self.model, step=0)
+            return made
+
+        self.run_trainer(
+            rows, trainer, TrainerArguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}
+        )
+        if self.watch.best_weights is not None:
+            self.model.load_state_dict(self.watch.best_weights)
+
+    def _examples(self, dialogues: list[Dialogue]) -> list[dict[str, Any]]:
+        return [example(self.encoder, dialogue, self.config.learn_eos, self.positions) for dialogue in dialogues]
+
+    def measure(self) -> dict[str, Any]:
+        return {
+            "config": self.config.model_dump(),
+            "num_train_prompts": len(self.training),
+            "num_validation_prompts": len(self.held_out),
+            "num_parameters": self.num_parameters,
+            "validation": self.watch.points,
+            "train": self.watch.train_losses,
+            "best_step": self.watch.best_step,
+        }
 
 
 def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -279,36 +245,3 @@ def pad_right(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         "labels": torch.tensor([row["labels"] + [IGNORED] * (width - row["length"]) for row in rows]),
         "attention_mask": torch.tensor([[1] * row["length"] + [0] * (width - row["length"]) for row in rows]),
     }
-
-
-def fine_tune(
-    config: SFTConfig,
-    lm: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[dict[str, Any]],
-    watch: Validation,
-) -> None:
-    """Train `lm` in place; with `patience`, it ends with the weights of the lowest validation loss."""
-    from trl import SFTConfig as TrainerArguments
-    from trl import SFTTrainer
-
-    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
-        arguments = TrainerArguments(
-            **trainer_arguments(config, scratch, len(rows)),
-            max_length=None,
-            dataset_kwargs={"skip_prepare_dataset": True},
-            gradient_checkpointing=False,
-        )
-        trainer = SFTTrainer(
-            model=lm,
-            args=arguments,
-            train_dataset=ordered_dataset(rows, config),
-            processing_class=tokenizer,
-            callbacks=[watch],
-        )
-        watch.measure(lm, step=0)
-        train_quietly(trainer)
-    if watch.best_weights is not None:
-        lm.load_state_dict(watch.best_weights)
-    lm.eval()

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rlhf_dialog.commands.supervised import intent_classifier as train_intent_classifier
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.rewards.intent import Intent
-from rlhf_dialog.training.supervised.intent_classifier import IntentConfig
+from rlhf_dialog.training.supervised.settings import IntentConfig
 
 pytestmark = pytest.mark.thorough
 

@@ -6,7 +6,7 @@ from scalars import pairs_about_a_word, save_scalar, write_pairs
 
 from rlhf_dialog.commands.supervised import preference_model as train_preference_model
 from rlhf_dialog.config.registry import RewardFactory
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 
 pytestmark = pytest.mark.thorough
 

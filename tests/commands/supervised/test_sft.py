@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.commands.supervised import sft as train_sft
-from rlhf_dialog.training.supervised.sft import SFTConfig
+from rlhf_dialog.training.supervised.settings import SFTConfig
 
 pytestmark = pytest.mark.thorough
 

@@ -47,7 +47,7 @@ def test_a_month_from_the_command_line(month_inputs, tmp_path, capsys):
 
 def test_without_a_configuration_it_is_that_of_the_month(monkeypatch):
     seen = []
-    monkeypatch.setattr(command, "run_script", lambda run, schema, doc, words: seen.append(words) or 0)
+    monkeypatch.setattr(command, "run_command", lambda kind, run, words: seen.append(words) or 0)
     main(["--nights", "3"])
     main(["--config=other.yaml"])
     main(["--help"])

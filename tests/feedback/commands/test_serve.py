@@ -13,7 +13,14 @@ from bots import bot  # noqa: F401
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.feedback.commands import serve as feedback_serve
 from rlhf_dialog.feedback.commands.feedback import main
-from rlhf_dialog.feedback.commands.serve import allowed_names, is_loopback, listening_socket, login_of, resolved
+from rlhf_dialog.feedback.commands.serve import (
+    allowed_names,
+    is_loopback,
+    listening_socket,
+    login_of,
+    resolved,
+    trusted_addresses,
+)
 
 
 def serve(bot, capsys, *arguments):  # noqa: F811
@@ -33,7 +40,7 @@ def test_without_gradio(bot, capsys, monkeypatch):  # noqa: F811
     monkeypatch.setattr(feedback_serve, "find_spec", lambda name: None)
     assert serve(bot, capsys) == (
         2,
-        'error: the page needs gradio; install it: pip install "rlhf-dialog[chat]"\n',
+        'error: the page needs gradio; install it from the checkout: pip install -e ".[chat]"\n',
     )
 
 
@@ -93,6 +100,16 @@ def test_names_of_a_proxy_that_cannot_be(name):
     assert allowed_names(["chat.example.org"]) == ["chat.example.org"]
     with pytest.raises(UserError, match="give a name alone"):
         allowed_names([name])
+
+
+def test_proxies_are_addresses():
+    assert trusted_addresses(["127.0.0.1", "::ffff:10.0.0.1", "2001:DB8::1"]) == {
+        "127.0.0.1",
+        "10.0.0.1",
+        "2001:db8::1",
+    }
+    with pytest.raises(UserError, match=r"--trusted_proxy proxy: give an address, such as 127\.0\.0\.1"):
+        trusted_addresses(["proxy"])
 
 
 def test_the_limits_are_those_of_config_yaml(bot, capsys):  # noqa: F811

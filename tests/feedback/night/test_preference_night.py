@@ -19,6 +19,7 @@ from rlhf_dialog.feedback.night.preference_night import preference_rows
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.examples import Answer, Pair
 from rlhf_dialog.training import collecting
+from rlhf_dialog.training.supervised.preference_model import PreferenceModel
 
 KEYS = {
     "method": "reward_model_ppo",
@@ -186,9 +187,7 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
 
     with pytest.MonkeyPatch.context() as patched:
         if where == "in the second preference model":
-            patched.setattr(
-                preference_night, "train_preference_model", dying(preference_night.train_preference_model, 2)
-            )
+            patched.setattr(PreferenceModel, "train", dying(PreferenceModel.train, 2))
         elif where == "in PPO":
             patched.setattr(collecting, "collect", dying(collecting.collect, 3))
         else:
@@ -205,9 +204,9 @@ def test_a_killed_night_ends_as_an_uninterrupted_one(day, later, where, monkeypa
 @pytest.mark.thorough
 def test_a_killed_night_leaves_no_text_of_a_person_who_is_forgotten(day, monkeypatch):
     promote_all(monkeypatch)
-    real = preference_night.train_preference_model
+    real = PreferenceModel.train
     with monkeypatch.context() as patched:
-        patched.setattr(preference_night, "train_preference_model", Mock(side_effect=Killed))
+        patched.setattr(PreferenceModel, "train", Mock(side_effect=Killed))
         with pytest.raises(Killed):
             learn(day)
     assert (day.folder / "preference" / "pairs.jsonl").read_text()
@@ -217,7 +216,7 @@ def test_a_killed_night_leaves_no_text_of_a_person_who_is_forgotten(day, monkeyp
     day.forget(person)
     assert not (day.folder / "preference").exists()
     seen = []
-    monkeypatch.setattr(preference_night, "train_preference_model", lambda *given: seen.append(1) or real(*given))
+    monkeypatch.setattr(PreferenceModel, "train", lambda *given: seen.append(1) or real(*given))
     assert learn(day).promoted
     assert seen
     assert not (day.folder / "preference").exists()

@@ -35,7 +35,9 @@ def request_(page):
 
 
 def request_of(page, person=PERSON, tab="tab"):
-    return SimpleNamespace(cookies={page.app.cookie: person} if person else {}, session_hash=tab)
+    return SimpleNamespace(
+        cookies={page.app.people.cookie.name: page.app.people.cookie.signed(person)} if person else {}, session_hash=tab
+    )
 
 
 def said(page, request, text="Hello", dialogue=""):
@@ -203,7 +205,7 @@ def test_forget_me(bot, page, request_):
     said(page, request_of(page, "cd" * 16), "Good morning")
     assert "Removed: 4 rows" in page.forget(request_)[NOTE]
     assert rows(bot, "SELECT text FROM turns WHERE speaker = 'user'") == [("Good morning",)]
-    assert PERSON in page.app._renewed
+    assert PERSON in page.app.people._renewed
     assert "no such dialogue" in thumb(page, request_, dialogue, True)[NOTE]
 
 

@@ -3,15 +3,18 @@
 import asyncio
 import json
 import re
+from uuid import uuid4
 
 import pytest
 
+from rlhf_dialog.feedback.page.cookies import SignedCookie
 from rlhf_dialog.feedback.page.request_filter import THIS_MACHINE, RequestFilter
 from rlhf_dialog.feedback.store.limits import Limits
 
 BOT = "abcdef0123456789" * 2
 JOIN = "/gradio_api/queue/join"
 PERSON = "0123456789abcdef" * 2
+SIGNED = SignedCookie("rlhf_dialog_abcdef01", "s").signed(PERSON)
 
 
 class App:
@@ -42,19 +45,42 @@ def app():
     return App()
 
 
+class Like(str):
+    """Equal to what fits the pattern."""
+
+    def __eq__(self, other):
+        return re.fullmatch(str(self), other) is not None
+
+    __hash__ = str.__hash__
+
+
+class Events:
+    """Every object is an event, of a page of its own unless it names one."""
+
+    def joined(self, sent):
+        return {"session_hash": uuid4().hex, **sent}
+
+    ended = joined
+
+
+def filtered(app, limits=None, *given, **options):
+    return RequestFilter(app, BOT, limits or Limits(), *given, secret="s", events=Events(), **options)
+
+
 @pytest.fixture
 def door(app):
-    return RequestFilter(app, BOT, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
+    return filtered(app, Limits(body_bytes=100, logins=2, login_seconds=10), clock=lambda: 5.0)
 
 
 HOST = "127.0.0.1:7860"
 
 
-def ask(door, path, method="GET", body=(b"",), all_headers=False, **headers):
+def ask(door, path, method="GET", body=(b"{}",), all_headers=False, client="127.0.0.1", query=b"", **headers):
     """The status and the headers of an answer."""
-    sent, parts, headers = [], list(body), {"host": HOST, **headers}
+    sent, parts, headers = [], body if isinstance(body, list) else list(body), {"host": HOST, **headers}
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "headers": named, "scheme": "http"}
+    scope |= {"client": (client, 1), "query_string": query}
 
     async def receive():
         return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
@@ -73,16 +99,17 @@ def test_who_has_no_cookie_gets_one_with_the_first_event(door, app):
     _, headers = ask(door, JOIN, "POST")
     cookie = headers["set-cookie"]
     assert re.fullmatch(
-        r"rlhf_dialog_abcdef01=[0-9a-f]{32}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict", cookie
+        r"rlhf_dialog_abcdef01=[0-9a-f]{32}\.[0-9a-f]{32}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Strict", cookie
     )
     assert app.seen[0][0] == cookie.partition(";")[0]  # the page knows the person already
 
 
 def test_a_person_keeps_the_cookie(door, app):
-    _, headers = ask(door, JOIN, "POST", cookie=f"other=1; rlhf_dialog_abcdef01={PERSON}")
+    cookie = f"other=1; rlhf_dialog_abcdef01={SIGNED}"
+    _, headers = ask(door, JOIN, "POST", cookie=cookie)
     assert "set-cookie" not in headers
-    assert app.seen[0][0] == f"other=1; rlhf_dialog_abcdef01={PERSON}"
-    assert door.person({"rlhf_dialog_abcdef01": PERSON}) == PERSON
+    assert app.seen[0][0] == cookie
+    assert door.person({"rlhf_dialog_abcdef01": SIGNED}) == PERSON
 
 
 def test_a_link_from_elsewhere_does_not_replace_the_cookie(door):
@@ -90,16 +117,18 @@ def test_a_link_from_elsewhere_does_not_replace_the_cookie(door):
     assert "set-cookie" not in ask(door, "/")[1]
 
 
-@pytest.mark.parametrize("made_up", ["1", "x" * 32, PERSON.upper(), PERSON + "0"])
+@pytest.mark.parametrize(
+    "made_up", ["1", "x" * 32, PERSON.upper(), PERSON + "0", PERSON, PERSON + "." + "0" * 32, "f" + SIGNED[1:]]
+)
 def test_ids_that_are_not_ours_are_replaced(door, made_up):
     assert door.person({"rlhf_dialog_abcdef01": made_up}) is None
     assert "set-cookie" in ask(door, JOIN, "POST", cookie=f"rlhf_dialog_abcdef01={made_up}")[1]
 
 
 def test_a_forgotten_person_gets_another_id(door, app):
-    door.renew(PERSON)
-    ask(door, JOIN, "POST", cookie=f"rlhf_dialog_abcdef01={PERSON}; other=1")
-    assert re.fullmatch("other=1; rlhf_dialog_abcdef01=[0-9a-f]{32}", app.seen[0][0])
+    door.people.renew(PERSON)
+    ask(door, JOIN, "POST", cookie=f"other=1; rlhf_dialog_abcdef01={SIGNED}")
+    assert re.fullmatch(r"other=1; rlhf_dialog_abcdef01=[0-9a-f]{32}\.[0-9a-f]{32}", app.seen[0][0])
     assert PERSON not in app.seen[0][0]
 
 
@@ -107,7 +136,7 @@ def test_through_https_the_cookie_is_secure(door):
     sent = []
 
     async def receive():
-        return {"type": "http.request", "body": b""}
+        return {"type": "http.request", "body": b"{}"}
 
     async def send(message):
         sent.append(message)
@@ -142,9 +171,9 @@ def test_a_name_that_somebody_lets_lead_here_is_refused(door, app, host):
     "host", ["127.0.0.1", "localhost:7860", "LOCALHOST.", "[::1]:7860", "[::1]", "chat.example.org"]
 )
 def test_names_of_this_machine_and_named_ones(app, host):
-    door = RequestFilter(app, BOT, Limits(), {*THIS_MACHINE, "Chat.Example.org"})
+    door = filtered(app, None, {*THIS_MACHINE, "Chat.Example.org"})
     assert ask(door, "/", host=host)[0] == 200
-    assert ask(RequestFilter(app, BOT, Limits(), None), "/", host=f"any.{host}")[0] == 200
+    assert ask(filtered(app, None, None), "/", host=host.replace("127", "any"))[0] == 200
 
 
 def test_the_refusal_says_what_to_do(door):
@@ -197,7 +226,7 @@ def test_other_sites_are_never_allowed_to_read(door, app):
 
 
 def test_only_the_form_for_the_password_is_open_to_strangers(app):
-    door = RequestFilter(app, BOT, Limits(), known=lambda cookies: cookies.get("token") == "right")
+    door = filtered(app, known=lambda cookies: cookies.get("token") == "right")
     closed = ["/gradio_api/heartbeat/a", "/gradio_api/queue/data", "/gradio_api/startup-events", "/gradio_api/app_id",
               "/gradio_api/user", "/gradio_api/login_check", "/manifest.json", "/logout", "/robots.txt"]  # fmt: skip
     for path in closed:
@@ -219,10 +248,11 @@ def test_no_cookie_is_sent_with_requests_of_other_sites(door, app):
     assert [value for name, value in sent if name == "set-cookie"] == [
         "a=1; HttpOnly; Path=/; SameSite=Lax; Secure",
         "b=1; SameSite=Lax",
+        Like(r"rlhf_dialog_abcdef01_browser=.*; HttpOnly; SameSite=Strict"),
     ]
 
 
-def test_the_events_of_a_page_of_before_a_restart(door, app, monkeypatch):
+def test_the_events_of_a_page_of_before_a_restart(door, app, monkeypatch, caplog):
     class NotFound(Exception):
         status_code = 404
 
@@ -231,18 +261,28 @@ def test_the_events_of_a_page_of_before_a_restart(door, app, monkeypatch):
 
     monkeypatch.setattr(door, "_app", late)
     app.cause = NotFound()
-    assert ask(door, "/gradio_api/queue/data") is None
-    app.cause = ValueError()
-    with pytest.raises(RuntimeError, match="already started"):
-        ask(door, "/gradio_api/queue/data")
+    assert ask(door, "/gradio_api/queue/data")[0] == 500
+    assert caplog.text == ""
+    app.cause = ValueError("what a stranger wrote")
+    assert ask(door, "/gradio_api/queue/data")[0] == 500
+    assert re.search(r"a request was not answered: RuntimeError in test_request_filter.py:\d+\n", caplog.text)
+    assert "stranger" not in caplog.text
 
 
 def test_requests_that_are_too_large(door, app):
     assert ask(door, JOIN, "POST", content_length="101")[0] == 413
-    assert ask(door, JOIN, "POST", body=[b"x" * 60, b"x" * 60]) is None
-    assert app.seen == ["gone"]
-    assert ask(door, JOIN, "POST", body=[b"x" * 50, b"x" * 50])[0] == 200
-    assert len(app.seen[1][1]) == 100
+    assert ask(door, JOIN, "POST", content_length="101")[1]["connection"] == "close"
+    assert app.seen == []
+    assert ask(door, "/login", "POST", body=[b"x" * 50, b"x" * 50])[0] == 200
+    assert len(app.seen[0][1]) == 100
+
+
+@pytest.mark.parametrize("path", [JOIN, "/login", "/gradio_api/cancel", "/gradio_api/reset"])
+def test_a_body_without_a_length_is_cut_at_the_limit_as_it_arrives(door, app, path):
+    parts = [b"x" * 60] * 5
+    status, headers = ask(door, path, "POST", body=parts)
+    assert (status, headers["connection"], len(parts)) == (413, "close", 3)
+    assert app.seen == []
 
 
 def test_wrong_passwords_are_slowed_down(door, app):
@@ -254,7 +294,7 @@ def test_wrong_passwords_are_slowed_down(door, app):
     assert ask(door, "/login/", "POST")[1]["retry-after"] == "11"
     app.status = 200
     assert ask(door, "/login", "POST")[0] == 429
-    door._logins._then -= 10
+    door._logins.tries("127.0.0.1", {})._then -= 10
     assert ask(door, "/login", "POST")[0] == 200
 
 
@@ -267,7 +307,15 @@ def test_nothing_is_loaded_from_elsewhere(door):
     assert headers["x-own"] == "1"
 
 
-def test_a_page_that_waits_is_released_at_the_end(door, app):
+def test_a_page_that_waits_is_released_at_the_end(door, monkeypatch):
+    seen = []
+
+    async def streams(scope, receive, send):
+        while not seen or seen[-1] != "http.disconnect":
+            seen.append((await receive())["type"])
+
+    monkeypatch.setattr(door, "_app", streams)
+
     async def main():
         async def receive():
             await asyncio.Event().wait()
@@ -281,4 +329,57 @@ def test_a_page_that_waits_is_released_at_the_end(door, app):
         await waiting
 
     asyncio.run(main())
-    assert app.seen == ["gone"]
+    assert seen == ["http.request", "http.disconnect"]
+
+
+def test_wrong_passwords_of_one_address_keep_nobody_else_out(door, app):
+    app.status = 400
+    for _ in range(3):
+        status = ask(door, "/login", "POST", client="192.0.2.1", x_forwarded_for=f"192.0.2.{uuid4().int % 99}")[0]
+    assert status == 429
+    assert ask(door, "/login", "POST", client="192.0.2.2")[0] == 400
+
+
+def test_a_trusted_proxy_says_who_tries(app):
+    door = filtered(app, Limits(logins=1), proxies={"127.0.0.1"})
+    app.status = 400
+    tries = [ask(door, "/login", "POST", x_forwarded_for=one)[0] for one in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    assert tries == [400, 429, 400]
+
+
+def test_a_browser_that_was_logged_in_keeps_tries_of_its_own(door, app):
+    cookie = ask(door, "/login", "POST")[1]["set-cookie"].partition(";")[0]
+    assert ask(door, "/logout", cookie=cookie)[1].get("set-cookie") is None
+    app.status = 400
+    assert [ask(door, "/login", "POST")[0] for _ in range(3)] == [400, 400, 429]
+    made_up = f"rlhf_dialog_abcdef01_browser={PERSON}.{'0' * 32}"
+    assert ask(door, "/login", "POST", cookie=made_up)[0] == 429
+    assert [ask(door, "/login", "POST", cookie=cookie)[0] for _ in range(3)] == [400, 400, 429]
+    person = f"rlhf_dialog_abcdef01_browser={SIGNED}"  # the cookie of the page is no such one
+    assert ask(door, "/login", "POST", cookie=person)[0] == 429
+
+
+def test_a_page_is_read_and_left_by_its_own_person_alone(door, app):
+    join = [b'{"session_hash": "tab"}']
+    assert ask(door, JOIN, "POST", body=join[:], cookie=f"rlhf_dialog_abcdef01={SIGNED}")[0] == 200
+    other = f"rlhf_dialog_abcdef01={SignedCookie('rlhf_dialog_abcdef01', 's').signed('cd' * 16)}"
+    for cookie, status in ((other, 403), ("", 403), (f"rlhf_dialog_abcdef01={SIGNED}", 200)):
+        given = {"cookie": cookie} if cookie else {}
+        assert ask(door, "/gradio_api/queue/data", query=b"session_hash=tab", **given)[0] == status
+        assert ask(door, "/gradio_api/queue/data", query=b"session_hash=1&session_hash=%74ab", **given)[0] == status
+        assert ask(door, "/gradio_api/heartbeat/tab", **given)[0] == status
+        assert ask(door, "/gradio_api/cancel", "POST", body=join[:], **given)[0] == status
+        assert ask(door, JOIN, "POST", body=join[:], **given)[0] == status
+
+
+@pytest.mark.parametrize("name", ["x_forwarded_host", "x_forwarded_proto", "x_gradio_server"])
+def test_what_no_proxy_says_does_not_reach_gradio(door, app, monkeypatch, name):
+    seen = []
+
+    async def reads(scope, receive, send):
+        seen.extend(one for one, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    monkeypatch.setattr(door, "_app", reads)
+    ask(door, "/", **{name: "]["})
+    assert seen == [b"host"]

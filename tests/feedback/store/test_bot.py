@@ -119,15 +119,6 @@ def test_an_agent_of_a_run_of_another_bot_and_of_the_hub(tmp_path, bot, agent, m
         assert made.id != bot.id
 
 
-def test_links_are_followed_as_in_the_cache_of_the_hub(tmp_path, agent):
-    (tmp_path / "blob").write_text("weights")
-    (agent / "model.safetensors").unlink()
-    (agent / "model.safetensors").symlink_to(tmp_path / "blob")
-    path = Bot.create(tmp_path / "bot", str(agent)).agent_folder("0001") / "model.safetensors"
-    assert path.read_text() == "weights"
-    assert not path.is_symlink()
-
-
 def test_a_bot_is_made_whole_or_not_at_all(tmp_path, agent):
     for wrong, words in [
         ("nowhere/", "there is no folder 'nowhere/'"),

@@ -25,7 +25,8 @@ class Waiter:
         shown = dict(pair.split("=", 1) for pair in text.split(": ", 1)[1].split(", "))
         name = self.venue or shown["name"]
         yield "How"
-        yield f"How about {name} ? Its phone number is {shown['phone']} . Its opening hours is {shown.get('hours')} ."
+        known = {"phone number": shown.get("phone"), "opening hours": shown.get("hours")}
+        yield " ".join([f"How about {name} ?", *(f"Its {slot} is {x} ." for slot, x in known.items() if x)])
 
     def end(self):
         self.ended = True
@@ -45,10 +46,12 @@ def test_a_goal_that_is_reached(tmp_path):
     waiter = Waiter()
     goal = talked(tmp_path, ["quit", "quit"], Waiter())[1][0]
     wanted = goal.partition(": ")[2].partition(". Find")[0]
-    success, shown = talked(tmp_path, ["", f"I want {wanted}", "thanks, bye"], waiter)
+    success, shown = talked(
+        tmp_path, ["", f"I want {wanted}", "phone number and opening hours ?", "thanks, bye"], waiter
+    )
     assert shown[0] == goal
     assert goal.startswith("You are looking for a cafe: ")
-    assert (success, shown[-1], waiter.ended) == (True, "The dialogue has succeeded (turns: 1).", True)
+    assert (success, shown[-1], waiter.ended) == (True, "The dialogue has succeeded (turns: 2).", True)
     assert "[db]" in waiter.asked[0]
     assert not any("[db]" in line for line in shown)
 

@@ -1,11 +1,13 @@
 """The command that compares simulated users with real ones."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from small_domain import DATA
 from tiny import write_data
 
+from rlhf_dialog.commands.options import parsed
 from rlhf_dialog.task_oriented.commands import compare_users
 
 
@@ -51,12 +53,13 @@ def test_all_kinds_of_users(tmp_path, dialogues, agent_folder, capsys):
 
 
 def test_the_halves_have_no_dialogue_in_common(dialogues):
-    options = compare_users._parse(["--data_path", str(dialogues), "--users", "corpus", "--output", "x"])
+    options = parsed(
+        compare_users.CompareUsersOptions, ["--data_path", str(dialogues), "--users", "corpus", "--output", "x"]
+    )
     real, others = compare_users._halves(options)
     assert len(real) == len(others) == 16
     assert not {tuple(record.turns) for record in real} & {tuple(record.turns) for record in others}
-    options.seed = 1
-    assert compare_users._halves(options)[0] != real
+    assert compare_users._halves(replace(options, seed=1))[0] != real
 
 
 @pytest.mark.parametrize(

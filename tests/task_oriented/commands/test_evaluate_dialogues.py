@@ -1,6 +1,5 @@
 """evaluate_policy with language models: whole dialogues, beside a second agent and policies of acts in words."""
 
-import argparse
 import json
 
 import pytest
@@ -12,7 +11,11 @@ from rlhf_dialog import EnvironmentFactory
 from rlhf_dialog.config.schema import EnvironmentConfig
 from rlhf_dialog.evaluation.dialogues import means
 from rlhf_dialog.runs.sources import simulated, spoken
-from rlhf_dialog.task_oriented.commands.evaluate_dialogues import environment_of, is_language_model
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
+    EvaluatePolicyOptions,
+    environment_of,
+    is_language_model,
+)
 from rlhf_dialog.task_oriented.commands.evaluate_policy import main
 
 
@@ -29,7 +32,17 @@ def agent(tmp_path, monkeypatch):
 
 
 def test_an_agent_and_its_baseline_in_the_environment_of_the_run(agent, capsys):
-    words = ["--agent", str(agent), "--baseline", str(agent), "--dialogues", "6", "--transcripts", "1"]
+    words = [
+        "--agent",
+        str(agent),
+        "--baseline",
+        str(agent),
+        "--trust_config",
+        "--dialogues",
+        "6",
+        "--transcripts",
+        "1",
+    ]
     assert main(words) == 0
     assert "agent: " in capsys.readouterr().out
     result = json.loads((agent.parent / "evaluation.json").read_text())
@@ -47,9 +60,8 @@ def test_the_handcrafted_policy_succeeds_in_words_and_the_random_one_less_often(
 
 
 def test_which_environment(agent):
-    asked = {"agent": agent, "environment": None, "domain": None, "user": None, "error_rate": None}
-    assert environment_of(argparse.Namespace(**asked)).id == "Letters"
-    other = environment_of(argparse.Namespace(**asked | {"environment": "restaurant", "user": "fixed"}))
+    assert environment_of(EvaluatePolicyOptions(agent=agent, trust_config=True)).id == "Letters"
+    other = environment_of(EvaluatePolicyOptions(agent=agent, environment="restaurant", user="fixed"))
     assert (other.id, other.args) == ("restaurant", {"user": "fixed"})
 
 
@@ -63,7 +75,17 @@ def test_agent_and_baseline_are_sampled_at_the_temperature_that_is_named(agent, 
     found = {}
     for temperature in ("1.0", "0.01"):
         output = tmp_path / f"{temperature}.json"
-        words = ["--agent", str(agent), "--baseline", str(agent), "--dialogues", "4", "--temperature", temperature]
+        words = [
+            "--agent",
+            str(agent),
+            "--baseline",
+            str(agent),
+            "--trust_config",
+            "--dialogues",
+            "4",
+            "--temperature",
+            temperature,
+        ]
         assert main([*words, "--output", str(output)]) == 0
         found[temperature] = json.loads(output.read_text())
     assert found["0.01"]["settings"]["temperature"] == 0.01
@@ -73,7 +95,7 @@ def test_agent_and_baseline_are_sampled_at_the_temperature_that_is_named(agent, 
 
 @pytest.mark.parametrize("temperature", ["0", "-1", "nan"])
 def test_a_temperature_that_cannot_be_used(agent, capsys, temperature):
-    assert main(["--agent", str(agent), "--dialogues", "2", "--temperature", temperature]) == 2
+    assert main(["--agent", str(agent), "--trust_config", "--dialogues", "2", "--temperature", temperature]) == 2
     assert f"--temperature: found {temperature}, wanted a number above 0" in capsys.readouterr().err
     assert not (agent.parent / "evaluation.json").exists()
 

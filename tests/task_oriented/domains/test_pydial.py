@@ -1,12 +1,22 @@
 import json
+import logging
 import sqlite3
 from contextlib import closing
+from functools import partial
+from random import Random
 
 import pytest
 from small_domain import DATA, small_domain
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains import load_domain
+from rlhf_dialog.task_oriented.domains import Domain, load_domain
+from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
+from rlhf_dialog.task_oriented.policies.sampling.sampler import play
+from rlhf_dialog.task_oriented.world.act_level import ActLevel
+from rlhf_dialog.task_oriented.world.acts import Act, acts_of, text_of
+from rlhf_dialog.task_oriented.world.goals import Goal
+from rlhf_dialog.task_oriented.world.success import evaluate
+from rlhf_dialog.task_oriented.world.words import system_words, user_words
 
 RULES = {
     "type": "cafe",
@@ -19,11 +29,12 @@ RULES = {
 COLUMNS = ["id", "name", "tea", "area", "phone", "hours"]
 
 
-def write(folder, rules=RULES, columns=COLUMNS, table="tea"):
+def write(folder, rules=RULES, columns=COLUMNS, table="tea", entities=DATA["entities"]):
     (folder / "tea-rules.json").write_text(json.dumps(rules))
+    (folder / "tea-dbase.db").unlink(missing_ok=True)
     with closing(sqlite3.connect(folder / "tea-dbase.db")) as connection:
         connection.execute(f"create table {table} ({', '.join(columns)})")
-        for number, entity in enumerate(DATA["entities"]):
+        for number, entity in enumerate(entities):
             row = [str(number) if column == "id" else entity.get(column) for column in columns]
             connection.execute(f"insert into {table} values ({', '.join('?' * len(row))})", row)
         connection.commit()
@@ -58,15 +69,99 @@ def test_names_that_no_entity_has_are_known(tmp_path):
             {"rules": {**RULES, "system_requestable": ["tee"]}},
             "tea-rules.json, system_requestable: the ontology lacks .*'tee'",
         ),
-        ({"rules": {**RULES, "requestable": ["fax"]}}, "tea-dbase.db: the ontology lacks the slot 'phone'"),
+        (
+            {"columns": ["id", *COLUMNS[2:]]},
+            "tea-rules.json, of which tea-dbase.db: the ontology lacks the slot 'name'",
+        ),
         ({"rules": {**RULES, "requestable": [*RULES["requestable"], "fax"]}}, "tea-rules.json.*tea-dbase.db: .*'fax'"),
-        ({"columns": [*COLUMNS, "fax"]}, "tea-dbase.db: the ontology lacks the slot 'fax'"),
         ({"table": "cafes"}, "tea-dbase.db: cannot be read .no such table: tea.; it needs a table tea"),
     ],
 )
 def test_what_is_missing_is_named_with_its_file(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         load_domain(write(tmp_path, **changes))
+
+
+def test_columns_that_the_rules_do_not_name_and_dead_slots_are_one_line_of_the_log(tmp_path, caplog):
+    """`fax` is in no rule; nobody says `garden`; `area` has values, but none that users may want. What users only ask for,
+    as `pool`, stays, as in the domains that were always read."""
+    informable = {**RULES["informable"], "garden": ["0", "1"], "area": ["centre"]}
+    rules = {**RULES, "informable": informable, "requestable": [*RULES["requestable"], "garden", "pool"]}
+    rules["system_requestable"] = ["area", "tea", "garden"]
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        domain = load_domain(write(tmp_path, rules, [*COLUMNS, "fax", "garden", "pool"]))
+    assert list(domain.constraints) == ["tea"]
+    assert domain.requestable == ("name", "phone", "hours", "area", "pool")
+    assert set(domain.entities[0]) == {"name", "phone", "hours", "area", "pool", "tea"}
+    lines = [line for line in caplog.messages if "left out" in line]
+    assert [line.split("tea-dbase.db: ")[1] for line in lines] == [
+        "left out are columns that the rules do not name (fax) and slots without values (area, garden)"
+    ]
+
+
+def test_without_a_slot_to_ask_for(tmp_path):
+    rules = {**RULES, "informable": {**RULES["informable"], "tea": ["mint"], "area": ["centre"]}}
+    with pytest.raises(
+        UserError, match=r"tea-dbase\.db: no entity has any of the values of the slots .* \(tea, area\); c"
+    ):
+        load_domain(write(tmp_path, rules))
+
+
+def test_branches_are_numbered_in_the_order_of_the_rows(tmp_path):
+    names = ["Oyster Bar", "ada", "oyster bar", "ada (2)", "ada", "oyster bar", "ada"]
+    rows = [{"name": name, "tea": "green", "area": "north", "phone": str(n)} for n, name in enumerate(names)]
+    domain = load_domain(write(tmp_path, entities=rows))
+    found = [entity["name"] for entity in domain.entities]
+    assert found == ["oyster bar", "ada", "oyster bar (2)", "ada (2)", "ada (3)", "oyster bar (3)", "ada (4)"]
+    assert [domain.entity(name)["phone"] for name in found] == list("0123456")
+    shorter = load_domain(write(tmp_path, entities=rows[:5], table="tea"))
+    assert [entity["name"] for entity in shorter.entities] == found[:5]
+
+
+def san_francisco(folder):
+    """A data base of the size of PyDial's SFRestaurants: 271 rows, of which 29 share their names with others."""
+    rng = Random(0)
+    slots = {"food": 59, "area": 155, "near": 39, "pricerange": 4, "goodformeal": 4, "allowedforkids": 2}
+    values = {slot: [f"{slot} {n}" for n in range(number)] for slot, number in slots.items()}
+    names = [f"bar {n}" for n in range(242)] + [f"bar {n}" for n in [*range(10)] * 2 + [*range(9)]]
+    rows = [
+        {"name": name, "phone": str(n), "postcode": f"p{n}"} | {slot: rng.choice(values[slot]) for slot in slots}
+        for n, name in enumerate(rng.sample(names, len(names)))
+    ]
+    rules = {
+        "type": "restaurant",
+        "informable": {**values, "name": sorted({*names})},
+        "system_requestable": [*slots],
+        "requestable": ["name", "phone", "postcode", *slots],
+    }
+    return load_domain(write(folder, rules, ["id", "name", "phone", "postcode", *slots], entities=rows))
+
+
+def test_the_rules_serve_the_users_of_a_data_base_with_branches(tmp_path):
+    domain = san_francisco(tmp_path)
+    assert len(domain.entities) == len({entity["name"] for entity in domain.entities}) == 271
+    entities = [entity | {"name": f"place {n}"} for n, entity in enumerate(domain.entities)]
+    unique = Domain("sf", domain.type, domain.constraints, domain.requestable, entities)
+    episodes, others = (play(Handcrafted(one), partial(ActLevel, one), 3, range(100)) for one in (domain, unique))
+    assert sum(one.success for one in episodes) >= sum(one.success for one in others) > 90
+    offered = {acts[0].value for one in episodes for acts in one.info["system_acts"] if acts[0].slot == "name"}
+    assert sum("(" in name for name in offered) > 3
+
+
+def test_an_offer_of_a_branch_is_judged_by_its_own_row_in_acts_and_in_words(tmp_path):
+    rows = [{"name": "ada", "tea": tea, "area": "north", "phone": tea} for tea in ("green", "black")]
+    domain = load_domain(write(tmp_path, entities=rows))
+    goal = Goal({"tea": "black"}, {"name": None, "phone": None})
+    second = [Act("inform", "name", "ada (2)"), Act("inform", "phone", "black")]
+    assert evaluate(domain, goal, [second]).success
+    assert not evaluate(domain, goal, [[Act("inform", "name", "ada"), second[1]]]).success
+    assert not evaluate(domain, goal, [[second[0], Act("inform", "phone", "green")]]).success
+    words = system_words(domain)
+    assert words.read(words.say(second, Random(0))) == second
+    assert words.read("I would take ada (2) .") == [second[0]]
+    heard = [Act("inform", "name", "ada (2)")]
+    assert user_words(domain).read(user_words(domain).say(heard, Random(0))) == heard
+    assert acts_of(text_of(second)) == second
 
 
 def test_without_a_data_base(tmp_path):

@@ -1,4 +1,3 @@
-import importlib
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from rlhf_dialog.task_oriented.domains import load_domain
 from rlhf_dialog.task_oriented.policies.handcrafted import Handcrafted
 from rlhf_dialog.task_oriented.world.act_level import ActLevel
 from rlhf_dialog.task_oriented.world.acts import Act
+from rlhf_dialog.task_oriented.world.goals import Goal
 
 DOMAIN = load_domain("restaurant")
 
@@ -245,8 +245,41 @@ def test_a_user_that_returns_something_else_is_named(turn):
     talker.answer = lambda system_acts: turn
     environment = ActLevel(DOMAIN, user=talker)
     environment.reset(seed=0)
-    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act"):
+    with pytest.raises(UserError, match=r"user Talker: answer returned .*; return a list of Act, of texts each"):
         environment.step(0)
+
+
+class Forgetful(Talker):
+    """A user who wants nothing any more when it leaves."""
+
+    def __init__(self, changed):
+        self.changed = changed
+
+    def answer(self, system_acts):
+        self.goal = self.changed
+        return [Act("bye")]
+
+
+def ended_with(changed, first):
+    environment = ActLevel(DOMAIN, user=Forgetful(changed))
+    environment.reset(seed=0, options={"goal": first})
+    return environment.step(environment.names.index("inform"))[-1]
+
+
+def test_a_user_cannot_take_back_its_first_goal():
+    """Every offer fits an empty goal, and nothing is left to be answered."""
+    venue = DOMAIN.entities[-1]
+    first = {"constraints": {"food": venue["food"], "name": venue["name"]}, "requests": ["phone"]}
+    info = ended_with(Goal({}), first)
+    assert info["success"] is False
+    assert (info["goal"]["constraints"], info["goal"]["requests"]) == (first["constraints"], ["name", "phone"])
+    assert ended_with(Goal({}), {"constraints": {}, "requests": []})["success"] is True
+
+
+@pytest.mark.parametrize("changed", [Goal({"fish tank": "large"}), Goal({}, {"fish tank": None})])
+def test_a_goal_with_a_slot_that_the_domain_lacks(changed):
+    with pytest.raises(UserError, match="its goal has the slot 'fish tank' at the end; keep to "):
+        ended_with(changed, {"constraints": {}, "requests": []})
 
 
 def test_a_goodbye_in_the_last_turn_is_an_end():
@@ -299,14 +332,6 @@ def test_side_by_side_in_gymnasiums_vector():
     expected = [ActLevel(DOMAIN).reset(seed=4 + n)[0] for n in range(3)]
     assert np.array_equal(observations, expected)
     assert infos["action_mask"].shape == (3, len(ActLevel(DOMAIN).names))
-
-
-def test_without_gymnasium_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    for module in ("act_level", "gymnasium_world"):
-        monkeypatch.delitem(sys.modules, f"rlhf_dialog.task_oriented.world.{module}")
-    with pytest.raises(UserError, match="pip install gymnasium"):
-        importlib.import_module("rlhf_dialog.task_oriented.world.act_level")
 
 
 PROGRAM = """

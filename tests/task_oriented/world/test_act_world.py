@@ -1,12 +1,11 @@
 """The episode that all worlds of acts share: its order, its numbers, its end."""
 
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.world.act_world import ActWorld, checked_acts
+from rlhf_dialog.task_oriented.world.act_world import ActWorld, acts_from
 from rlhf_dialog.task_oriented.world.acts import Act
 
 
@@ -125,7 +124,50 @@ def test_it_needs_a_turn():
         Counting(Caller(1), max_turns=0)
 
 
-@pytest.mark.parametrize("acts", [None, "hello", ["hello"], (Act("hello"),)])
+class Odd:
+    """A user of one's own who gets something wrong."""
+
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+
+ODD = [None, "hello", ["hello"], (Act("hello"),), [Act("inform", "n", 3)], [Act("inform", "n", "cut \ud83d")]]
+
+
+@pytest.mark.parametrize("acts", ODD)
 def test_a_part_that_speaks_no_acts_is_named(acts):
-    with pytest.raises(UserError, match=r"^user SimpleNamespace: answer returned .*; return a list of Act$"):
-        checked_acts("user", SimpleNamespace(), "answer", acts)
+    with pytest.raises(UserError, match=r"^user Odd: answer returned .*; return a list of Act, of texts each$"):
+        acts_from("user", Odd(answer=lambda heard: acts), "answer", [])
+
+
+def raise_here(*heard):
+    raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        (Odd(), "^user Odd: it has no method begin; define begin"),
+        (Odd(begin=lambda goal, rng: []), "^user Odd: it has no method answer; define begin"),
+        (Odd(begin=raise_here), r"^user Odd: begin raised ValueError: no words at .*test_act_world\.py:\d+$"),
+        (Odd(begin=lambda goal: []), "^user Odd: begin raised TypeError: .*1 positional argument but 2"),
+        (
+            Odd(begin=lambda *_: [], answer=lambda acts: [Act("bye")]),
+            "^user Odd: its goal is None after answer; keep a G",
+        ),
+        (
+            Odd(begin=lambda *_: [], answer=lambda acts: [Act("bye")], goal={}),
+            r"^user Odd: its goal is \{\} after answer",
+        ),
+    ],
+)
+def test_what_a_users_user_gets_wrong_names_class_and_method(user, said):
+    user.log = []
+    world = Counting(user, max_turns=2)
+
+    def dialogue():
+        world.reset(seed=0)
+        world.step(0)
+
+    with pytest.raises(UserError, match=said):
+        dialogue()

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, batch_order, num_steps, prepare
+from rlhf_dialog.training.supervised.hugging_face_trainer import batch_order, num_steps, prepare
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 
 def test_every_epoch_holds_every_example_once():

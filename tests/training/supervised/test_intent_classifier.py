@@ -49,7 +49,7 @@ def test_the_halves_share_no_dialogue_and_are_the_whole(tmp_path):
 
     def pairs(half: str, drop_overlap: bool = False) -> list:
         config = intent.IntentConfig(data_path=data, output="unused", half=half, drop_overlap=drop_overlap)
-        return intent.training_pairs(config, said.append)
+        return intent.IntentClassifier(config, tmp_path, said.append).read()[0]
 
     for drop in (False, True):
         whole, *halves = (pairs(half, drop) for half in ("all", "even", "odd"))
@@ -69,4 +69,4 @@ def test_a_half_without_a_dialogue_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"half: no pair of turns of .* at an odd place of the train split; use half: all"
     ):
-        intent.training_pairs(config, print)
+        intent.IntentClassifier(config, tmp_path, print).read()

@@ -15,7 +15,8 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import RewardModel
 from rlhf_dialog.training.supervised import preference_model
-from rlhf_dialog.training.supervised.preference_model import PreferenceConfig
+from rlhf_dialog.training.supervised.preference_model import PreferenceModel
+from rlhf_dialog.training.supervised.settings import PreferenceConfig
 
 pytestmark = pytest.mark.thorough
 
@@ -48,7 +49,7 @@ def test_it_learns_from_every_start_and_the_folder_is_a_reward(tmp_path, kind):
     start = save_start(tmp_path / "start", kind)
     config = config_of(tmp_path, pairs_about_a_word(200), start, max_steps=24, batch_size=16, learning_rate=1e-2)
     out = tmp_path / "out"
-    result = preference_model.train(config, out, lambda _: None)
+    result = PreferenceModel(config, out, lambda _: None).train()
     assert result["accuracy"]["mean"] > 0.9 > result["baselines"]["longer_wins"]["mean"]
     assert (result["num_train_pairs"], result["num_pairs"]) == (180, 20)
     assert result["swap"]["passed"]
@@ -75,7 +76,7 @@ def test_pairs_in_which_length_decides_are_reported_plainly(tmp_path):
         batch_size=16,
         num_samples=0,
     )
-    notes = preference_model.train(config, tmp_path / "out", lambda _: None)["notes"]
+    notes = PreferenceModel(config, tmp_path / "out", lambda _: None).train()["notes"]
     assert notes[0].startswith("The longer reply wins 100% of the pairs")
     assert "it mostly measures length" in notes[0]
 
@@ -207,19 +208,6 @@ def test_sides_that_are_the_same_tokens_name_the_row(tmp_path):
         preference_model.encoded(pair, inputs)
 
 
-@pytest.mark.parametrize(("device", "launched"), [("auto", False), ("cpu", False), ("auto", True)])
-def test_several_gpus_in_one_process_are_refused_as_trl_would(tmp_path, monkeypatch, device, launched):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setenv("LOCAL_RANK", "0") if launched else monkeypatch.delenv("LOCAL_RANK", raising=False)
-    config = config_of(tmp_path, [], "unused", device=device)
-    if device == "cpu" or launched:
-        preference_model.check_gpus(config)
-    else:
-        with pytest.raises(UserError, match=r"device: torch finds 2 GPUs.*CUDA_VISIBLE_DEVICES=0"):
-            preference_model.check_gpus(config)
-
-
 def test_a_training_that_diverges_is_one_message(tmp_path):
     config = config_of(
         tmp_path,
@@ -230,4 +218,4 @@ def test_a_training_that_diverges_is_one_message(tmp_path):
         batch_size=4,
     )
     with pytest.raises(UserError, match=r"learning_rate: 1e\+38 made the weights of the model NaN"):
-        preference_model.train(config, tmp_path / "out", lambda _: None)
+        PreferenceModel(config, tmp_path / "out", lambda _: None).train()

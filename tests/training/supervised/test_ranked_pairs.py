@@ -6,7 +6,8 @@ import yaml
 from scalars import write_pairs
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.ranked_pairs import RankingKeys, ranked_pairs
+from rlhf_dialog.training.supervised.ranked_pairs import ranked_pairs
+from rlhf_dialog.training.supervised.settings import RankingKeys
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import tiny
 import torch
@@ -59,6 +61,14 @@ def test_merged_rows_have_the_same_loss():
     assert sft.token_loss(lm, merged, 4) == pytest.approx(sft.token_loss(lm, rows, 4), abs=1e-5)
 
 
+def fine_tuned(config, tokenizer, rows, held_out):
+    """The stage after tiny's GPT-2 was trained on `rows`, and measured on `held_out`."""
+    stage = sft.SFT(config, Path("unused"), print)
+    stage.model, stage.tokenizer, stage.watch = tiny.gpt2(), tokenizer, sft.Validation(held_out, config)
+    stage.fine_tune(rows)
+    return stage
+
+
 def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch):
     """GPT-2's tokenizer has no pad token: the end token must still be learnt, and padding never."""
     tokenizer, batches = tiny.byte_tokenizer(), []
@@ -73,7 +83,7 @@ def test_the_trainer_sees_those_labels_also_when_pad_is_eos(monkeypatch):
 
     monkeypatch.setattr(SFTTrainer, "compute_loss", spy)
     config = sft.SFTConfig(data_path="unused", output="unused", max_steps=1, batch_size=3, device="cpu")
-    sft.fine_tune(config, tiny.gpt2(), tokenizer, rows, sft.Validation([], config))
+    fine_tuned(config, tokenizer, rows, [])
     seen = sorted(
         (ids[mask.bool()].tolist(), labels[mask.bool()].tolist(), labels[~mask.bool()].tolist())
         for ids, labels, mask in zip(
@@ -103,16 +113,26 @@ def test_token_loss_is_the_mean_over_labelled_tokens_one_row_at_a_time():
 
 def test_patience_stops_and_keeps_the_best_weights(caplog):
     caplog.set_level("INFO", logger="rlhf_dialog")
-    lm, tokenizer = tiny.gpt2(), tiny.byte_tokenizer()
-    before = {name: tensor.clone() for name, tensor in lm.state_dict().items()}
+    tokenizer = tiny.byte_tokenizer()
     config = sft.SFTConfig(
         data_path="unused", output="unused", max_steps=8, evals=8, patience=2, learning_rate=5.0, device="cpu"
     )
     encoder = PromptEncoder(tokenizer, "<EOU>", 128)
     rows = [sft.example(encoder, Dialogue(turns[:1], reference=turns[1])) for turns, _ in tiny.dialogues(5)]
-    watch = sft.Validation(rows, config)
-    sft.fine_tune(config, lm, tokenizer, rows, watch)
-    assert [point["step"] for point in watch.points] == [0, 1, 2]  # such a learning rate never helps
-    assert watch.best_step == 0
-    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.state_dict().items())
+    stage = fine_tuned(config, tokenizer, rows, rows)
+    assert [point["step"] for point in stage.watch.points] == [0, 1, 2]  # such a learning rate never helps
+    assert stage.watch.best_step == 0
+    before = tiny.gpt2().state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in stage.model.state_dict().items())
     assert "stopped" in caplog.text
+
+
+def test_prompts_of_the_data_that_lose_part_of_their_newest_turn_are_counted(tmp_path, caplog):
+    for split, turn in (("train", "far too long"), ("validation", "short")):
+        (tmp_path / f"{split}.jsonl").write_text(f'{{"dialog": ["{turn}", "c d"]}}\n')
+    keys = {"data_path": str(tmp_path), "output": "x", "max_prompt_length": 8, "n_layer": 1, "n_head": 1, "n_embd": 8}
+    stage = sft.SFT(sft.SFTConfig(**keys, vocab_size=300), tmp_path / "x", lambda line: None)
+    stage.training, stage.held_out = stage.read()
+    stage.start()
+    (line,) = [line for line in caplog.messages if "newest turn" in line]
+    assert line.startswith("1 of 2 prompts lose the beginning of their newest turn: max_prompt_length is 8, and ")

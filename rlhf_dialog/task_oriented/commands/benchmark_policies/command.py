@@ -17,7 +17,6 @@ numbers must then be the same; policies, error rates and seeds may be added.
 
 # What is heavy is imported where it is used: each process of the table imports this module.
 
-import argparse
 import logging
 import os
 import re
@@ -32,14 +31,8 @@ import yaml
 from rich.progress import BarColumn, Progress, TextColumn
 
 from rlhf_dialog.atomic_files import replace_file, replace_json
-from rlhf_dialog.commands.command_line import (
-    Parser,
-    check_output,
-    exit_code_of,
-    exit_on_sigterm,
-    home_path,
-    set_up_logging,
-)
+from rlhf_dialog.commands.command_line import check_output
+from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.errors import RunStopped, SignalExit, UserError
 from rlhf_dialog.runs.lock import locked
@@ -78,37 +71,29 @@ class CellsFailed(RunStopped):
     exit_code = 1
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code. `argv` is `sys.argv[1:]` by default."""
-    options = _parse(argv)
-    set_up_logging()
-    exit_on_sigterm()
-    return exit_code_of(lambda: _main(options), options.debug)
+class BenchmarkOptions(Options):
+    description = __doc__
+    policies: tuple[str, ...] = option(f"names, or all: {', '.join(ALL)}")
+    errors: tuple[float, ...] = option("in percent; default 0 15 30", (0, 15, 30))
+    seeds: int = option("trainings of each policy at each error rate; default 5", 5)
+    first_seed: int = option("another number gives other trainings; default 0", 0)
+    marks: tuple[int, ...] = option("dialogues; default 400 1000 4000", (400, 1000, 4000))
+    domain: str = option("restaurant, or the path of a domain; default restaurant", "restaurant")
+    user: str = option("friendly, unfriendly or fixed; default friendly", "friendly")
+    test_dialogues: int = option("of each measurement; default 500", 500)
+    args: str | None = option(
+        "arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}", metavar="YAML"
+    )
+    register: str | None = option(REGISTER, metavar="FILE")
+    language_model: Path | None = option("the row language_model, at 0 %", metavar="AGENT")
+    processes: int = option("trainings at a time; it changes no result", os.cpu_count() or 1)
+    budget: str | None = option("90m, 1h or 300s: no training begins after it")
+    output: Path = option("JSON file to write")
+    markdown: Path | None = option("the tables for a document", metavar="FILE")
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--policies", nargs="+", required=True, help=f"names, or all: {', '.join(ALL)}")
-    add("--errors", nargs="+", type=float, default=[0, 15, 30], help="in percent; default 0 15 30")
-    add("--seeds", type=int, default=5, help="trainings of each policy at each error rate; default 5")
-    add("--first_seed", type=int, default=0, help="another number gives other trainings; default 0")
-    add("--marks", nargs="+", type=int, default=[400, 1000, 4000], help="dialogues; default 400 1000 4000")
-    add("--domain", default="restaurant", help="restaurant, or the path of a domain; default restaurant")
-    add("--user", default="friendly", help="friendly, unfriendly or fixed; default friendly")
-    add("--test_dialogues", type=int, default=500, help="of each measurement; default 500")
-    add("--args", metavar="YAML", help="arguments of policies: a mapping, or a YAML or JSON file, {NAME: {KEY: VALUE}}")
-    add("--register", metavar="FILE", help=REGISTER)
-    add("--language_model", type=home_path, metavar="AGENT", help="the row language_model, at 0 %%")
-    add("--processes", type=int, default=os.cpu_count() or 1, help="trainings at a time; it changes no result")
-    add("--budget", help="90m, 1h or 300s: no training begins after it")
-    add("--output", type=home_path, required=True, help="JSON file to write")
-    add("--markdown", type=home_path, metavar="FILE", help="the tables for a document")
-    add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
-
-
-def _main(options: argparse.Namespace) -> None:
+def run(options: BenchmarkOptions) -> None:
+    """Train and measure what is missing of the table, and write it."""
     seconds = _checked(options)
     if options.register:
         register(options.register)
@@ -124,7 +109,7 @@ def _main(options: argparse.Namespace) -> None:
             table.report()
 
 
-def _checked(options: argparse.Namespace) -> float:
+def _checked(options: BenchmarkOptions) -> float:
     """The seconds of the budget. Raises UserError for options that cannot be used."""
     for name, least in (("seeds", 1), ("test_dialogues", 1), ("processes", 1)):
         if getattr(options, name) < least:
@@ -135,11 +120,11 @@ def _checked(options: argparse.Namespace) -> float:
             "dialogues that no training meets"
         )
     if not all(0 <= error <= 100 for error in options.errors):
-        raise UserError(f"--errors: found {options.errors}, wanted percent from 0 to 100, such as 0 15 30")
+        raise UserError(f"--errors: found {list(options.errors)}, wanted percent from 0 to 100, such as 0 15 30")
     if finer := [error for error in options.errors if float(f"{error:g}") != error]:
         raise UserError(f"--errors: found {finer[0]!r}, wanted 6 digits at most, such as 12.5")
     if min(options.marks) < 1:
-        raise UserError(f"--marks: found {options.marks}, wanted numbers of dialogues, such as 400 1000 4000")
+        raise UserError(f"--marks: found {list(options.marks)}, wanted numbers of dialogues, such as 400 1000 4000")
     for name in ("output", "markdown"):
         if path := getattr(options, name):
             check_output(name, path, str(path))
@@ -174,7 +159,7 @@ def _args(given: str | None) -> dict[str, dict[str, Any]]:
     }
 
 
-def _cells(options: argparse.Namespace) -> list[Cell]:
+def _cells(options: BenchmarkOptions) -> list[Cell]:
     """All cells of the table, in their order; the baselines come first."""
     names = [own for name in options.policies for own in (ALL if name == "all" else [name])]
     rates = [error / 100 for error in dict.fromkeys(options.errors)]
@@ -187,13 +172,11 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
     return [*cells, language_model_cell(options.language_model, rates)]
 
 
-def make_cell(
-    cell: Cell, plan: Plan, known: Known, made_with: Known, folder: Path, options: argparse.Namespace
-) -> None:
+def make_cell(cell: Cell, plan: Plan, known: Known, made_with: Known, folder: Path, options: BenchmarkOptions) -> None:
     """Train, measure and write one cell; what a process of the table does."""
     if options.register:
         register(options.register)
-    if cell.policy == LANGUAGE_MODEL:
+    if options.language_model and cell.policy == LANGUAGE_MODEL:
         from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import measure_language_model
 
         points = measure_language_model(options.language_model, plan)
@@ -208,7 +191,7 @@ class _Table:
     Raises UserError for a name, an argument, a domain or a user that cannot be used.
     """
 
-    def __init__(self, options: argparse.Namespace):
+    def __init__(self, options: BenchmarkOptions):
         self.options, self.cells, self.folder = options, _cells(options), options.output.with_suffix(".cells")
         marks = tuple(sorted(set(options.marks)))
         self.plan = Plan(options.domain, options.user, marks, options.test_dialogues, _args(options.args))
@@ -290,13 +273,14 @@ class _Table:
         logger.info("written: %s", ", ".join(str(path) for path in written if path))
 
     def _known(self, cell: Cell) -> Known:
-        if cell.policy != LANGUAGE_MODEL:
+        agent = self.options.language_model
+        if agent is None or cell.policy != LANGUAGE_MODEL:
             file = self.options.register if cell.policy not in ALL else None
             own = {"register": sha256_of_file(Path(file))} if file else {}
             return self.plan.known_of(cell, self.scene.hash) | own
         from rlhf_dialog.task_oriented.commands.benchmark_policies.language_model import known_of
 
-        return known_of(self.options.language_model, self.plan, self.scene.hash)
+        return known_of(agent, self.plan, self.scene.hash)
 
 
 class _Bar:
@@ -341,3 +325,6 @@ class _Bar:
         usual = (time.monotonic() - self.begin) * self.processes / sum(map(len, self.taken.values()))
         seconds = sum(means.get(cell.policy, usual) for cell in self.left) / self.processes
         return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
+
+
+main = partial(run_command, BenchmarkOptions, run)  # the command line; returns the exit code

@@ -4,20 +4,22 @@ Words have no error channel, so the row is there for the error rate 0 alone. Wha
 difference from the handcrafted policy is taken where that one speaks in words too.
 """
 
-import argparse
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.commands.options import parsed
 from rlhf_dialog.environments.base import baselines_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import Played, numbers_of
-from rlhf_dialog.models.chat_agent import ChatAgent
-from rlhf_dialog.runs.sources import played, simulated, spoken
-from rlhf_dialog.runs.tracking import read_metrics
-from rlhf_dialog.task_oriented.commands.evaluate_dialogues import AT_ONCE, environment_of, is_language_model
+from rlhf_dialog.task_oriented.commands.evaluate_dialogues import (
+    AT_ONCE,
+    EvaluatePolicyOptions,
+    environment_of,
+    is_language_model,
+)
 from rlhf_dialog.task_oriented.runs.table import LANGUAGE_MODEL, Cell, Plan
 
 
@@ -46,7 +48,11 @@ def known_of(folder: Path, plan: Plan, domain_hash: str) -> dict[str, Any]:
 
 def measure_language_model(folder: Path, plan: Plan) -> list[dict[str, Any]]:
     """Its only point, with the numbers of the handcrafted policy in words. Raises UserError for what cannot be used."""
-    options = argparse.Namespace(agent=folder, environment=None, domain=plan.domain, user=plan.user, error_rate=None)
+    from rlhf_dialog.models.chat_agent import ChatAgent
+    from rlhf_dialog.runs.sources import played, simulated, spoken
+
+    words = ["--agent", str(folder), "--domain", plan.domain, "--user", plan.user]
+    options = parsed(EvaluatePolicyOptions, words)
     source, numbers = simulated(environment_of(options), 0, "test"), range(plan.test_dialogues)
     agent = ChatAgent.load(folder)
     parameters = sum(x.numel() for x in agent.policy.lm.parameters())
@@ -64,6 +70,8 @@ def _numbers(found: list[Played]) -> dict[str, list[float]]:
 
 def _training(folder: Path) -> dict[str, Any]:
     """What the run beside the agent says of its dialogues and iterations; None where nothing is known."""
+    from rlhf_dialog.runs.tracking import read_metrics
+
     path, row = folder.resolve().parent / "metrics.jsonl", dict[str, Any]()
     if path.is_file():
         row = next(iter(reversed(read_metrics(path))), {})

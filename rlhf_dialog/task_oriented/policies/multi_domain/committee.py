@@ -12,17 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.arguments import fixed, takes
-from rlhf_dialog.task_oriented.policies.base import (
-    Actions,
-    Episode,
-    Extras,
-    Features,
-    Masks,
-    PolicyFactory,
-    Setting,
-)
+from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, PolicyFactory, Setting
 from rlhf_dialog.task_oriented.policies.gp_sarsa import GPSarsa, GPSarsaArguments
 from rlhf_dialog.task_oriented.policies.kernels import Matrix
 from rlhf_dialog.task_oriented.policies.multi_domain.abstraction import (
@@ -79,7 +72,7 @@ class CommitteeArguments(GPSarsaArguments):
         return {each.name: getattr(self, each.name) for each in fields(GPSarsaArguments)}
 
 
-@PolicyFactory.register("committee")
+@PolicyFactory.register("committee", reach=Reach(("prior", "abstraction")))
 class Committee:
     """In the domain of which the user spoke last: the allowed action with the largest draw from the committee's posterior of Q.
 

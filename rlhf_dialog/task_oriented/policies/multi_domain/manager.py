@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rlhf_dialog.atomic_files import write_json
+from rlhf_dialog.config.registry import Reach
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.own_files import read_json
 from rlhf_dialog.task_oriented.policies import base
@@ -28,6 +29,9 @@ from rlhf_dialog.task_oriented.policies.ppo import PPO
 STATE, UPDATE = "policy.json", "update"
 
 
+WITHOUT_FILES = ("ppo", "dqn", "bbqn", "feudal", "acer", "a2c", "tracer", "enac", "random", "handcrafted")
+
+
 class State(BaseModel):
     """The file of a manager; the policies of its domains have their own."""
 
@@ -35,7 +39,16 @@ class State(BaseModel):
     taught: list[str]
 
 
-@PolicyFactory.register("manager")
+def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
+    """What the policies of the domains reach: those of ours that read no file nothing, all others anything."""
+    policies = args.get("policies")
+    named = [*(policies.values() if isinstance(policies, Mapping) else ()), args.get("others", "handcrafted")]
+    ids = [str(one.get("id")) if isinstance(one, Mapping) else str(one) for one in named]
+    unknown = [one for one in ids if one not in WITHOUT_FILES]
+    return {"args.policies": f"{unknown[0]} does not say what it reaches"} if unknown else {}
+
+
+@PolicyFactory.register("manager", reach=Reach(other=_reaches_out))
 class Manager:
     """The policy of the domain of which the user spoke last chooses; each one learns from the turns of its domain.
 

@@ -33,11 +33,7 @@ class MediaWiki:
     """
 
     def __init__(
-        self,
-        url: str = WIKIPEDIA,
-        timeout_s: float = 5.0,
-        private_hosts: Collection[str] = (),
-        user_agent: str = AGENT,
+        self, url: str = WIKIPEDIA, timeout_s: float = 5.0, private_hosts: Collection[str] = (), user_agent: str = AGENT
     ):
         private = {host.lower() for host in private_hosts}
         self.parts, self.timeout_s = _checked(url, private), timeout_s

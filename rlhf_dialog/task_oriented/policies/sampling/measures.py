@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.evaluation.dialogues import said_of, with_count
 from rlhf_dialog.evaluation.intervals import Interval, Statistic, difference, interval, mean_of, ratio
 from rlhf_dialog.task_oriented.policies.base import Episode
 
@@ -12,10 +13,10 @@ VALIDATION_SEED, TEST_SEED = 2**30, 2**31  # of dialogues that no run is trained
 
 
 def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """For each measure the numbers (N,) of N dialogues: success, reward, turns; where they are known, precision, recall and F1 of
-    what was informed, and the book rate, NaN for a dialogue without requests or without a booking."""
+    """For each measure the numbers (N,) of N dialogues: success (NaN where it is not said), reward, turns; where they are known,
+    precision, recall and F1 of what was informed, and the book rate, NaN for a dialogue without requests or a booking."""
     numbers = {
-        "success": [float(episode.success) for episode in episodes],
+        "success": [float("nan") if one.success is None else float(one.success) for one in episodes],
         "reward": [episode.paid for episode in episodes],
         "turns": [float(episode.start + len(episode)) for episode in episodes],
     }
@@ -29,14 +30,17 @@ def numbers_of(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def means(episodes: Sequence[Episode]) -> dict[str, float]:
-    """The mean of success, reward and turns; NaN without dialogues."""
-    known = numbers_of(episodes)
-    return {name: float(known[name].mean()) if episodes else float("nan") for name in ("success", "reward", "turns")}
+    """The mean of success, reward and turns, NaN without dialogues; where some do not say it, `success_of` that do."""
+    numbers = numbers_of(episodes)
+    known = {name: numbers[name][np.isfinite(numbers[name])] for name in ("success", "reward", "turns")}
+    found = {name: float(values.mean()) if len(values) else float("nan") for name, values in known.items()}
+    return found | said_of(numbers["success"])
 
 
 def measured(episodes: Sequence[Episode]) -> dict[str, Interval]:
     """Mean, low and high of each measure; with a `Quiz` also of the share of right answers."""
-    return {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
+    found = {name: interval(statistic) for name, statistic in _statistics(episodes).items()}
+    return with_count(found, numbers_of(episodes)["success"])
 
 
 def compared(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Interval]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, Extras, Policy, choose, stream
 from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, Make, SideBySide, Turn
 
@@ -28,10 +27,8 @@ def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: flo
             num_envs,
         )
         return SideBySide(make, seed, num_envs)
-    try:
-        from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
-    except ImportError:
-        raise UserError("process_num needs Gymnasium; install it (pip install gymnasium), or use 0") from None
+    from rlhf_dialog.task_oriented.policies.sampling.processes import Processes
+
     processes = Processes(make, seed, num_envs, process_num, timeout_s)
     logger.info(
         "%d dialogues side by side in %d processes (process_num: %d): worth it for users that compute much; the numbers are "
@@ -91,7 +88,7 @@ class _Place:
             truncated=turn.truncated,
             last_observation=last,
             dialogue=dialogue,
-            success=ended and bool(turn.info.get("success", False)),
+            success=_truth(turn.info.get("success")) if ended else False,
             info=turn.info,
             start=start,
             paid=paid,
@@ -189,6 +186,10 @@ def play(
                     if then != NOTHING:
                         waiting[id(place)].popleft()
         return [episodes[number] for number in wanted]
+
+
+def _truth(value: Any) -> bool | None:
+    return None if value is None else bool(value)
 
 
 def _stacked(rows: list[dict[str, Any]]) -> Extras:

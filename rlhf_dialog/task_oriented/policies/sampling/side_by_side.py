@@ -5,16 +5,14 @@ dialogue `following`. With the action -1 the dialogue `following` is opened at o
 of both is a turn without anything to do. An environment is thus never stepped in vain at the end of a dialogue.
 """
 
-import math
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from rlhf_dialog.environments.base import is_truth
+from rlhf_dialog.environments.returned import REWARD, SUCCESS, is_reward, is_truth, says_success
 from rlhf_dialog.errors import USER_CODE_RAISES, RunStopped, SignalExit, UserError
 from rlhf_dialog.task_oriented.policies.base import Features, Masks
 
@@ -74,13 +72,15 @@ class SideBySide:
         if not isinstance(found, tuple) or len(found) != 5:
             raise _wrong(environment, "step", found, "(observation, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = found
-        if not isinstance(reward, Real) or not math.isfinite(reward):
-            raise _wrong(environment, "step", reward, "a reward that is a finite number")
+        if not is_reward(reward):
+            raise _wrong(environment, "step", reward, f"a reward that is {REWARD}")
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not is_truth(value):
                 raise _wrong(environment, "step", value, f"True or False as {name}")
         _check_info(environment, "step", info)
         ended = bool(terminated or truncated)
+        if ended and not says_success(info):
+            raise _wrong(environment, "step", info["success"], SUCCESS)
         if ended and following == NOTHING:
             then = Turn(None, None)
         elif ended:
@@ -128,17 +128,29 @@ def _check_info(environment: Any, method: str, info: Any) -> None:
 
 def _vector(environment: Any, method: str, observation: Any) -> Features:
     """The observation, (D,), as a copy, since an environment may use its array again."""
-    shape = getattr(getattr(environment, "observation_space", None), "shape", None)
+    space = getattr(environment, "observation_space", None)
+    shape = getattr(space, "shape", None)
     try:
         vector = np.array(observation, dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _wrong(environment, method, observation, "an observation that is a vector of numbers") from None
     if vector.ndim != 1 or shape not in (None, vector.shape):
         wanted = "one dimension" if shape is None else f"the shape {shape} of its observation_space"
         raise _wrong(environment, method, observation, f"an observation of {wanted}; this one has {vector.shape}")
     if not np.isfinite(vector).all():
         raise _wrong(environment, method, observation, "an observation of finite numbers")
+    if not _lies_in(space, observation, vector):
+        raise _wrong(environment, method, observation, f"an observation of its observation_space {space}")
     return vector
+
+
+def _lies_in(space: Any, observation: Any, vector: Features) -> bool:
+    """Whether the declared space contains it, of whatever type its numbers are; a space that cannot say so contains all."""
+    contains, kind = getattr(space, "contains", None), getattr(space, "dtype", None) or np.float32
+    if contains is None:
+        return True
+    exact = np.array(observation).astype(kind)
+    return bool(contains(exact)) and (exact.dtype.kind == "f" or bool((exact == vector).all()))
 
 
 def _seen(environment: Any, method: str, observation: Any, info: Any) -> Turn:
@@ -150,9 +162,12 @@ def _seen(environment: Any, method: str, observation: Any, info: Any) -> Turn:
     if mask is None and size is None:
         raise _wrong(environment, method, info, "info['action_mask'], or give the class an action_space (Discrete)")
     try:
-        mask = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask, dtype=np.bool_)  # type: ignore[arg-type]
+        given = np.ones(int(size), dtype=np.bool_) if mask is None else np.array(mask)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise _wrong(environment, method, mask, "a mask that is a vector of True and False") from None
+        given = np.array(None)
+    if given.dtype.kind != "b" and (given.dtype.kind not in "iu" or ((given != 0) & (given != 1)).any()):
+        raise _wrong(environment, method, mask, "a mask that is a vector of True and False, or of 1 and 0")
+    mask = given.astype(np.bool_)
     if mask.ndim != 1 or not mask.any() or size not in (None, len(mask)):
         wanted = "" if size is None else f", and has the {size} actions of its action_space"
         raise _wrong(environment, method, mask, f"a mask that allows one action or more{wanted}")

@@ -38,7 +38,7 @@ def plain_transcript(names: Sequence[str], episode: Episode) -> str:
         f"  {number:3}  {names[action]}   [reward {reward:+g}]" for number, (action, reward) in enumerate(turns, 1)
     ]
     how = "the environment ended it" if episode.terminated else "the environment cut it off"
-    verdict = "success" if episode.success else "no success"
+    verdict = {None: "no word of success", True: "success"}.get(episode.success, "no success")
     end = f"  {verdict} after {len(episode)} turns ({how}); reward {episode.paid:g}"
     return "\n".join([f"dialogue {episode.dialogue}", *lines, end])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from rlhf_dialog.config.registry import EnvironmentFactory
+from rlhf_dialog.config.registry import EnvironmentFactory, Reach
 from rlhf_dialog.environments.base import Step
 from rlhf_dialog.errors import UserError
 
@@ -22,7 +22,13 @@ FIRST_WORDS = "Hello ."  # where the model begins with nothing
 LONGEST_PROMPT = 512  # tokens, for a folder that does not say what it was trained with
 
 
-@EnvironmentFactory.register("language_model_user")
+def _reaches_out(args: dict[str, Any]) -> dict[str, str]:
+    model = str(args.get("model"))
+    is_here = Path(model).expanduser().is_dir()
+    return {} if is_here else {"args.model": f"{model[:100]!r} is not on this machine, so the Hub would be asked"}
+
+
+@EnvironmentFactory.register("language_model_user", reach=Reach(("goals", "openings"), _reaches_out))
 class LMUser:
     """Any causal LM with swapped roles: its own turns are the assistant's, and the policy's replies are what it hears.
 
@@ -170,6 +176,9 @@ def load_speaker(model: str, device: str = "cpu", sampling: tuple[tuple[str, Any
     """
     from pydantic import ValidationError
 
+    from rlhf_dialog.data.hub import check_folder
+
+    check_folder(model, "language_model_user: model")
     from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
 
     try:

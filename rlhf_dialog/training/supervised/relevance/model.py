@@ -7,144 +7,89 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import get_cosine_schedule_with_warmup, set_seed
+from transformers import PreTrainedTokenizerBase, get_cosine_schedule_with_warmup, set_seed
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
-from rlhf_dialog.training.supervised.data_halves import Half, of_half
-from rlhf_dialog.training.supervised.hugging_face_trainer import SupervisedKeys, num_steps, prepare
+from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
-from rlhf_dialog.training.supervised.relevance.report import measure
+from rlhf_dialog.training.supervised.relevance.report import markdown, measure
+from rlhf_dialog.training.supervised.settings import RelevanceConfig
+from rlhf_dialog.training.supervised.stage import StageOfHalves
 
 logger = logging.getLogger(__name__)
 
 
-class RelevanceConfig(SupervisedKeys):
-    """Relevance model"""
+class RelevanceTraining(StageOfHalves):
+    """Prompts with their true replies become a relevance model."""
 
-    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
-    output: str = Field(
-        description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
-        "holds something"
-    )
-    drop_overlap: bool = Field(
-        False, description="leave out training dialogues that nearly repeat one of validation or test"
-    )
-    half: Half = Field(
-        "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "model of a reward and the judges of an evaluation share no dialogue when they have different halves",
-    )
-    architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
-        "bag",
-        description="bag, convolution: context and reply are encoded apart (a minute; minutes); cross_encoder: a BERT reads "
-        "both together (many minutes, and as a reward each reply with each prompt of the bank)",
-    )
-    members: int = Field(
-        3, ge=1, le=64, description="networks with different seeds; the reward is the mean of their margins"
-    )
-    context_size: int = Field(5, ge=1, le=1000, description="turns before the reply that the model reads")
-    min_context_size: int = Field(
-        1, ge=1, description="shortest prompts to learn from and to put into the bank; best that of the PPO run"
-    )
-    bank_size: int = Field(512, ge=1, description="training prompts that the reward compares the own prompt with")
-    copy_weight: float = Field(
-        30.0,
-        ge=1,
-        description="how often a repeated turn (the last one, the one before it, and one of the older ones) counts as a wrong "
-        "reply",
-    )
-    model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
-    sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
-    max_turn_tokens: int = Field(48, ge=4, description="tokens of a turn; the end of a longer one is cut off")
-    vocab_size: int = Field(8000, ge=200, description="tokens of the new lower-case tokenizer")
-    hidden_size: int = Field(128, ge=8, description="width; for a cross_encoder a multiple of num_heads")
-    dropout: float = Field(0.3, ge=0, lt=1, description="share of the activations that are dropped during training")
-    word_dropout: float = Field(0.2, ge=0, lt=1, description="share of the words that are dropped during training")
-    num_layers: int = Field(2, ge=1, description="cross_encoder: layers of the BERT")
-    num_heads: int = Field(2, ge=1, description="cross_encoder: attention heads")
-    max_length: int = Field(128, ge=16, description="cross_encoder: tokens; of a longer context the start is cut off")
-    num_negatives: int = Field(2, ge=1, description="cross_encoder: other replies, and other contexts, for each pair")
-    batch_size: int = Field(128, ge=2, description="pairs per optimizer step; each is a wrong one for the others")
-    learning_rate: float = Field(5e-3, gt=0, description="peak; 5e-4 suits a cross_encoder")
-    epochs: float = Field(3.0, gt=0, description="passes over the training data; may be a fraction")
-    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
+    schema = RelevanceConfig
+    page_of_split = staticmethod(markdown)
+    packages = ("rlhf-dialog", "torch", "transformers", "tokenizers")
 
+    def pairs(self, split: str) -> list[Dialogue]:
+        config = self.config
+        sizes = config.context_size, config.min_context_size
+        prompts = load_prompts(config.data_path, split, sizes[0], sizes[1], config.drop_overlap)
+        pairs = [replace(prompt, response=prompt.reference or "") for prompt in prompts]
+        if without := sum(not pair.response for pair in pairs):
+            raise UserError(
+                f"data_path: {without} of {len(pairs)} prompts in the {split} split of '{config.data_path}' have no true "
+                "reply, which the model learns from; use data in which every prompt has one"
+            )
+        if len(pairs) < 2:
+            raise UserError(
+                f"data_path: the {split} split of '{config.data_path}' has one pair of turns; use more data"
+            )
+        self.report(f"{split}: {len(pairs)} pairs of a prompt and its true reply")
+        return pairs
 
-def train(config: RelevanceConfig, folder: Path, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train, and write the model into `folder`; returns the measures of each held-out split, and counts.
+    def start(self) -> tuple[RelevanceModel, PreTrainedTokenizerBase]:
+        """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
+        config, pairs = self.config, self.training
+        texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
+        tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
+        given = RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
+        sizes = {name: getattr(config, name) for name in given}
+        bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
+        try:
+            complete = RelevanceSizes(vocab_size=len(tokenizer), copied_turns=config.context_size, **sizes)
+            return RelevanceModel(complete, tokenizer, bank), tokenizer
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
-    `report` is called with one line for each thing that is read or made. Raises UserError when data or sft_model do not fit.
-    """
-    prepare(config)
-    pairs = of_half(read_pairs(config, "train", report), config.half, config.data_path)
-    if config.half != "all":
-        report(f"train: {len(pairs)} of them are in the {config.half} dialogues")
-    held_out = {split: read_pairs(config, split, report) for split in splits(config)}
-    model = new_model(config, pairs)
-    report(f"{trained_parameters([model]) / 1e6:.2f} million parameters in {config.members} members")
-    learned = numbered(pairs, model.table(), model_answers(config, pairs, report), config.seed)
-    device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-    for number, member in enumerate(model.to(device).members):
-        set_seed(config.seed + number)
-        fit(config, member, learned, f"member {number + 1} of {config.members}")
-    save_relevance(model.cpu().eval(), folder)
-    results: dict[str, Any] = {
-        split: measure(str(folder), some, device, config.seed) for split, some in held_out.items()
-    }
-    counts = {"num_train_pairs": len(pairs), "num_parameters": trained_parameters([model]), "num_bank": len(model.bank)}
-    return results | counts
+    def size(self) -> str:
+        return f" in {self.config.members} members"
 
+    def learn(self) -> None:
+        config = self.config
+        answers = model_answers(config, self.training, self.report)
+        pairs = numbered(self.training, self.model.table(), answers, config.seed)
+        for number, member in enumerate(self.model.to(device_of(config.device)).members):
+            set_seed(config.seed + number)
+            fit(config, member, pairs, f"member {number + 1} of {config.members}")
 
-def splits(config: RelevanceConfig) -> list[str]:
-    """The splits that the report measures."""
-    return ["validation", "test"] if config.evaluate_test else ["validation"]
+    def save(self) -> None:
+        save_relevance(self.model.cpu().eval(), self.folder)
 
+    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+        return measure(str(self.folder), pairs, device_of(self.config.device), self.config.seed)
 
-def read_pairs(config: RelevanceConfig, split: str, report: Callable[[str], None]) -> list[Dialogue]:
-    """The prompts of a split, each with its true reply as `response`. Raises UserError when one has no reply."""
-    found = load_prompts(config.data_path, split, config.context_size, config.min_context_size, config.drop_overlap)
-    pairs = [replace(prompt, response=prompt.reference or "") for prompt in found]
-    if without := sum(not pair.response for pair in pairs):
-        raise UserError(
-            f"data_path: {without} of {len(pairs)} prompts in the {split} split of '{config.data_path}' have no true reply, "
-            "which the model learns from; use data in which every prompt has one"
-        )
-    if len(pairs) < 2:
-        raise UserError(f"data_path: the {split} split of '{config.data_path}' has one pair of turns; use more data")
-    report(f"{split}: {len(pairs)} pairs of a prompt and its true reply")
-    return pairs
-
-
-def new_model(config: RelevanceConfig, pairs: list[Dialogue]) -> RelevanceModel:
-    """Random members, a tokenizer of the training turns, and the bank, drawn by the seed."""
-    texts = [pair.response for pair in pairs] + [turn for pair in pairs for turn in pair.prompt_turns[-1:]]
-    tokenizer = new_pair_tokenizer(texts, config.vocab_size, config.max_length)
-    sizes = {
-        name: getattr(config, name) for name in RelevanceSizes.model_fields.keys() - {"vocab_size", "copied_turns"}
-    }
-    bank = [pair.prompt_turns for pair in pick_prompts(pairs, config.bank_size, config.seed)]
-    try:
-        return RelevanceModel(
-            RelevanceSizes(vocab_size=len(tokenizer), copied_turns=config.context_size, **sizes), tokenizer, bank
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    def measure(self) -> dict[str, Any]:
+        return super().measure() | {"num_bank": len(self.model.bank)}
 
 
 def model_answers(config: RelevanceConfig, pairs: list[Dialogue], report: Callable[[str], None]) -> list[Dialogue]:

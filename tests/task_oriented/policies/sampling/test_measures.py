@@ -7,6 +7,7 @@ from rlhf_dialog.task_oriented.policies.base import Setting
 from rlhf_dialog.task_oriented.policies.random import RandomPolicy
 from rlhf_dialog.task_oriented.policies.sampling.measures import compared, means, measured
 from rlhf_dialog.task_oriented.policies.sampling.sampler import Sampler, play
+from rlhf_dialog.task_oriented.policies.sampling.transcripts import plain_transcript
 
 POLICY = RandomPolicy(Setting(2, 3))
 
@@ -16,6 +17,25 @@ def test_means_are_those_of_whole_dialogues():
         {"success": 0.5, "reward": (0 + 2.1 + 6.3 + 12.6) / 4, "turns": 2.5}
     )
     assert math.isnan(means([])["success"])
+
+
+class Silent(Counted):
+    """Says of the dialogues 3, 7, 11 ... nothing of success."""
+
+    def step(self, action):
+        *turn, info = super().step(action)
+        return *turn, {key: value for key, value in info.items() if key != "success" or self.dialogue % 4 != 3}
+
+
+def test_a_dialogue_that_does_not_say_success_is_left_out_and_counted():
+    episodes = play(POLICY, Silent, 0, range(4))  # 0 and 2 are successes, 1 is none
+    assert [one.success for one in episodes] == [True, False, True, None]
+    assert (means(episodes)["success"], means(episodes)["success_of"]) == (pytest.approx(2 / 3), 3)
+    assert (measured(episodes)["success"]["mean"], measured(episodes)["success"]["of"]) == (pytest.approx(2 / 3), 3)
+    assert "of" not in measured(episodes[:3])["success"]
+    assert "no word of success after 4 turns" in plain_transcript(["a", "b", "c"], episodes[3])
+    assert "success_of" not in means(episodes[3:])
+    assert math.isnan(means(episodes[3:])["success"])
 
 
 def test_a_dialogue_in_pieces_counts_whole():

@@ -51,11 +51,11 @@ MASK = {"action_mask": np.ones(3, dtype=bool)}
         ),
         (returning("step", (np.zeros(2), np.nan, False, False, MASK)), r"Odd\.step returned nan; return a reward"),
         (
-            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.zeros(3)})),
+            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.zeros(3, int)})),
             "return a mask that allows one action or more",
         ),
         (
-            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.ones(4)})),
+            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": np.ones(4, int)})),
             "and has the 3 actions of its action_space",
         ),
         (
@@ -67,6 +67,31 @@ MASK = {"action_mask": np.ones(3, dtype=bool)}
         (
             returning("step", (np.zeros(2), 0.0, True, False, None)),
             r"Odd\.step returned None; return an info that is a",
+        ),
+        (
+            returning("step", (np.zeros(2), 1e7, False, False, MASK)),
+            "returned 10000000.0; return a reward that is a finite",
+        ),
+        (
+            returning("step", (np.zeros(2), 0.0, True, False, MASK | {"success": "no"})),
+            r"Odd\.step returned 'no'; return success in its last info as True or False",
+        ),
+        (
+            returning("step", (np.zeros(2), 0.0, False, True, MASK | {"success": np.nan})),
+            "step returned nan; return success",
+        ),
+        (
+            returning("step", (np.zeros(2), 0.0, False, False, {"action_mask": [0.5, 1.0, 1.0]})),
+            "return a mask that is a vector of True and False, or of 1 and 0",
+        ),
+        (
+            returning("reset", (np.zeros(2), {"action_mask": [2, 1, 1]})),
+            r"Odd\.reset returned \[2, 1, 1\]; return a mask",
+        ),
+        (returning("reset", (np.zeros(2), {"action_mask": ["x", "", "x"]})), "return a mask that is a vector of True"),
+        (
+            returning("step", (np.array([-1e6, 0.0]), 0.0, False, False, MASK)),
+            r"Odd\.step returned array.*; return an observation of its observation_space Box\(0\.0",
         ),
         (returning("step", (np.full(2, np.nan), 0.0, False, False, MASK)), "return an observation of finite numbers"),
         (returning("reset", ("hello", MASK)), r"Odd\.reset returned 'hello'; return an observation that is a vector"),
@@ -116,6 +141,29 @@ def test_without_a_mask_in_the_info_the_environments_method_is_asked_and_without
 
     found = [SideBySide(cls, 0, 1).step([(NOTHING, 0)])[0].mask.tolist() for cls in (Bare, Masked)]
     assert found == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("space", "inside", "outside"),
+    [
+        (spaces.Box(0.0, 0.1, (2,), np.float64), [0.1, 0.0], [0.1, 0.11]),
+        (spaces.Box(0.0, 0.1, (2,), np.float32), [0.1, 0.0], [0.1, 0.11]),
+        (spaces.MultiBinary(2), [1, 0], [0.5, 0.0]),
+        (spaces.MultiBinary(2), np.array([1.0, 0.0]), [2, 0]),
+        (spaces.MultiDiscrete([3, 300]), [2, 299], [2, 300]),
+    ],
+)
+def test_an_observation_lies_in_the_space_that_its_class_declares(space, inside, outside):
+    def shown(observation):
+        cls = returning("reset", (observation, MASK))
+        cls.observation_space = space
+        return SideBySide(cls, 0, 1).step([(NOTHING, 0)])[0].observation.tolist()
+
+    assert shown(inside) == pytest.approx(list(inside))
+    with pytest.raises(
+        EnvironmentFailed, match=r"Odd\.reset returned .*; return an observation of its observation_space"
+    ):
+        shown(outside)
 
 
 def test_environments_that_can_be_closed_are():

@@ -1,5 +1,3 @@
-import importlib
-import sys
 import time
 import warnings
 from dataclasses import replace
@@ -318,14 +316,6 @@ def test_actions_of_a_mask_can_be_said():
 def test_a_turn_limit_that_cannot_be_used():
     with pytest.raises(UserError, match="max_turns is 0; give 1 or more"):
         MultiActLevel(WORLD, max_turns=0)
-
-
-def test_without_gymnasium_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    for module in ("multi_domain.act_level", "gymnasium_world"):
-        monkeypatch.delitem(sys.modules, f"rlhf_dialog.task_oriented.world.{module}")
-    with pytest.raises(UserError, match="pip install gymnasium"):
-        importlib.import_module("rlhf_dialog.task_oriented.world.multi_domain.act_level")
 
 
 @needs_multiwoz

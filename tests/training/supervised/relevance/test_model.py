@@ -7,8 +7,9 @@ import torch
 from relevance_models import letter_model
 
 from rlhf_dialog.data.dialogue import Dialogue
-from rlhf_dialog.training.supervised.relevance.model import RelevanceConfig, cross_loss, dual_loss, row_batches
+from rlhf_dialog.training.supervised.relevance.model import cross_loss, dual_loss, row_batches
 from rlhf_dialog.training.supervised.relevance.pairs import batch_of, numbered
+from rlhf_dialog.training.supervised.settings import RelevanceConfig
 
 
 def learned(architecture):

@@ -1,0 +1,259 @@
+"""One way to build a command: a typed class says its options, from which come flags, help and checks, and `run_command` runs it.
+
+    class GreetOptions(Options):
+        description = "What the command does."
+
+        agent: Path = option("folder of the agent")
+        seed: int = option("another number gives other dialogues; default 0", 0)
+
+    main = partial(run_command, GreetOptions, run)
+
+What is heavy (torch, transformers, datasets, trl) is imported by `run`, after its checks: help and mistakes need none of it.
+"""
+
+import argparse
+import inspect
+import logging
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from rlhf_dialog.commands.command_line import (
+    exit_code_of,
+    exit_on_sigterm,
+    home_path,
+    program,
+    set_up_logging,
+    show_help,
+)
+from rlhf_dialog.config.loading import dump_yaml, find_config, load_settings, parse_arguments
+from rlhf_dialog.config.settings import Settings
+from rlhf_dialog.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def option(
+    meaning: str,
+    default: Any = MISSING,
+    metavar: str | None = None,
+    choices: tuple[str, ...] | None = None,
+    positional: bool = False,
+    again: bool = False,
+    rivals: str | None = None,
+) -> Any:
+    """A field of `Options`, which must be given if it has no default; a flag (`bool`) is off, and `X | None` is None.
+
+    again: given again for each value, in place of all values behind one name. rivals: of options with the same word only one
+    can be given.
+    """
+    said = {"meaning": meaning, "metavar": metavar, "choices": choices}
+    return field(default=default, metadata=said | {"positional": positional, "again": again, "rivals": rivals})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a command, which do not change; each subclass becomes a dataclass. `description` begins its help."""
+
+    description: ClassVar[str | None] = None
+
+    debug: bool = option("show the traceback of an error", False)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, annotation in inspect.get_annotations(cls).items():
+            one = getattr(cls, name, None)
+            if isinstance(one, Field) and one.default is MISSING and "meaning" in one.metadata:
+                is_tuple = one.metadata["again"]
+                usual = {bool: False} | ({annotation: None} if type(None) in get_args(annotation) else {})
+                one.default = () if is_tuple else usual.get(annotation, MISSING)
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class YamlOptions(Options, Generic[S]):
+    """A command with `--config FILE`: each key of the YAML's schema is an option too, such as `--lr 1e-5` and `--a.b value`.
+
+    keys: what was given of them. folders: the first that is there gets the traceback of a bug; a run adds its own.
+    """
+
+    schema: ClassVar[type[Settings]]
+    usage: ClassVar[str] = "{program} --config FILE [--key value ...]"
+    example: ClassVar[str | None] = None  # a file for --config, where it must be given
+
+    config: str | None = option(
+        "YAML file; searched as given, in configs/, in the folder of the script, and among the shipped files",
+        metavar="FILE",
+    )
+    print_config: bool = option("print the resolved settings as YAML and exit")
+    keys: dict[str, Any] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)
+
+    @cached_property
+    def settings(self) -> S:
+        """The checked settings. Raises UserError with every mistake."""
+        path = self.file()
+        if path:
+            logger.info("config: %s", path)
+        return self.load(path)
+
+    def file(self) -> Path | None:
+        """The file of --config. Raises UserError when it is not there."""
+        if self.config is None and self.example:
+            raise UserError(f"--config is missing; for example: {program()} --config {self.example}")
+        return find_config(self.config) if self.config else None
+
+    def load(self, path: Path | None) -> S:
+        """The settings of the file and the keys. Raises UserError with every mistake."""
+        return cast(S, load_settings(self.schema, path, self.keys))
+
+
+class RunOptions(YamlOptions[S]):
+    """A command that begins a run in a folder of its own, or goes on with it."""
+
+    resume: str = option(
+        "continue the run in the run folder from its newest checkpoint; auto: begin a run if there is none yet, for a scheduler "
+        "that starts the same command again and again",
+        "false",
+        metavar="[auto]",
+    )
+    overwrite: bool = option(
+        "replace the run in the run folder; on a terminal you must confirm by typing the folder's name"
+    )
+
+    def resumes(self) -> bool | Literal["auto"]:
+        """Whether the run goes on. Raises UserError for another word, and for --overwrite beside it."""
+        if self.resume not in ("true", "false", "auto"):
+            raise UserError(f"--resume: found '{self.resume}'; write --resume or --resume auto")
+        if self.resume != "false" and self.overwrite:
+            raise UserError("--overwrite replaces the run, --resume goes on with it; give one of them")
+        return "auto" if self.resume == "auto" else self.resume == "true"
+
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+AnyYaml = TypeVar("AnyYaml", bound=YamlOptions[Any])
+
+
+def run_command(
+    kind: type[AnyOptions],
+    run: Callable[[AnyOptions], int | None],
+    argv: list[str] | None = None,
+    name: str | None = None,
+    about: str | None = None,
+) -> int:
+    """Parse the words (`sys.argv[1:]` by default), run the command, and return the exit code of how it ended.
+
+    `run` may return a code of its own. `name` is what the help calls the program, if not as it was called,
+    `about` what it says where the class has no description.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    set_up_logging()
+    exit_on_sigterm()
+    if issubclass(kind, YamlOptions):
+        folders: list[Path] = []
+        return exit_code_of(lambda: _run_yaml(kind, cast(Any, run), words, folders), "--debug" in words, folders)
+    options = parsed(kind, words, name, about)
+    return exit_code_of(lambda: run(options), options.debug)
+
+
+def parsed(kind: type[AnyOptions], words: list[str], name: str | None = None, about: str | None = None) -> AnyOptions:
+    """The options that the words give. Ends the program with code 2 and a usage line for words that make none."""
+    given: dict[str, Any] = vars(parser_of(kind, name, about).parse_args(words))
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return kind(**values)
+
+
+def parser_of(kind: type[Options], name: str | None, about: str | None) -> "Parser":
+    """What reads the options of this class, and shows its help."""
+    text = kind.description or about
+    parser = Parser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    types_of, rivals = get_type_hints(kind), dict[str, Any]()
+    for one in options_of(kind):
+        said = one.metadata
+        place = parser if said["rivals"] is None else rivals.get(said["rivals"])
+        if place is None:
+            place = rivals[said["rivals"]] = parser.add_mutually_exclusive_group()
+        place.add_argument(one.name if said["positional"] else f"--{one.name}", **_how(one, types_of[one.name]))
+    return parser
+
+
+def options_of(kind: type[Options]) -> Iterator[Field[Any]]:
+    """The fields that are options; `debug` is the last."""
+    found = [one for one in fields(kind) if "meaning" in one.metadata]
+    return iter(sorted(found, key=lambda one: one.name == "debug"))
+
+
+def _how(one: Field[Any], annotation: Any) -> dict[str, Any]:
+    """How argparse reads the option."""
+    said = one.metadata
+    how: dict[str, Any] = {"help": said["meaning"].replace("%", "%%")}
+    if annotation is bool:
+        return how | {"action": "store_true"}
+    how |= {"metavar": said["metavar"], "choices": said["choices"], "type": _reader(annotation)}
+    if get_origin(annotation) is tuple:
+        how |= {"action": "append"} if said["again"] else {"nargs": "+"}
+    if said["positional"]:
+        return how
+    required = one.default is MISSING
+    return how | {"required": required, "default": [] if said["again"] else None if required else one.default}
+
+
+def _reader(annotation: Any) -> Callable[[str], Any]:
+    """What makes a value of a word: `home_path` for a path, and the type itself for numbers and texts."""
+    if get_origin(annotation) in (Union, types.UnionType, tuple):
+        annotation = next(one for one in get_args(annotation) if one not in (type(None), Ellipsis))
+    return cast(Callable[[str], Any], home_path if annotation is Path else annotation)
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads `--max-prompts` as `--max_prompts`, which is how options are spelled here."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's own."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([_underscored(word) for word in words], namespace)
+
+
+def _underscored(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if re.fullmatch(r"--[a-z][\w-]*", name) else word
+
+
+def _run_yaml(
+    kind: type[AnyYaml], run: Callable[[AnyYaml], int | None], words: list[str], folders: list[Path]
+) -> int | None:
+    flags, texts = flags_and_texts(kind)
+    config, keys, given = parse_arguments(words, {*flags, "help"}, texts)
+    if "help" in given:
+        show_help(kind.schema, "\n".join(_usage_lines(kind)))
+        return 0
+    values: dict[str, Any] = {name: keys.pop(name) for name in texts if name in keys} | dict.fromkeys(given, True)
+    values |= {"config": config, "keys": keys, "folders": folders}
+    options = kind(**values)
+    if options.print_config:
+        sys.stdout.write(dump_yaml(options.settings))
+        return 0
+    return run(options)
+
+
+def flags_and_texts(kind: type[YamlOptions[Any]]) -> tuple[list[str], list[str]]:
+    """The names of the options without a value, and of those whose value is a text; all others are keys of the YAML."""
+    types_of = get_type_hints(kind)
+    names = [one.name for one in options_of(kind) if one.name != "config"]
+    return [name for name in names if types_of[name] is bool], [name for name in names if types_of[name] is not bool]
+
+
+def _usage_lines(kind: type[YamlOptions[Any]]) -> Iterator[str]:
+    yield f"{(kind.description or '').strip()}\n\nusage: {kind.usage.format(program=program())}"
+    rows = [(one.name, one.metadata["metavar"], one.metadata["meaning"]) for one in options_of(kind)]
+    for name, metavar, meaning in [*rows, ("help", None, "show this help and exit")]:
+        head = f"  --{name} {metavar or ''}".ljust(17)
+        yield textwrap.fill(f"{head} {meaning}", 130, subsequent_indent=" " * 18)

@@ -1,0 +1,68 @@
+"""The command of a supervised stage: its settings, the folder that is written whole, the report, the closing lines."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rlhf_dialog.commands.command_line import new_folder, versions
+from rlhf_dialog.commands.options import YamlOptions, run_command
+from rlhf_dialog.data.hub import check_folder
+from rlhf_dialog.data.sources import check_path
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
+
+if TYPE_CHECKING:
+    from rlhf_dialog.training.supervised.stage import SupervisedStage
+
+MODELS = ("model_path", "tokenizer_path", "sft_model")
+
+
+def command_of(
+    keys: type[SupervisedKeys],
+    load: Callable[[], "type[SupervisedStage[Any]]"],
+    doc: str | None,
+    before: Callable[[Any], None] = lambda config: None,
+) -> Callable[..., int]:
+    """The command line of a stage, which returns the exit code.
+
+    `load` imports the stage, with torch, when data and models are known to be there; `before` is called with the settings.
+    """
+
+    class StageOptions(YamlOptions[Any]):
+        description = doc
+        schema = keys
+
+    def run(options: StageOptions) -> None:
+        started, config = time.perf_counter(), options.settings
+        check_places(config)
+        before(config)
+        _train(load(), config, started)
+
+    def main(argv: list[str] | None = None) -> int:
+        return run_command(StageOptions, run, argv)
+
+    return main
+
+
+def check_places(config: Any) -> None:
+    """Raises UserError for data or a model that is not there."""
+    if path := getattr(config, "data_path", None):
+        check_path(path)
+    for key in MODELS:
+        if path := getattr(config, key, None):
+            check_folder(path, key)
+
+
+def _train(stage: "type[SupervisedStage[Any]]", config: Any, started: float) -> None:
+    with new_folder(config.output) as folder:
+        training = stage(config, folder, print)
+        report = training.train()
+        report["seconds"] = round(time.perf_counter() - started, 1)
+        if "config" not in report:
+            report["settings"] = config.model_dump()
+        report["versions"] = versions(*stage.packages)
+        (folder / stage.report_file).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if page := training.page(report):
+            (folder / "report.md").write_text(page, encoding="utf-8")
+            page = f"\n{page}\n"
+    print(f"{page}wrote {config.output} in {time.perf_counter() - started:.0f} s")

@@ -1,0 +1,198 @@
+"""The keys of the supervised stages. Nothing here loads torch: the help and the mistakes of a YAML need none of it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf_dialog.config.schema import DataKeys
+from rlhf_dialog.config.settings import Settings
+
+Half = Literal["all", "even", "odd"]
+
+
+class SupervisedKeys(Settings):
+    """Training"""
+
+    epochs: float = Field(1.0, gt=0, description="passes over the training data; may be a fraction")
+    max_steps: int | None = Field(None, ge=1, description="optimizer steps instead of epochs")
+    learning_rate: float = Field(5e-5, gt=0, description="peak; a linear warm-up, then a cosine to 0")
+    warmup_ratio: float = Field(0.05, ge=0, lt=1, description="share of the steps that warm up")
+    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay (AdamW)")
+    batch_size: int = Field(32, ge=1, description="examples per optimizer step")
+    seed: int = Field(0, ge=0, lt=2**32, description="weights, order of the data, dropout")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one")
+    pytorch_threads: int | None = Field(None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    use_amp: bool = Field(False, description="bfloat16 autocast; more than twice as fast on CPUs with AMX, and on GPUs")
+
+
+class SFTConfig(SupervisedKeys, DataKeys):
+    """Supervised fine-tuning"""
+
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    output: str = Field(description="folder to write: model, tokenizer, training.json; refused when it holds something")
+    model_path: str | None = Field(None, description="causal LM to start from: folder or Hub name; null: from scratch")
+    tokenizer_path: str | None = Field(
+        None, description="tokenizer: folder or Hub name; default: model_path, and from scratch a new one"
+    )
+    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    allow_pickle_weights: bool = Field(
+        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
+    vocab_size: int = Field(1536, ge=300, description="from scratch: tokens of the new tokenizer")
+    tokenizer_texts: Literal["replies", "dialogues"] = Field(
+        "replies", description="from scratch: what the new tokenizer is learned from; dialogues: prompts, too"
+    )
+    architecture: Literal["gpt2", "llama"] = Field(
+        "gpt2", description="from scratch: a GPT-2, or a Llama, which learns more from little data"
+    )
+    n_layer: int = Field(4, ge=1, description="from scratch: layers")
+    n_head: int = Field(4, ge=1, description="from scratch: attention heads")
+    n_embd: int = Field(256, ge=8, description="from scratch: width, a multiple of n_head")
+    n_positions: int = Field(256, ge=8, description="from scratch: tokens of the longest prompt with its reply")
+    dropout: float = Field(0.0, ge=0, lt=1, description="from scratch: dropout during this training")
+    learn_eos: bool = Field(
+        False,
+        description="also learn the end-of-text token after the separator that ends a reply; use it only where all prompts "
+        "have the same number of turns (min_context_size = context_size), else nothing distinguishes this separator from "
+        "those inside a prompt",
+    )
+    max_train_prompts: int | None = Field(
+        None, ge=1, description="largest number of training prompts, drawn at random; default: all"
+    )
+    max_eval_prompts: int = Field(1000, ge=1, description="largest number of validation prompts, drawn at random")
+    evals: int = Field(4, ge=1, description="number of validations during the training, evenly spaced")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="number of validations without a lower loss after which to stop, keeping the best weights",
+    )
+
+
+class IntentConfig(SupervisedKeys):
+    """Intent classifier"""
+
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
+    drop_overlap: bool = Field(
+        False, description="leave out training dialogues that nearly repeat one of validation or test"
+    )
+    half: Half = Field(
+        "all",
+        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
+        "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
+    )
+    model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
+    tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
+    trust_remote_code: bool = Field(False, description="let a model folder run its own code")
+    allow_pickle_weights: bool = Field(
+        False, description="read pickled weights (pytorch_model.bin) where there are no safetensors"
+    )
+    max_length: int = Field(128, ge=16, description="tokens; of a longer pair, the start of the last turn is cut off")
+    vocab_size: int = Field(4000, ge=200, description="from scratch: tokens of the new lower-case tokenizer")
+    num_layers: int = Field(2, ge=1, description="from scratch: layers of the BERT")
+    num_heads: int = Field(2, ge=1, description="from scratch: attention heads")
+    hidden_size: int = Field(128, ge=8, description="from scratch: width, a multiple of num_heads")
+    learning_rate: float = Field(5e-4, gt=0, description="peak; 2e-5 suits a pretrained encoder")
+    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")
+
+
+class RankingKeys(SupervisedKeys):
+    """Pairs that a reward ranks"""
+
+    rank_with: str | None = Field(
+        None,
+        description="YAML of train_ppo.py whose reward_class ranks the replies to each prompt: chosen and rejected of the data, "
+        "its column replies, or else two replies sampled from model_path",
+    )
+    register_file: str | None = Field(
+        None, description="Python file that registers the reward of rank_with, if it is one of your own; run first"
+    )
+    max_new_tokens: int = Field(32, ge=1, le=10**6, description="tokens of a sampled reply")
+    max_train_pairs: int | None = Field(None, ge=1, description="largest number of training pairs, drawn by the seed")
+    max_report_pairs: int = Field(500, ge=1, description="largest number of pairs in the report, drawn by the seed")
+
+
+class PreferenceConfig(RankingKeys):
+    """Preference model"""
+
+    data_path: str = Field(
+        description="pairs: file, folder, zip or Hub name with chosen, rejected and usually prompt (docs/REWARDS.md); with "
+        "rank_with, prompts"
+    )
+    output: str = Field(description="folder to write: model, tokenizer, report.json; refused when it holds something")
+    model_path: str = Field(description="model to start from: a fine-tuned causal LM or an encoder; folder or Hub name")
+    turn_separator: str | None = Field(
+        None,
+        min_length=1,
+        description="text after each turn, as in the model's own training; default: that of an agent's folder, the "
+        "separator token of an encoder's tokenizer, else <EOU>; chat_template: the tokenizer's chat template",
+    )
+    max_length: int = Field(
+        256,
+        ge=8,
+        le=10**6,
+        description="tokens of prompt and reply; drops the oldest turns first, then tokens from the left",
+    )
+    held_out: float = Field(
+        0.1, gt=0, lt=1, description="share of the prompts held out for the report, if the data has no validation split"
+    )
+    num_samples: int = Field(
+        200,
+        ge=0,
+        le=10**6,
+        description="replies that model_path, if it is a causal LM, gives to held-out prompts, whose scores set the stored mean "
+        "and deviation; 0: those of the held-out pairs",
+    )
+    learning_rate: float = Field(1e-5, gt=0, description="peak; a small model needs more, such as 5e-4")
+
+
+class RelevanceConfig(SupervisedKeys):
+    """Relevance model"""
+
+    data_path: str = Field(description="data file, folder, zip or Hub name; docs/DATA.md shows every format")
+    output: str = Field(
+        description="folder to write: model, tokenizer, bank of prompts (text of your data), report.json; refused when it "
+        "holds something"
+    )
+    drop_overlap: bool = Field(
+        False, description="leave out training dialogues that nearly repeat one of validation or test"
+    )
+    half: Half = Field(
+        "all",
+        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
+        "model of a reward and the judges of an evaluation share no dialogue when they have different halves",
+    )
+    architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
+        "bag",
+        description="bag, convolution: context and reply are encoded apart (a minute; minutes); cross_encoder: a BERT reads "
+        "both together (many minutes, and as a reward each reply with each prompt of the bank)",
+    )
+    members: int = Field(
+        3, ge=1, le=64, description="networks with different seeds; the reward is the mean of their margins"
+    )
+    context_size: int = Field(5, ge=1, le=1000, description="turns before the reply that the model reads")
+    min_context_size: int = Field(
+        1, ge=1, description="shortest prompts to learn from and to put into the bank; best that of the PPO run"
+    )
+    bank_size: int = Field(512, ge=1, description="training prompts that the reward compares the own prompt with")
+    copy_weight: float = Field(
+        30.0,
+        ge=1,
+        description="how often a repeated turn (the last one, the one before it, and one of the older ones) counts as a wrong "
+        "reply",
+    )
+    model_replies: int = Field(0, ge=0, description="replies of sft_model that serve as wrong replies to other prompts")
+    sft_model: str | None = Field(None, description="folder of the SFT model that writes model_replies; null: none")
+    max_turn_tokens: int = Field(48, ge=4, description="tokens of a turn; the end of a longer one is cut off")
+    vocab_size: int = Field(8000, ge=200, description="tokens of the new lower-case tokenizer")
+    hidden_size: int = Field(128, ge=8, description="width; for a cross_encoder a multiple of num_heads")
+    dropout: float = Field(0.3, ge=0, lt=1, description="share of the activations that are dropped during training")
+    word_dropout: float = Field(0.2, ge=0, lt=1, description="share of the words that are dropped during training")
+    num_layers: int = Field(2, ge=1, description="cross_encoder: layers of the BERT")
+    num_heads: int = Field(2, ge=1, description="cross_encoder: attention heads")
+    max_length: int = Field(128, ge=16, description="cross_encoder: tokens; of a longer context the start is cut off")
+    num_negatives: int = Field(2, ge=1, description="cross_encoder: other replies, and other contexts, for each pair")
+    batch_size: int = Field(128, ge=2, description="pairs per optimizer step; each is a wrong one for the others")
+    learning_rate: float = Field(5e-3, gt=0, description="peak; 5e-4 suits a cross_encoder")
+    epochs: float = Field(3.0, gt=0, description="passes over the training data; may be a fraction")
+    evaluate_test: bool = Field(False, description="report the test split too; do this once, at the end")

@@ -1,0 +1,131 @@
+"""The frame of the supervised stages. What a stage has of its own is in its class; `train` says when each part is called."""
+
+import tempfile
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from datasets import Dataset
+from transformers import Trainer, TrainingArguments
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.models.loading import trained_parameters
+from rlhf_dialog.training.supervised.data_halves import of_half
+from rlhf_dialog.training.supervised.hugging_face_trainer import (
+    batch_order,
+    for_one_gpu,
+    prepare,
+    train_quietly,
+    trainer_arguments,
+)
+from rlhf_dialog.training.supervised.settings import SupervisedKeys
+
+Keys = TypeVar("Keys", bound=SupervisedKeys)
+
+
+class SupervisedStage(ABC, Generic[Keys]):
+    """One training, from its data to a folder that loads; `report` gets one line for each thing that is read or made."""
+
+    schema: ClassVar[type[SupervisedKeys]]
+    packages: ClassVar[tuple[str, ...]] = ("rlhf-dialog", "torch", "transformers", "trl", "tokenizers", "datasets")
+    report_file: ClassVar[str] = "report.json"
+    training: list[Any]
+    held_out: Any
+    model: Any
+    tokenizer: Any
+
+    def __init__(self, config: Keys, folder: Path, report: Callable[[str], None]) -> None:
+        self.config, self.folder, self.report = config, folder, report
+
+    def train(self) -> dict[str, Any]:
+        """Write the trained model into `folder`; returns its report. Raises UserError when data or model do not fit."""
+        prepare(self.config)
+        self.training, self.held_out = self.read()
+        self.model, self.tokenizer = self.start()
+        self.num_parameters = trained_parameters([self.model])
+        self.report(f"{self.num_parameters / 1e6:.2f} million parameters{self.size()}")
+        self.learn()
+        self.save()
+        return self.measure()
+
+    @abstractmethod
+    def read(self) -> tuple[list[Any], Any]:
+        """What the model learns from, and what is held out for its report."""
+
+    @abstractmethod
+    def start(self) -> tuple[Any, Any]:
+        """The model and tokenizer to begin with."""
+
+    def size(self) -> str:
+        """What is said of the model behind the number of its parameters."""
+        return f", {len(self.tokenizer)} tokens in the vocabulary"
+
+    @abstractmethod
+    def learn(self) -> None:
+        """Train the model in place."""
+
+    def run_trainer(
+        self,
+        rows: list[dict[str, Any]],
+        trainer: Callable[..., Trainer],
+        arguments: type[TrainingArguments],
+        **of_its_own: Any,
+    ) -> None:
+        """Train the model on the `rows` (each with its `length`) with a trainer of the library; it ends in eval mode.
+
+        `of_its_own` are those of its `arguments` that other trainers do not have.
+        """
+        order = batch_order([row["length"] for row in rows], self.config)
+        with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
+            given = for_one_gpu(arguments)(**trainer_arguments(self.config, scratch, len(rows)), **of_its_own)
+            train_quietly(
+                trainer(
+                    model=self.model,
+                    args=given,
+                    train_dataset=Dataset.from_list(rows).select(order),
+                    processing_class=self.tokenizer,
+                )
+            )
+        self.model.eval()
+
+    def save(self) -> None:
+        """Write model and tokenizer into the folder."""
+        self.model.save_pretrained(self.folder)
+        self.tokenizer.save_pretrained(self.folder)
+
+    @abstractmethod
+    def measure(self) -> dict[str, Any]:
+        """The report: what the model in the folder is worth, and counts."""
+
+    def page(self, report: dict[str, Any]) -> str:
+        """The report as Markdown; empty for a stage without one."""
+        return ""
+
+
+class StageOfHalves(SupervisedStage[Any]):
+    """A stage that learns from a half of the training dialogues, or all, and measures each split that is held out."""
+
+    page_of_split: Callable[[str, dict[str, Any]], str]
+
+    def read(self) -> tuple[list[Dialogue], dict[str, list[Dialogue]]]:
+        splits = ["validation", "test"] if self.config.evaluate_test else ["validation"]
+        training = of_half(self.pairs("train"), self.config.half, self.config.data_path, self.report)
+        return training, {split: self.pairs(split) for split in splits}
+
+    @abstractmethod
+    def pairs(self, split: str) -> list[Dialogue]:
+        """The prompts of a split, each with its true reply as `response`."""
+
+    def measure(self) -> dict[str, Any]:
+        results: dict[str, Any] = {split: self.measure_split(pairs) for split, pairs in self.held_out.items()}
+        return results | {"num_train_pairs": len(self.training), "num_parameters": self.num_parameters}
+
+    @abstractmethod
+    def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:
+        """What the model in the folder is worth on the pairs."""
+
+    def page(self, report: dict[str, Any]) -> str:
+        return "\n".join(self.page_of_split(split, report[split]) for split in self.held_out)

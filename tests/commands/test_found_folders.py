@@ -1,0 +1,175 @@
+"""What a folder of somebody else names is not obeyed: no class with its arguments, no file outside of it, no question to the Hub.
+
+Each case has its control: with --trust_config the same command does what the folder asks for.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_dialog.config.registry import EnvironmentFactory, Reach, leads_out
+from rlhf_dialog.feedback.commands.feedback import main as feedback
+from rlhf_dialog.task_oriented.commands.evaluate_policy import main as evaluate_policy
+
+SECRET = "the sentence that must not be shown"
+
+
+class Witness:
+    """A class of the user's own, built with the stranger's arguments."""
+
+    built: list[dict[str, object]] = []  # noqa: RUF012  what it was built with
+
+    def __init__(self, **args):
+        Witness.built.append(args)
+
+    def reset(self, seed=None, options=None):
+        raise RuntimeError("built")
+
+    step = reset
+
+
+@pytest.fixture
+def witness():
+    EnvironmentFactory.register("witness", Witness)
+    Witness.built.clear()
+    yield Witness.built
+    del EnvironmentFactory.classes["witness"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The names that the Hub was asked for."""
+    names = []
+
+    def ask(name, *_args, **_keys):
+        names.append(name)
+        raise OSError("there is no Hub here")
+
+    monkeypatch.setattr("rlhf_dialog.data.sources.hub_records", ask, raising=False)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", ask)
+    monkeypatch.setattr("datasets.load_dataset", ask)
+    return names
+
+
+def policy_agent(folder, **keys):
+    """A stranger's agent that chooses acts."""
+    known = {
+        "format_version": 1,
+        "domain_name": "restaurant",
+        "domain_hash": "0",
+        "domain": "restaurant",
+        "error_rate": 0.0,
+    }
+    known |= {"user": "friendly", "max_turns": 5, "policy": {"id": "random", "args": {}}, "environment": None}
+    folder.mkdir(parents=True)
+    (folder / "policy_agent.json").write_text(json.dumps(known | keys))
+    return folder
+
+
+def language_model(folder, environment):
+    """A stranger's run of a language model, which needs no weights to be read as a folder."""
+    (folder / "agent").mkdir(parents=True)
+    (folder / "agent" / "config.json").write_text("{}")
+    (folder / "config.yaml").write_text(yaml.safe_dump({"model_path": "x", "environment": environment}))
+    return folder / "agent"
+
+
+def outcome(command, capsys, *words):
+    code = command([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def kinds(tmp_path, environment):
+    return [
+        policy_agent(tmp_path / "acts" / "agent", environment=environment),
+        language_model(tmp_path / "words", environment),
+    ]
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["a policy of acts", "a language model"])
+def test_a_class_of_ones_own_is_not_built_with_a_strangers_arguments(tmp_path, capsys, witness, kind):
+    agent = kinds(tmp_path, {"id": "witness", "args": {"path": "/etc/passwd"}})[kind]
+    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
+    assert (code, witness) == (2, [])
+    assert "environment.id: witness does not say what its arguments may reach" in said
+    assert "--trust_config" in said
+    outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--trust_config")
+    assert witness[0] == {"path": "/etc/passwd"}
+
+
+@pytest.mark.parametrize("key", ["goals", "openings"])
+def test_a_file_outside_of_the_folder_is_not_read_into_the_dialogue(tmp_path, capsys, key):
+    secret = tmp_path / "secret.txt"
+    secret.write_text(SECRET)
+    args = {"model": str(tmp_path), key: str(secret)}
+    agent = language_model(tmp_path / "run", {"id": "language_model_user", "args": args})
+    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
+    assert (code, SECRET in said) == (2, False)
+    assert f"environment.args.{key}: '{secret}' is not in {tmp_path / 'run'}" in said
+    link = tmp_path / "run" / "inside.txt"
+    link.symlink_to(secret)
+    assert leads_out(str(link), tmp_path / "run")
+    link.unlink()
+    link.write_text("Hello .")
+    assert not leads_out(str(link), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("environment", "key"),
+    [
+        ({"id": "corpus", "args": {"data_path": "stranger/data"}}, "args.data_path"),
+        ({"id": "language_model_user", "args": {"model": "stranger/model"}}, "args.model"),
+    ],
+)
+def test_the_hub_is_not_asked_for_what_a_stranger_names(tmp_path, capsys, asked, environment, key):
+    agent = language_model(tmp_path / "run", environment)
+    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
+    assert (code, asked) == (2, [])
+    assert f"environment.{key}: 'stranger/" in said
+    outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1, "--trust_config")
+
+
+def test_a_policys_files_lie_in_its_folder(tmp_path, capsys):
+    agent = policy_agent(tmp_path / "agent", policy={"id": "gp_sarsa", "args": {"prior": str(tmp_path / "elsewhere")}})
+    code, said = outcome(evaluate_policy, capsys, "--agent", agent, "--dialogues", 1)
+    assert code == 2
+    assert f"policy.args.prior: '{tmp_path / 'elsewhere'}' is not in {agent}" in said
+
+
+def test_a_class_says_itself_what_it_reaches():
+    class Own:
+        @classmethod
+        def reaches_out(cls, args):
+            return {}
+
+    class Heir(Own):
+        pass
+
+    for name, cls in (("own", Own), ("heir", Heir)):
+        EnvironmentFactory.register(name, cls)
+    EnvironmentFactory.register("files", Heir, Reach(("path",)))
+    try:
+        reached = {
+            name: EnvironmentFactory.reaches_out(name, {"path": "/a"}, Path("/b")) for name in ("own", "heir", "files")
+        }
+    finally:
+        for name in ("own", "heir", "files"):
+            del EnvironmentFactory.classes[name]
+    assert [sorted(one) for one in reached.values()] == [[], ["id"], ["args.path"]]
+
+
+def test_a_bots_own_settings_do_not_ask_the_hub(tmp_path, capsys, asked):
+    (tmp_path / "agent").mkdir()
+    for name in ("config.json", "rlhf_dialog.json", "model.safetensors"):
+        (tmp_path / "agent" / name).write_text("{}")
+    outcome(feedback, capsys, "init", "--run", tmp_path / "bot", "--agent", tmp_path / "agent")
+    (tmp_path / "bot" / "config.yaml").write_text("sft_data_path: stranger/data\n")
+    code, said = outcome(feedback, capsys, "learn", "--run", tmp_path / "bot", "--dry_run")
+    assert (code, asked) == (2, [])
+    assert "sft_data_path: 'stranger/data' is not on this machine" in said
+    assert "--trust_config" in said
+    code, said = outcome(feedback, capsys, "learn", "--run", tmp_path / "bot", "--dry_run", "--trust_config")
+    assert code == 0

@@ -1,0 +1,72 @@
+"""Rank 0 says what went wrong, once; what it does not know is said by the rank that knows."""
+
+import time
+from pathlib import Path
+
+import pytest
+from ranks import runs_in_ranks
+
+from rlhf_dialog.commands.command_line import exit_code_of
+from rlhf_dialog.distributed import launch, one_voice
+from rlhf_dialog.errors import RunStopped, UserError
+
+
+def speak(rank: int, errors: dict, after: float = 0) -> int:
+    def run() -> None:
+        world = launch.start(__import__("ranks").CONFIG)
+        with world.contact():
+            if errors.get("alone") == rank:
+                raise RunStopped("only here")
+            if errors.get("dies") == rank:
+                __import__("os")._exit(9)
+            if errors.get("breaks") == rank:
+                raise ZeroDivisionError("oops")
+            if errors.get("alone") is not None:
+                time.sleep(after)
+                return
+            with world.fail_together():
+                if errors.get("step") == rank:
+                    raise UserError("bad reward")
+
+    return one_voice.with_one_voice(lambda: exit_code_of(run, debug=False))
+
+
+@pytest.mark.multiprocess
+def test_one_voice_tells_an_error_of_any_rank_once(tmp_path, monkeypatch):
+    for wait in ("NOTICE_TIMEOUT", "REPORT_TIMEOUT"):
+        monkeypatch.setattr(one_voice, wait, 3600)  # nobody waits in vain
+    for rank in (0, 1):
+        (code, _, said), (other, out, err) = runs_in_ranks(2, lambda r, rank=rank: speak(r, {"step": rank}), tmp_path)
+        assert (code, other) == (2, 2)
+        assert said.count(f"error: rank {rank}: bad reward") == 1
+        assert (out, err) == ("", "")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("kind", ["dies", "breaks"])
+def test_a_rank_that_breaks_or_dies_ends_the_others(tmp_path, kind):
+    first, second = runs_in_ranks(2, lambda r: speak(r, {kind: 1}), tmp_path)
+    assert first[0] == 3
+    assert "rank 0 has lost another process" in first[2]
+    if kind == "breaks":
+        assert second[0] == 70
+        assert second[2].startswith(
+            "rank 1: internal error, please report: ZeroDivisionError: oops; the traceback is in "
+        )
+        assert 'ZeroDivisionError("oops")' in Path(second[2].split()[-1]).read_text(encoding="utf-8")
+
+
+@pytest.mark.multiprocess
+def test_a_bug_of_every_rank_is_reported_by_rank_0(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = runs_in_ranks(2, lambda r: speak(r, {"breaks": r}), tmp_path)
+    assert (first[0], second[0]) == (70, 70)
+    assert first[2].count("internal error, please report") == 1
+    assert (second[1], second[2]) == ("", "")
+
+
+@pytest.mark.multiprocess
+def test_what_rank_0_does_not_know_is_told_by_the_rank_that_knows(tmp_path, monkeypatch):
+    monkeypatch.setattr(one_voice, "REPORT_TIMEOUT", 0.5)
+    _, second = runs_in_ranks(2, lambda r: speak(r, {"alone": 1}, after=2), tmp_path)
+    assert (second[0], second[2]) == (3, "rank 1: error: only here\n")

@@ -1,0 +1,94 @@
+"""Which of the visible GPUs a process takes, and the line that says so; torch.cuda is replaced."""
+
+import logging
+
+import pytest
+import torch
+
+from rlhf_dialog.commands.command_line import check_device
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.distributed import launch, own_gpu
+from rlhf_dialog.errors import UserError
+
+CONFIG = {"model_path": "gpt2", "env": {"args": {"data_path": "x"}}, "reward_class": {"id": "MeteorReward"}}
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet():
+    own_gpu._say_once.cache_clear()
+
+
+@pytest.fixture
+def gpus(monkeypatch, caplog):
+    """Call it with the number of visible GPUs and the launcher's rank; returns the numbers of those that were taken."""
+    caplog.set_level(logging.INFO, logger="rlhf_dialog")
+
+    def see(visible: int, local_rank: int | None = None) -> list[int]:
+        taken: list[int] = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: visible > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+        monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        if local_rank is not None:
+            monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        return taken
+
+    return see
+
+
+WAYS = {
+    "a supervised stage or a night": lambda: own_gpu.device_of("auto"),
+    "chat, evaluate, feedback serve, compare-users": lambda: check_device("cuda"),
+    "train": lambda: launch.start(Config.model_validate(CONFIG)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_without_a_launcher_the_first_visible_gpu_is_taken_and_said_once(gpus, caplog, way):
+    taken = gpus(2)
+    way()
+    way()
+    assert set(taken) == {0}
+    assert [line for line in caplog.messages if "GPU" in line] == ["on cuda:0, the first of 2 visible GPUs"]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_under_a_launcher_that_of_the_local_rank_is_taken(gpus, caplog, way):
+    taken = gpus(4, local_rank=3)
+    way()
+    assert taken == [3]
+    assert "on cuda:3, that of local rank 3 of 4 visible GPUs" in caplog.messages
+
+
+def test_the_rank_may_be_on_the_command_line(gpus):
+    """As the DeepSpeed launcher has it."""
+    taken = gpus(2)
+    assert launch.start(Config.model_validate({**CONFIG, "local_rank": 1})).device == torch.device("cuda", 1)
+    assert taken == [1]
+
+
+def test_a_process_that_sees_one_gpu_takes_it_whatever_its_rank(gpus):
+    """srun --gpus-per-task=1: LOCAL_RANK is 3, and the only device has the number 0."""
+    taken = gpus(1, local_rank=3)
+    assert own_gpu.take_gpu() == torch.device("cuda", 0)
+    assert taken == [0]
+
+
+@pytest.mark.parametrize(("asked", "visible", "device"), [("cpu", 2, "cpu"), ("auto", 0, "cpu"), ("cuda", 1, "cuda")])
+def test_the_device_that_a_key_asks_for(gpus, caplog, asked, visible, device):
+    taken = gpus(visible)
+    assert own_gpu.device_of(asked) == device
+    assert (taken == [], caplog.messages == []) == (device == "cpu", device == "cpu")
+
+
+def test_a_gpu_that_is_not_there(gpus):
+    gpus(0)
+    with pytest.raises(UserError, match=r"^device: cuda, but torch finds no CUDA device; use auto or cpu$"):
+        own_gpu.device_of("cuda")
+
+
+def test_the_gpu_that_an_option_names_is_left_as_it_is(gpus, caplog):
+    taken = gpus(2)
+    check_device("cuda:1")
+    assert (taken, caplog.messages) == ([], [])
