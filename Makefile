@@ -8,13 +8,14 @@
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
 # make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md
+# make pins        constraints.txt anew: the exact versions of all packages, for Python 3.11 to 3.14
 # make site        the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart month test test-whole test-all lint hooks bench docs site clean
+.PHONY: quickstart month test test-whole test-all lint hooks bench docs pins site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
@@ -45,6 +46,9 @@ bench: .venv/installed
 docs: .venv/installed
 	$(BIN)/python scripts/write_config_docs.py
 	$(BIN)/python scripts/write_scaling_docs.py
+
+pins: .venv/installed-dev
+	$(BIN)/python scripts/pins.py write
 
 site: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

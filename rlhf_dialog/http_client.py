@@ -4,7 +4,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import SplitResult
@@ -108,15 +108,24 @@ class Client:
         return connection
 
     def _checked_socket(self, connection: HTTPConnection) -> socket.socket:
-        """A connection to the address that was checked."""
-        assert self.check_address is not None
-        host, port = connection.host, connection.port
-        address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        self.check_address(address)
-        plain = socket.create_connection((address, port), connection.timeout)
+        """A connection to the first address that answers; each was checked."""
+        plain = self._first_that_answers(connection)
         if self.url.scheme == "http":
             return plain
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=connection.host)
+
+    def _first_that_answers(self, connection: HTTPConnection) -> socket.socket:
+        assert self.check_address is not None
+        host, port = connection.host, connection.port
+        *others, last = dict.fromkeys(
+            str(answer[4][0]) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )
+        for address in others:
+            self.check_address(address)
+            with suppress(OSError):
+                return socket.create_connection((address, port), connection.timeout)
+        self.check_address(last)
+        return socket.create_connection((last, port), connection.timeout)
 
 
 def _whole(response: HTTPResponse, size: int, deadline: float) -> bytes:

@@ -88,7 +88,7 @@ def test_engine_configurations_are_json(path):
 def test_the_judge_learns_from_the_dialogues_that_the_rewards_classifier_leaves_out():
     reward, judge = (load(ROOT / f"configs/{name}_dailydialog_small.yaml").model_dump() for name in ("intent", "judge"))
     assert {key for key in reward if reward[key] != judge[key]} == {"half", "seed", "output"}
-    assert {reward["half"], judge["half"]} == {"even", "odd"}
+    assert {reward["half"], judge["half"]} == {"reward", "judge"}
 
 
 def test_the_judges_of_relevance_learn_from_the_dialogues_that_the_reward_leaves_out():
@@ -97,7 +97,7 @@ def test_the_judges_of_relevance_learn_from_the_dialogues_that_the_reward_leaves
     )
     different = {key for key in reward if reward[key] != judge[key]}
     assert different == {"half", "seed", "output", "architecture", "members"}
-    assert {reward["half"], judge["half"]} == {"even", "odd"}
+    assert {reward["half"], judge["half"]} == {"reward", "judge"}
     ppo = load_config(ROOT / "configs/dailydialog_relevance_small.yaml")
     assert reward["output"] in json.dumps(ppo.reward_class.args)
     assert (ppo.context_size, ppo.min_context_size) == (reward["context_size"], reward["min_context_size"])

@@ -55,6 +55,7 @@ def test_a_policy_of_ones_own_trains_from_its_script_and_is_measured(tmp_path, m
         assert namespace["main"]([*words, "--eval_dialogues", "2"]) == 0
         del PolicyFactory.classes["cautious"]
         words = ["--agent", "runs/restaurant/agent", "--dialogues", "3", "--register", str(script)]
+        words.append("--trust_config")
         assert evaluate_policy.main(words) == 0
     finally:
         PolicyFactory.classes.pop("cautious", None)
@@ -72,7 +73,7 @@ def test_an_environment_of_ones_own_is_trained_in_and_measured(tmp_path, monkeyp
     register = ["--register", "my_environment.py"]
     words = ["--config", "guess.yaml", "--eval_dialogues", "20", "--epoch", "6", "--batchsz", "256"]
     assert train_policy.main([*words, *register]) == 0
-    assert evaluate_policy.main(["--agent", "runs/guess/agent", "--dialogues", "100", *register]) == 0
+    assert evaluate_policy.main(["--agent", "runs/guess/agent", "--dialogues", "100", "--trust_config", *register]) == 0
     found = json.loads((tmp_path / "runs/guess/evaluation.json").read_text(encoding="utf-8"))
     assert found["difference_from_random"]["reward"]["low"] > 0
     assert "agent - random" in " ".join(capsys.readouterr().out.split())

@@ -97,9 +97,7 @@ class RunKeys(Settings):
     )
     use_amp: bool | None = Field(None, description="older key. true: same as precision: bf16; false: as fp32")
     amp_dtype: Literal["auto", "bf16", "fp16"] = Field("auto", description="older key: type for use_amp; auto: bf16")
-    pytorch_threads: int | None = Field(
-        None, ge=1, le=1024, description="number of CPU threads; default: PyTorch decides"
-    )
+    pytorch_threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: PyTorch decides")
     use_wandb: bool = Field(False, description="log to wandb; offline without an API key or a connection")
     wandb_entity: str | None = Field(None, description="wandb team; has no effect without use_wandb")
     wandb_project: str = Field("rlhf-dialog", description="wandb project")
@@ -266,7 +264,8 @@ class RewardKeys(Settings):
     )
     whiten_rewards: bool = Field(
         False,
-        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged",
+        description="divide the token rewards, penalties included, by their deviation over the rollout, their mean unchanged. "
+        "A positive mean becomes a price on length: about 0.12 deviations of the score a token, at a mean score of 0.5",
     )
     truncation_penalty: float = Field(
         0.0, ge=0, le=10**6, description="amount subtracted from the score of a response that was cut at max_new_tokens"

@@ -17,6 +17,10 @@ class Turn:
     text: str
 
 
+class _Unsaid(str):
+    """The empty text of a policy that has said nothing yet; one that said nothing has the plain empty text."""
+
+
 @dataclass
 class Dialogue:
     """One episode: what was said, what the policy answered, and what a person answered there.
@@ -41,7 +45,7 @@ class Dialogue:
     """
 
     prompt_turns: list[str]  # the last `context_size` turns, oldest first, stripped
-    response: str = ""  # what the policy wrote last, cut at the separator, stripped; empty before the rollout
+    response: str = _Unsaid()  # what the policy wrote last, cut at the separator, stripped; empty before the rollout
     reference: str | None = None  # the turn that followed in the data
     act: int | None = None  # the reference's act: 1 inform, 2 question, 3 directive, 4 commissive
     truncated: bool = False  # a response was cut at `max_new_tokens`, or the dialogue before its end
@@ -56,7 +60,7 @@ class Dialogue:
     @property
     def turns(self) -> list[Turn]:
         """Everything said after the prompt, oldest first; empty before the first response."""
-        if not (self.earlier or self.response or self.later):
+        if isinstance(self.response, _Unsaid) and not (self.earlier or self.later):
             return []
         return [*self.earlier, Turn(POLICY, self.response), *self.later]
 

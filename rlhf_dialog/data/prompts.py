@@ -45,10 +45,8 @@ def load_prompts(
     if turn_separator not in (None, CHAT_TEMPLATE):
         kept = _without_separator(kept, str(turn_separator), f"{data_path}, {split}")
     prompts: list[Dialogue] = []
-    first: dict[str, int] = {}  # the number of the first prompt with an id
-    for number, record in kept.items():
-        dialogue = first.setdefault(ident, number) if (ident := _ident(record)) else number
-        for prompt in _prompts_of(record, context_size, min_context_size):
+    for number, dialogue in first_rows(kept).items():
+        for prompt in _prompts_of(kept[number], context_size, min_context_size):
             prompt.meta |= {"split": split, "index": len(prompts), "dialogue": dialogue}
             prompts.append(prompt)
     if not prompts:
@@ -60,6 +58,15 @@ def load_prompts(
             f"{needed}; lower min_context_size, turn drop_overlap off, or use other data"
         )
     return prompts
+
+
+def first_rows(records: dict[int, DialogueRecord]) -> dict[int, int]:
+    """The number of each record's dialogue: its own, and for prompts of one dialogue that of the first of them."""
+    first: dict[str, int] = {}
+    return {
+        number: first.setdefault(ident, number) if (ident := _ident(record)) else number
+        for number, record in records.items()
+    }
 
 
 def _ident(record: DialogueRecord) -> str | None:
@@ -148,20 +155,25 @@ def find_overlap(train_records: Sequence[DialogueRecord], held_out_records: Sequ
     That is: at least half of its distinct utterances of 4 tokens or more (split at white space; compared in lower case,
     letters and digits only) are also in one held-out dialogue, as utterances of 4 tokens or more.
     """
+    return find_repeats([*map(long_utterances, train_records)], [*map(long_utterances, held_out_records)])
+
+
+def find_repeats(dialogues: Sequence[set[str]], others: Sequence[set[str]]) -> set[int]:
+    """Positions of the dialogues of which at least half of the long utterances are in one of the others."""
     holders: dict[str, list[int]] = defaultdict(list)
-    for index, record in enumerate(held_out_records):
-        for utterance in _long_utterances(record):
+    for index, utterances in enumerate(others):
+        for utterance in utterances:
             holders[utterance].append(index)
-    overlap = set()
-    for index, record in enumerate(train_records):
-        utterances = _long_utterances(record)
+    repeats = set()
+    for index, utterances in enumerate(dialogues):
         shared = Counter(holder for utterance in utterances for holder in holders.get(utterance, ()))
         if shared and 2 * max(shared.values()) >= len(utterances):
-            overlap.add(index)
-    return overlap
+            repeats.add(index)
+    return repeats
 
 
-def _long_utterances(record: DialogueRecord) -> set[str]:
+def long_utterances(record: DialogueRecord) -> set[str]:
+    """The distinct turns of 4 tokens or more, letters and digits only."""
     long_turns = (turn for turn in record.turns if len(turn.split()) >= MIN_OVERLAP_TOKENS)
     return {"".join(filter(str.isalnum, turn.lower())) for turn in long_turns} - {""}
 

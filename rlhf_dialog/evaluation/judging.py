@@ -8,15 +8,19 @@ import torch
 from torch import nn
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.learned_half import LearnedHalf, are_apart, learned_half
 from rlhf_dialog.evaluation.intervals import FEW, NUM_RESAMPLES
 from rlhf_dialog.evaluation.measure import BLOCK, Judges, dialogue_numbers
 from rlhf_dialog.evaluation.replies import have_acts
-from rlhf_dialog.models.relevance import RelevanceModel
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.relevance import RelevanceReward
 
 R = TypeVar("R", bound=BaseReward)
+NOT_KNOWN = (
+    "is not known to be independent of the reward's model: their reports do not say that they learned from different halves of "
+    "the same dialogues, so their mistakes may be alike. Train one with half: reward, the other with half: judge."
+)
 
 
 def notes(
@@ -31,18 +35,15 @@ def notes(
         f"(distinct-n: of blocks of {BLOCK} replies; Student's t where there are fewer than {FEW}). They are of this one run: an "
         "agent of another training seed may differ by more."
     ]
-    lines += [
-        f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train another one "
-        "on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
-        for name, model in judges.relevance.items()
-        if any(same_weights(model, one.model) for one in _rewards(judges, RelevanceReward))
-    ]
-    lines += [
-        f"The relevance model of {name}_r1 and that of the reward learned from the same dialogues ({model.learned_from[0]}, "
-        f"half: {model.learned_from[1]}): their mistakes may be alike. Train one on half: even, the other on half: odd."
-        for name, model in judges.relevance.items()
-        if model.learned_from and any(_share_dialogues(model, one.model) for one in _rewards(judges, RelevanceReward))
-    ]
+    models = [one.model for one in _rewards(judges, RelevanceReward)]
+    for name, model in judges.relevance.items():
+        if any(same_weights(model, one) for one in models):
+            lines.append(
+                f"The relevance model of {name}_r1 is the same model as the reward's: it is not an independent judge. Train "
+                "another one on other dialogues (configs/relevance_judge_dailydialog_small.yaml)."
+            )
+        elif not all(are_apart(model.learned_half, one.learned_half) for one in models):
+            lines.append(f"The relevance model of {name}_r1 {NOT_KNOWN}")
     if not have_acts(prompts):
         return lines
     if judges.judge and judge_path and is_the_rewards(judges, judge_path, reward_paths):
@@ -52,6 +53,8 @@ def notes(
         )
     elif judges.judge and judges.intent and same_weights(judges.judge.model, judges.intent.model):
         lines.append(f"The judge {judge_path} is the same model as the classifier of intent_accuracy: it adds nothing.")
+    elif judges.judge and not _is_apart(judges.judge.learned_half, judges, reward_paths):
+        lines.append(f"The judge {judge_path} {NOT_KNOWN}")
     elif not judges.judge and judges.intent in classifiers_of(judges):
         lines.append(
             "The acts (intent_accuracy, intent_macro_f1) are judged by the reward's own act classifier; name one that the "
@@ -81,12 +84,10 @@ def _rewards(judges: Judges, cls: type[R]) -> list[R]:
     return [one for one in walk(judges.scorer.reward) if isinstance(one, cls)] if judges.scorer else []
 
 
-def _share_dialogues(first: RelevanceModel, second: RelevanceModel) -> bool:
-    """Whether two different models learned from the same dialogues, as far as their folders say."""
-    if same_weights(first, second) or not (first.learned_from and second.learned_from):
-        return False
-    (data, half), (other_data, other_half) = first.learned_from, second.learned_from
-    return data == other_data and (half == other_half or "all" in (half, other_half))
+def _is_apart(half: LearnedHalf | None, judges: Judges, reward_paths: Iterable[str]) -> bool:
+    """Whether a judge of acts is known to have learned from other dialogues than all act classifiers of the reward."""
+    theirs = [*(one.learned_half for one in classifiers_of(judges)), *map(learned_half, reward_paths)]
+    return all(are_apart(half, one) for one in theirs)
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:

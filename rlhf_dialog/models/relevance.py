@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
+from rlhf_dialog.data.learned_half import LearnedHalf
+
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # the first ids of the tokenizer
 PAD, UNK, CLS, SEP = range(4)
 CHUNK = 512  # texts, or pairs, that go through a network together
@@ -245,11 +247,11 @@ class CrossEncoder(nn.Module):
 class RelevanceModel(nn.Module):
     """Several networks that learned the same with other seeds, their tokenizer, and the bank of training contexts.
 
-    `bank`: the turns of each context, oldest first. `learned_from`: the data and the half of its dialogues that it learned from,
-    if that is known.
+    `bank`: the turns of each context, oldest first. `learned_half`: the half of the dialogues that it learned from, if that is
+    known.
     """
 
-    learned_from: tuple[str, str] | None = None
+    learned_half: LearnedHalf | None = None
 
     def __init__(self, sizes: RelevanceSizes, tokenizer: Any, bank: list[list[str]]):
         super().__init__()

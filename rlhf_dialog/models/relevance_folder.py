@@ -10,10 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import load_model, save_model
 from transformers import AutoTokenizer
 
+from rlhf_dialog.data.learned_half import learned_half
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable
 from rlhf_dialog.models.relevance import SPECIAL, RelevanceModel, RelevanceSizes
-from rlhf_dialog.own_files import FAULTS, json_or, load_json, read_json
+from rlhf_dialog.own_files import json_or, read_json
 
 MARK, FORMAT = "rlhf_dialog_relevance", 1
 KIND = "a relevance model"
@@ -61,17 +62,8 @@ def load_relevance(path: str, key: str) -> RelevanceModel:
             f"{key}: '{path}' has NaN or infinite weights ({broken[0]}), with which every comparison is meaningless; train the "
             "model again, with a lower learning_rate if the training itself ended so"
         )
-    model.learned_from = _learned_from(folder)
+    model.learned_half = learned_half(folder)
     return model.eval().requires_grad_(False)
-
-
-def _learned_from(folder: Path) -> tuple[str, str] | None:
-    """Data and half, as the report beside the model says; None where it does not."""
-    try:
-        settings = load_json(folder / "report.json")["settings"]
-        return str(settings["data_path"]), str(settings["half"])
-    except FAULTS:
-        return None
 
 
 def _check_shapes(sizes: RelevanceSizes, tokenizer: Any, weights: Path) -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.learned_half import learned_half
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.classifier import check_precision, class_logits, uses_bf16
@@ -60,6 +61,7 @@ class Intent(BaseReward):
             raise UserError(f"reward_class.args.batch_size: {batch_size!r} must be a whole number, at least 1")
         path = str(intent_model)
         self.tokenizer, self.model = load_classifier(path, allow_pickle_weights)
+        self.learned_half = learned_half(path)
         self.input = intent_input or getattr(self.model.config, "rlhf_dialog_input", "concat")
         if self.input not in INPUTS:
             raise UserError(

@@ -168,17 +168,18 @@ def rloo_advantages(
 def flat_groups(paid: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
     """The number of groups, a scalar, whose episodes are all paid the same, so that they teach nothing."""
     totals = _totals(paid, response_mask, credit)
+    totals = totals.to(paid.dtype)  # what differs by rounding alone is the same
     return (totals == totals[:, :1]).all(dim=1).sum()
 
 
 def _totals(paid: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
-    """What each episode is paid in all (B / n, n, 1)."""
-    return masked(paid, response_mask).sum(dim=1).view(-1, credit.num_responses_per_prompt, 1)
+    """What each episode is paid in all (B / n, n, 1), in float64."""
+    return masked(paid, response_mask).sum(dim=1, dtype=torch.float64).view(-1, credit.num_responses_per_prompt, 1)
 
 
 def _to_go(penalties: Tensor, response_mask: Tensor, credit: Credit) -> Tensor:
-    """The sum of the penalties from each position on (B / n, n, T), 0 behind the last token."""
-    to_go = masked(penalties, response_mask).flip(1).cumsum(dim=1).flip(1)
+    """The sum of the penalties from each position on (B / n, n, T), in float64, 0 behind the last token."""
+    to_go = masked(penalties, response_mask).flip(1).cumsum(dim=1, dtype=torch.float64).flip(1)
     return to_go.view(-1, credit.num_responses_per_prompt, to_go.shape[1])
 
 
@@ -191,7 +192,7 @@ def _in_tokens(
     of_episodes: Tensor, of_tokens: Tensor, rewards: Tensor, response_mask: Tensor, credit: Credit
 ) -> tuple[Tensor, Tensor]:
     """The advantage of each episode on all of its tokens, plus that of each token (B, T), and the discounted returns (B, T)."""
-    advantages = masked((of_episodes + of_tokens).view_as(rewards), response_mask)
+    advantages = masked((of_episodes + of_tokens).view_as(rewards).to(rewards.dtype), response_mask)
     return advantages, discounted_returns(rewards, response_mask, credit.gamma)
 
 

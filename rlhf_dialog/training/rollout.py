@@ -163,7 +163,8 @@ def collect(
     with clock.measured("reward"):
         reward_scores = scoring()
         is_truncated = torch.tensor([dialogue.truncated for dialogue in episodes.dialogues])
-        scores = scorer.less_penalty(torch.tensor(reward_scores.total), is_truncated)
+        precision = torch.promote_types(torch.get_default_dtype(), responses.logprobs.dtype)
+        scores = scorer.less_penalty(torch.tensor(reward_scores.total, dtype=precision), is_truncated)
         _check_scores(scores, reward_scores, scorer)
     return rollout_of(episodes, masks, tensors, reward_scores, scores, clock)
 

@@ -1,5 +1,8 @@
 """Rendering to a prompt and back, and what goes first when a prompt is too long."""
 
+import copy
+import json
+import pickle
 import re
 from dataclasses import replace
 
@@ -154,7 +157,16 @@ def test_another_response_takes_the_place_of_the_last_one(text):
     assert replace(longer, response="No .") == longer != changed
 
 
-def test_an_empty_answer_is_a_turn_as_soon_as_somebody_goes_on():
+def test_an_empty_reply_is_a_turn_and_a_reply_that_is_still_to_come_is_none():
+    asked, empty = Dialogue(["Hi ."]), [Turn("policy", "")]
+    assert asked.said("").turns == Dialogue(["Hi ."], "").turns == replace(asked, response="").turns == empty
+    for same in (asked, replace(asked, act=1), copy.deepcopy(asked), pickle.loads(pickle.dumps(asked))):
+        assert (same.turns, same.response) == ([], "")
+    assert json.dumps(asked.response) == '""'
+    assert [turn.text for turn in asked.said("").said("Yes .").turns] == ["", "Yes ."]
+
+
+def test_an_empty_answer_is_a_turn_when_somebody_goes_on():
     assert Dialogue(["Hi ."]).said("").heard("Well ?").turns == [Turn("policy", ""), Turn("user", "Well ?")]
     assert [turn.text for turn in Dialogue(["Hi ."]).said("").heard("Well ?").said("").turns] == ["", "Well ?", ""]
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def test_notes(judges, classifier, another):
     assert "judged by the reward's own act classifier" in second
     assert "--judge" in second
     judges.judge = Intent(another)
-    assert notes(PROMPTS, judges, another, [classifier]) == [first]
+    assert notes(PROMPTS, judges, another, [classifier])[0] == first
     judges.judge = Intent(classifier)
     assert f"The judge {classifier} is the same model as the reward's own" in notes(PROMPTS, judges, classifier, [])[1]
 
@@ -90,25 +91,55 @@ def test_a_relevance_model_of_the_reward_is_no_independent_judge(tmp_path):
     assert found[0].startswith("The relevance model of relevance_2_r1 is the same model as the reward's")
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "warned"),
-    [
-        (("d", "odd"), ("d", "even"), False),
-        (("d", "even"), ("d", "even"), True),
-        (("d", "all"), ("d", "even"), True),
-        (("d", "all"), ("other", "all"), False),
-        (None, ("d", "even"), False),
-    ],
-)
-def test_a_relevance_model_of_the_same_dialogues_is_pointed_out(ours, theirs, warned, tmp_path):
-    def folder(name, seed, source):
-        path = save_letters(tmp_path / name, seed=seed)
-        if source:
-            settings = dict(zip(("data_path", "half"), source, strict=True))
-            (tmp_path / name / "report.json").write_text(json.dumps({"settings": settings}), encoding="utf-8")
-        return path
+HALVES = [
+    (("a", "judge"), ("a", "reward"), True),
+    (("a", "reward"), ("a", "judge"), True),
+    (("a", "judge"), ("a", "judge"), False),
+    (("a", "all"), ("a", "reward"), False),
+    (("a", "judge"), ("b", "reward"), False),
+    (None, ("a", "reward"), False),
+    (None, None, False),
+]
 
-    judges = Judges(Scorer(RelevanceReward(folder("reward", 1, theirs))))
-    judges.relevance = {"relevance": load_relevance(folder("judge", 2, ours), "key")}
-    found = notes([Dialogue(["a"])], judges, None, [])
-    assert [note.startswith("The relevance model of relevance_r1 and that") for note in found[1:]] == [True] * warned
+
+def with_report(folder, half):
+    settings = {"data_path": "d", "half": "odd"}  # all that older reports say
+    said = {} if half is None else {"learned_half": dict(zip(("assignment", "part"), half, strict=True))}
+    (Path(folder) / "report.json").write_text(json.dumps({"settings": settings} | said), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "apart"), HALVES)
+def test_a_relevance_model_is_independent_only_where_the_folders_say_it(ours, theirs, apart, tmp_path):
+    reward, judge = (
+        with_report(save_letters(tmp_path / name, seed=seed), half)
+        for name, seed, half in (("reward", 1, theirs), ("judge", 2, ours))
+    )
+    judges = Judges(Scorer(RelevanceReward(reward)))
+    judges.relevance = {"relevance": load_relevance(judge, "key")}
+    found = notes([Dialogue(["a"])], judges, None, [])[1:]
+    assert [note.startswith("The relevance model of relevance_r1 is not known to be") for note in found] == [True] * (
+        not apart
+    )
+
+
+@pytest.mark.parametrize(("ours", "theirs", "apart"), HALVES)
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_judge_of_acts_is_independent_only_where_the_folders_say_it(
+    ours, theirs, apart, is_loaded, classifier, another, tmp_path
+):
+    """`is_loaded`: the reward itself, or only the folders of its classifiers are known."""
+    reward, judge = (
+        Path(shutil.copytree(model, tmp_path / name)) for name, model in (("reward", classifier), ("judge", another))
+    )
+    with_report(reward, theirs)
+    with_report(judge, ours)
+    judges = judges_of(Scorer(Intent(str(reward)))) if is_loaded else Judges()
+    judges.judge = Intent(str(judge))
+    found = notes(PROMPTS, judges, str(judge), [] if is_loaded else [str(reward)])[1:]
+    assert ["is not known to be independent" in note for note in found] == [True] * (not apart)
+
+
+def test_a_judge_beside_a_reward_without_a_model_needs_no_note(another):
+    judges = Judges(Scorer(LengthMatch()), judge=Intent(another))
+    assert len(notes(PROMPTS, judges, another, [])) == 1

@@ -343,6 +343,11 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     }
     for name, answer in said.items():
         yield torch.cuda, name, lambda *_, answer=answer, **__: answer
+    yield (
+        torch.accelerator,
+        "current_accelerator",
+        lambda *_, **__: None,
+    )  # as a build for CPUs; one for CUDA asks a driver
     yield torch.cuda, "get_rng_state", lambda *_: torch.zeros(16, dtype=torch.uint8)
     yield torch.cuda, "synchronize", lambda *_: _count(_counts.waits, "torch.cuda.synchronize")
     yield torch.cuda, "Event", _Event

@@ -326,6 +326,28 @@ def test_a_group_without_spread_has_no_advantage_but_its_penalties():
     assert ppo.flat_groups(paid, mask, credit) == 1
 
 
+@pytest.mark.parametrize("advantages_of", [ppo.rloo_advantages, ppo.grpo_advantages])
+def test_the_sums_of_a_group_are_of_float64(advantages_of):
+    """Beside 2**24 a float32 has no room for 1: the rewards of the turns of the first response are 2**24, 1, 1."""
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    paid, none = tensor([[2.0**24, 1.0, 1.0], [2.0**24, 0.0, 0.0]]), torch.zeros(2, 3)
+    credit = ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
+    found, _ = advantages_of(paid, none, none, mask, credit)
+    expected = 2.0 if advantages_of is ppo.rloo_advantages else 1 / (math.sqrt(2) + 1e-4)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, tensor([[expected] * 3, [-expected] * 3]))
+    penalised, _ = advantages_of(none, paid, none, mask, credit)
+    assert penalised[0, 0] == (2.0 if advantages_of is ppo.rloo_advantages else 1.0)
+
+
+def test_a_difference_by_rounding_alone_is_no_spread():
+    """0.1 + 0.2 and 0.3 in float32."""
+    paid = tensor([[0.1, 0.2], [0.3, 0.0]])
+    assert paid.double().sum(dim=1).unique().numel() == 2
+    credit = ppo.Credit(gamma=1.0, num_responses_per_prompt=2)
+    assert ppo.flat_groups(paid, torch.ones(2, 2, dtype=torch.bool), credit) == 1
+
+
 def test_discounted_returns_by_hand():
     mask = tensor([[True, False, True, True]])
     assert ppo.discounted_returns(tensor([[1.0, 2.0, 4.0, 8.0]]), mask, 0.5).tolist() == [[3 + 2 + 2, 0, 8, 8]]

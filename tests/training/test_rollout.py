@@ -131,6 +131,21 @@ def test_scores_keep_their_order_and_truncation_has_its_price():
     assert roll(models, encoder, Sampling(width, greedy=True)).scores.tolist() == [10.0, 20.0, 30.0]
 
 
+def test_scores_are_as_precise_as_the_log_probabilities(monkeypatch):
+    class Tenth(BaseReward):
+        def __call__(self, dialogues):
+            return [0.1] * len(dialogues)
+
+    models, encoder = world()
+    assert roll(models, encoder, reward=Tenth()).scores.dtype == torch.float32
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # what the package keeps in float32
+    for model in (models.policy, models.ref_policy):
+        model.double()
+    rollout = roll(models, encoder, reward=Tenth())
+    assert rollout.logprobs.dtype == rollout.scores.dtype == torch.float64
+    assert rollout.scores.tolist() == [0.1] * len(rollout)
+
+
 def test_encoded_prompts():
     models, encoder = world()
     ids, mask = Speaker(models.policy, encoder, Sampling(), None).encode([prompt.prompt_turns for prompt in PROMPTS])

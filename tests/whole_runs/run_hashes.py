@@ -166,7 +166,9 @@ def main() -> int:
     began = time.perf_counter()
     found = all_hashes(options.only or list(RUNS), options.jobs)
     if options.write:
-        content = json.dumps({"machine": machine(), "runs": found}, indent=1, sort_keys=True) + "\n"
+        content = (
+            json.dumps({"machine": machine(), "runs": others(options.write) | found}, indent=1, sort_keys=True) + "\n"
+        )
         options.write.write_text(content, encoding="utf-8")
         print(f"{options.write}: hashes of {len(found)} runs")
     differing = [
@@ -175,6 +177,14 @@ def main() -> int:
     verdict = f", {len(differing)} differ: {' '.join(differing)}" if differing else ", none differs"
     print(f"{len(found)} runs in {time.perf_counter() - began:.0f} s{verdict if options.compare else ''}")
     return 1 if differing else 0
+
+
+def others(path: Path) -> dict[str, Any]:
+    """The hashes that the file has of other runs. Those of another machine end here: one file is of one machine."""
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"runs": {}, "machine": machine()}
+    if other := other_machine(stored["machine"]):
+        sys.exit(f"not written: {path} is of another machine ({other}); name another file")
+    return dict(stored["runs"])
 
 
 def parsed() -> argparse.Namespace:

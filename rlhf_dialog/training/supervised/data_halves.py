@@ -1,23 +1,28 @@
-"""Halves of the training dialogues, so that the model of a reward and the judge of an evaluation share none."""
+"""The training pairs of one half of the dialogues, so that the model of a reward and the judge of an evaluation share none."""
 
 from collections.abc import Callable
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.halves import divide
+from rlhf_dialog.data.learned_half import Half, LearnedHalf
+from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.settings import Half
-
-REMAINDERS = {"even": 0, "odd": 1}
 
 
-def of_half(pairs: list[Dialogue], half: Half, data_path: str, report: Callable[[str], None]) -> list[Dialogue]:
-    """Those pairs whose dialogue is at an even or odd place of the split (from 0). Raises UserError when there are none."""
+def of_half(
+    pairs: list[Dialogue], half: Half, data_path: str, report: Callable[[str], None]
+) -> tuple[list[Dialogue], LearnedHalf | None]:
+    """Those pairs of the train split whose dialogue is in the half, and what the report of a model says of it.
+
+    All pairs, and None, for `all`. Raises UserError when the half has no pair.
+    """
     if half == "all":
-        return pairs
-    chosen = [pair for pair in pairs if pair.meta["dialogue"] % 2 == REMAINDERS[half]]
+        return pairs, None
+    halves = divide(load_records(data_path, "train"))
+    chosen = [pair for pair in pairs if halves.parts[pair.meta["dialogue"]] == half]
     if not chosen:
         raise UserError(
-            f"half: no pair of turns of '{data_path}' is in a dialogue at an {half} place of the train split; "
-            "use half: all, or more data"
+            f"half: no pair of turns of '{data_path}' is in the {half}'s half of the train split; use half: all, or more data"
         )
-    report(f"train: {len(chosen)} of them are in the {half} dialogues")
-    return chosen
+    report(f"train: {len(chosen)} of them are in the {half}'s half of the dialogues")
+    return chosen, LearnedHalf(halves.assignment, half)

@@ -6,8 +6,7 @@ from pydantic import Field
 
 from rlhf_dialog.config.schema import DataKeys
 from rlhf_dialog.config.settings import Settings
-
-Half = Literal["all", "even", "odd"]
+from rlhf_dialog.data.learned_half import Half
 
 
 class SupervisedKeys(Settings):
@@ -78,8 +77,8 @@ class IntentConfig(SupervisedKeys):
     )
     half: Half = Field(
         "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "classifier of a reward and the judge of an evaluation share no dialogue when they have different halves",
+        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
+        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half",
     )
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
@@ -159,8 +158,8 @@ class RelevanceConfig(SupervisedKeys):
     )
     half: Half = Field(
         "all",
-        description="training dialogues to learn from: all, or those at the even or odd places of the split (from 0); the "
-        "model of a reward and the judges of an evaluation share no dialogue when they have different halves",
+        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
+        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half",
     )
     architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
         "bag",

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -11,6 +12,8 @@ from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
 from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.learned_half import KEY as HALF_KEY
+from rlhf_dialog.data.learned_half import LearnedHalf
 from rlhf_dialog.models.loading import trained_parameters
 from rlhf_dialog.training.supervised.data_halves import of_half
 from rlhf_dialog.training.supervised.hugging_face_trainer import (
@@ -109,10 +112,12 @@ class StageOfHalves(SupervisedStage[Any]):
     """A stage that learns from a half of the training dialogues, or all, and measures each split that is held out."""
 
     page_of_split: Callable[[str, dict[str, Any]], str]
+    learned_half: LearnedHalf | None
 
     def read(self) -> tuple[list[Dialogue], dict[str, list[Dialogue]]]:
         splits = ["validation", "test"] if self.config.evaluate_test else ["validation"]
-        training = of_half(self.pairs("train"), self.config.half, self.config.data_path, self.report)
+        config = self.config
+        training, self.learned_half = of_half(self.pairs("train"), config.half, config.data_path, self.report)
         return training, {split: self.pairs(split) for split in splits}
 
     @abstractmethod
@@ -121,7 +126,9 @@ class StageOfHalves(SupervisedStage[Any]):
 
     def measure(self) -> dict[str, Any]:
         results: dict[str, Any] = {split: self.measure_split(pairs) for split, pairs in self.held_out.items()}
-        return results | {"num_train_pairs": len(self.training), "num_parameters": self.num_parameters}
+        half = asdict(self.learned_half) if self.learned_half else None
+        counts = {"num_train_pairs": len(self.training), "num_parameters": self.num_parameters}
+        return results | counts | {HALF_KEY: half}
 
     @abstractmethod
     def measure_split(self, pairs: list[Dialogue]) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import pytest
 import tiny
 
 from rlhf_dialog.commands.supervised import relevance_model as train_relevance_model
+from rlhf_dialog.data.halves import divide
 from rlhf_dialog.data.made_up.dialogues import write_dialogues
 from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.rewards.relevance import RelevanceReward
 
 pytestmark = pytest.mark.thorough
@@ -41,7 +43,7 @@ def trained(data, tmp_path_factory):
         "--learning_rate",
         "1e-2",
     ]
-    assert run("--data_path", data, "--output", str(output), "--half", "even", *steps) == 0
+    assert run("--data_path", data, "--output", str(output), "--half", "reward", *steps) == 0
     return output
 
 
@@ -50,7 +52,9 @@ def test_the_folder_and_its_report(trained):
     assert sorted(path.name for path in trained.iterdir()) == names.split()
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
     found = report["validation"]
-    assert (report["num_bank"], found["bank"], report["settings"]["half"]) == (100, 100, "even")
+    assert (report["num_bank"], found["bank"], report["settings"]["half"]) == (100, 100, "reward")
+    assert report["learned_half"]["part"] == "reward"
+    assert len(report["learned_half"]["assignment"]) == 64
     for metric in (found["r1"], found["r10"], *found["reward"].values()):
         assert metric["low"] <= metric["mean"] <= metric["high"]
     assert found["r10"]["low"] > 0.2  # by chance 0.1
@@ -89,9 +93,10 @@ def test_copies_and_constants_are_worth_less_than_nothing(trained, data):
 
 def test_the_bank_holds_prompts_of_the_half(trained, data):
     prompts = load_prompts(data, "train")
-    even = [prompt.prompt_turns for prompt in prompts if prompt.meta["dialogue"] % 2 == 0]
+    parts = divide(load_records(data, "train")).parts
+    kept = [prompt.prompt_turns for prompt in prompts if parts[prompt.meta["dialogue"]] == "reward"]
     bank = json.loads((trained / "bank.json").read_text(encoding="utf-8"))
-    assert all(turns in even for turns in bank)
+    assert all(turns in kept for turns in bank)
 
 
 def test_the_same_seed_gives_the_same_model(data, tmp_path):

@@ -79,7 +79,7 @@ def test_an_environment_that_a_file_registers_is_trained_in_and_measured(config,
         train_policy.main(["--config", str(yaml_file), *register, "--transcripts", "2", "--eval_dialogues", "5"]) == 0
     )
     assert capsys.readouterr().out.count("dialogue ") == 2
-    agent = ["--agent", str(tmp_path / "runs" / "guess" / "agent"), *register]
+    agent = ["--agent", str(tmp_path / "runs" / "guess" / "agent"), "--trust_config", *register]
     assert evaluate_policy.main([*agent, "--dialogues", "20", "--transcripts", "1"]) == 0
     assert "agent - random" in capsys.readouterr().out.replace("\n", " ")
     assert evaluate_policy.main([*agent, "--error_rate", "0.1"]) == 2

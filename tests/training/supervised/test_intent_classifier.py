@@ -1,11 +1,8 @@
-import json
 from itertools import product
 
 import pytest
-import tiny
 from slow_metrics import slow_macro_f1
 
-from rlhf_dialog.errors import UserError
 from rlhf_dialog.metrics.modules import Acts
 from rlhf_dialog.training.supervised import intent_classifier as intent
 
@@ -41,32 +38,3 @@ def test_the_macro_f1_of_the_report_is_that_of_an_evaluation(empty):
     report = intent.scores(matrix)["macro_f1"]
     assert report == pytest.approx(slow_macro_f1(classes, acts))
     assert report == Acts().compute(predictions=classes, references=acts)["intent_macro_f1"]
-
-
-def test_the_halves_share_no_dialogue_and_are_the_whole(tmp_path):
-    data = str(tiny.write_data(tmp_path, 25))
-    said = []
-
-    def pairs(half: str, drop_overlap: bool = False) -> list:
-        config = intent.IntentConfig(data_path=data, output="unused", half=half, drop_overlap=drop_overlap)
-        return intent.IntentClassifier(config, tmp_path, said.append).read()[0]
-
-    for drop in (False, True):
-        whole, *halves = (pairs(half, drop) for half in ("all", "even", "odd"))
-        even, odd = ({pair.meta["dialogue"] for pair in half} for half in halves)
-        assert even | odd == {pair.meta["dialogue"] for pair in whole}
-        assert all(number % 2 == 0 for number in even)
-        assert all(number % 2 == 1 for number in odd)
-        assert len(halves[0]) + len(halves[1]) == len(whole)
-    assert len(even) > 5 < len(odd)
-    assert any("are in the odd dialogues" in line for line in said)
-
-
-def test_a_half_without_a_dialogue_is_refused(tmp_path):
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps({"dialog": ["Hi .", "Hello ."], "act": [1, 1]}) + "\n", encoding="utf-8")
-    config = intent.IntentConfig(data_path=str(path), output="unused", half="odd")
-    with pytest.raises(
-        UserError, match=r"half: no pair of turns of .* at an odd place of the train split; use half: all"
-    ):
-        intent.IntentClassifier(config, tmp_path, print).read()

@@ -167,6 +167,26 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(monkeypatch):
     assert tried == [("8.8.8.8", 443)]
 
 
+def test_an_address_that_does_not_answer_is_followed_by_the_next(monkeypatch):
+    """As where a name has an address of IPv6 too, and no server listens on it. Both are checked."""
+    connect, ask, tried = socket.create_connection, socket.getaddrinfo, []
+
+    def watched(address, *more):
+        tried.append(address[0])
+        return _refuses() if address[0] == "8.8.8.8" else connect(address, *more)
+
+    monkeypatch.setattr(socket, "create_connection", watched)
+    with serving(answering({"title": "Tea", "extract": "A drink."})) as server:
+        answers = [(0, 0, 0, "", (host, 0)) for host in ("8.8.8.8", "8.8.8.8", HERE)]
+        asked = lambda host, *more, **keys: answers if host == "wiki.example" else ask(host, *more, **keys)  # noqa: E731
+        monkeypatch.setattr(socket, "getaddrinfo", asked)
+        address = server.url.replace(HERE, "wiki.example")
+        assert MediaWiki(address, private_hosts=["wiki.example"]).fetch("tea") == Page("Tea", "A drink.")
+        with pytest.raises(LookupFailed, match="has an address that is not public"):
+            MediaWiki("https://wiki.example/api.php").fetch("tea")
+    assert tried == ["8.8.8.8", HERE, "8.8.8.8"]
+
+
 def test_https_checks_the_name_of_the_host(monkeypatch):
     """What TLS is asked to prove, with a TLS that adds nothing."""
     names = []

@@ -1,0 +1,123 @@
+import itertools
+import logging
+from pathlib import Path
+
+import pytest
+
+from rlhf_dialog.data.halves import _assignment, divide
+from rlhf_dialog.data.prompts import find_overlap
+from rlhf_dialog.data.sources import DialogueRecord, load_records
+
+REAL = Path(__file__).resolve().parents[3] / "shared/data/dailydialog"
+
+
+def records(*dialogues):
+    """A dialogue of each text: each of its letters is a long utterance."""
+    return [DialogueRecord([f"{letter} {letter}1 {letter}2 {letter}3" for letter in letters]) for letters in dialogues]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_tied"),
+    [
+        ("abcd", "abxy", True),  # two, half of either
+        ("ABCD", "ABxyzuvw", True),  # half of the shorter one
+        ("abcde", "abxyz", False),  # two of five
+        ("abcde", "abcxyz", True),
+        ("ab", "ac", False),  # one
+        ("a", "a", False),
+        ("ab", "abcdefghijk", True),
+    ],
+)
+def test_which_dialogues_are_tied(first, second, are_tied):
+    assert divide(records(first, second)).largest_cluster == 1 + are_tied
+
+
+def test_clusters_chain_and_go_whole_to_one_half():
+    halves = divide(records("abcd", "mnop", "cdef", "uvwx", "efgh"))  # 0 and 4 share nothing
+    assert halves.parts == ["reward", "judge", "reward", "judge", "reward"]
+    assert (halves.num_dialogues, halves.largest_cluster) == (5, 3)
+
+
+@pytest.mark.parametrize(("holders", "largest"), [(10, 10), (11, 1)])
+def test_what_stands_in_more_than_ten_dialogues_ties_nobody(holders, largest):
+    own = [chr(0x4E00 + number) for number in range(2 * 11)]
+    dialogues = [f"ab{own[2 * number]}{own[2 * number + 1]}" for number in range(holders)]
+    assert divide(records(*dialogues)).largest_cluster == largest
+
+
+def test_what_still_repeats_the_rewards_half_is_in_neither(caplog):
+    """One shared utterance ties nobody, but is half of the second dialogue."""
+    with caplog.at_level(logging.INFO, logger="rlhf_dialog"):
+        halves = divide(records("abcd", "ax", "mnop", "qrst"))
+    assert halves.parts == ["reward", "dropped", "reward", "judge"]
+    assert "halves of 4 training dialogues" in caplog.text
+    assert "has 1 (25.00 %), the halves differ by 0, and 1 that still repeat" in caplog.text
+
+
+def test_one_dialogue_more_at_most():
+    for count in (1, 2, 7):
+        parts = divide(records(*(chr(0x4E00 + number) for number in range(count)))).parts
+        assert parts.count("reward") - parts.count("judge") == count % 2
+
+
+def test_prompts_of_one_dialogue_stay_together():
+    def prompt(letter, **meta):
+        return DialogueRecord([letter * 3], references=[["Yes ."]], meta=meta, is_prompt=True)
+
+    rows = [prompt("a", id=1), prompt("b", id=2), prompt("c", id=1), prompt("d", id=2), prompt("e")]
+    halves = divide(rows)
+    assert halves.parts == ["reward", "judge", "reward", "judge", "reward"]
+    assert halves.num_dialogues == 3
+
+
+def test_all_prompts_of_a_dialogue_count_for_its_cluster():
+    """The first row of dialogue 1 repeats dialogue 2, its second row does not."""
+    texts = [["a" * 3, "b" * 3], ["a" * 3, "b" * 3, "c" * 3], ["d" * 3, "e" * 3]]
+    turns = [[f"{text} 1 2 3" for text in some] for some in texts]
+    rows = [
+        DialogueRecord(some, meta={"id": number}, is_prompt=True) for some, number in zip(turns, (1, 2, 1), strict=True)
+    ]
+    assert divide(rows).largest_cluster == 2
+    assert divide(rows).parts == ["reward"] * 3
+
+
+def test_the_hash_is_of_data_and_rule(monkeypatch):
+    some = records("abcd", "mnop", "cdef")
+    found = divide(some).assignment
+    assert divide(records("abcd", "mnop", "cdef")).assignment == found
+    others = [records("abcd", "cdef", "mnop"), records("abcd", "mnop"), records("abcd", "mnop", "cdeg")]
+    assert found not in [divide(other).assignment for other in others]
+    assert (
+        _assignment(some, ["reward", "judge", "dropped"]) != found == _assignment(some, ["reward", "judge", "reward"])
+    )
+    monkeypatch.setattr("rlhf_dialog.data.halves.MAX_HOLDERS", 9)
+    assert divide(some).parts == ["reward", "judge", "reward"]
+    assert divide(some).assignment != found
+
+
+def test_data_of_one_great_cluster_are_warned_of(caplog):
+    divide(records("abcd", "cdef", "efgh", "ghij"))
+    assert "has 4 (100.00 %), the halves differ by 4" in caplog.text
+    assert "the dialogues are much alike" in caplog.text
+
+
+def word_pairs(dialogues):
+    """Last turn and reply, lower case, letters and digits only."""
+    bare = [["".join(filter(str.isalnum, turn.lower())) for turn in record.turns] for record in dialogues]
+    return [pair for turns in bare for pair in itertools.pairwise(turns)]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"the original DailyDialog files are not at {REAL}")
+def test_the_halves_of_the_real_data_share_nothing():
+    train = load_records(str(REAL), "train")
+    halves = divide(train)
+    reward, judge = (
+        [one for one, part in zip(train, halves.parts, strict=True) if part == name] for name in ("reward", "judge")
+    )
+    assert halves.largest_cluster <= len(train) / 100
+    assert abs(2 * len(reward) - len(train)) <= 0.02 * len(train)
+    assert find_overlap(judge, reward) == set()
+    known = set(word_pairs(reward))
+    asked = word_pairs(judge)
+    assert sum(pair in known for pair in asked) <= len(asked) / 100
