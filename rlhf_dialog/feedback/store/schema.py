@@ -181,7 +181,7 @@ def explained(path: Path) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into a UserError that says what to do."""
     try:
         yield
-    except (sqlite3.DatabaseError, OSError) as error:
+    except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             raise
         raise UserError(f"{path}: {_meaning(error)}") from error
@@ -192,6 +192,7 @@ def _meaning(error: Exception) -> str:
     full, denied = "the disk is full, and nothing was stored; free some space, then try again", "change its permissions"
     known = {
         "is not a database": "is not an SQLite file, so it is not a store of feedback; put a backup in its place",
+        "decode": "is damaged (a text is not UTF-8); put a backup in its place",
         "malformed": "is damaged; put a backup in its place",
         "locked": f"is locked: another program has been writing to it for {BUSY_TIMEOUT:g} s; try again when it has ended",
         "is full": full,

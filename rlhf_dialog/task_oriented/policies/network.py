@@ -109,7 +109,10 @@ def load_networks(networks: NetworkPair, folder: Path, shape: Any = dict[str, An
     Raises UserError when the files do not fit.
     """
     try:
-        networks.load_state_dict(load_file(folder / WEIGHTS))
+        weights = load_file(folder / WEIGHTS)
+        if wrong := [name for name, x in weights.items() if not x.isfinite().all()]:
+            raise ValueError(f"{wrong[0]} in {WEIGHTS} has a number that is NaN or infinite")
+        networks.load_state_dict(weights)
         moments: dict[int, dict[str, Tensor]] = {}
         for name, x in load_file(folder / OPTIMIZER).items():
             number, key = name.split(".")
