@@ -124,7 +124,15 @@ def _tensors(path: Path, draw: random.Random) -> str:
     tensors = load_file(path)
     name = draw.choice([*tensors]) if tensors else "none"
     x = tensors.pop(name, np.zeros(1))
-    others = [x * np.nan, x.astype(np.int64), x[None], x.reshape(-1)[:-1], np.zeros((0,)), np.full(1, 2**62), -x]
+    others = [
+        x * np.nan,
+        x.astype(np.int64),
+        x[None],
+        x.reshape(-1)[:-1],
+        np.zeros((0,)),
+        np.full(1, 2**62),
+        np.roll(x, 1),
+    ]
     done = draw.choice(["gone", "unknown", *range(len(others))])
     if done != "gone":
         tensors |= {"a.b": x, name: x} if done == "unknown" else {name: others[int(done)]}

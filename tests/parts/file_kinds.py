@@ -3,8 +3,9 @@
 import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from small_domain import DATA
 
 from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.data.sources import load_records
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.formats import own
 from rlhf_dialog.feedback.store.store import Store
@@ -93,14 +95,17 @@ def training(folder: Path) -> None:
 def resumed(folder: Path) -> None:
     trainer = build("shared trunk")
     trainer.load_state_dict(load_training(folder, modules(trainer), trainer.optimizers, CPU))
-    trainer.step()
+    with suppress(RunStopped):
+        trainer.step()
 
 
-def policy_training(folder: Path) -> None:
-    policy_run(folder, epoch=2, eval_interval=2).run()
+def policy_run_of(name: str, folder: Path, **keys: Any) -> None:
+    policy = {"id": name, "args": SMALL_ARGS.get(name, {"hidden_sizes": [8]})}
+    with suppress(RunStopped):  # a check of the run: one sentence too
+        policy_run(folder, eval_interval=2, policy=policy, **keys).run()
 
 
-def policy_resumed(folder: Path) -> None:
+def policy_resumed(name: str, folder: Path) -> None:
     """The hashes are those of the damaged files: a stranger can write them too."""
     (source,) = (folder / "run/checkpoints").glob("iter_*2")
     path = source / "trainer.json"
@@ -111,7 +116,7 @@ def policy_resumed(folder: Path) -> None:
         path.write_text(json.dumps(sealed(source, state)))
     except (ValueError, KeyError, TypeError, RecursionError):
         path.touch()
-    policy_run(folder, epoch=3, eval_interval=2, resume="auto").run()
+    policy_run_of(name, folder, epoch=3, resume="auto")
 
 
 def evaluation(folder: Path) -> None:
@@ -197,7 +202,12 @@ KINDS = {
     **{name: Kind(policy_agent(name), evaluate, ("agent/*",)) for name in ("bbqn", "a2c", "enac", "tracer")},
     "language model": Kind(language_model, talk, ("*.json", "*.safetensors")),
     "training": Kind(training, resumed, ("iter_*/trainer.json", "iter_*/*.safetensors", "latest")),
-    "policy training": Kind(policy_training, policy_resumed, ("run/checkpoints/iter_*2/*",)),
+    **{
+        f"{name} training": Kind(
+            partial(policy_run_of, name, epoch=2), partial(policy_resumed, name), ("run/checkpoints/iter_*2/*",)
+        )
+        for name in ("ppo", "dqn", "gp_sarsa")
+    },
     "config": Kind(yaml_files, configs, ("*.yaml",)),
     "store": Kind(store, events, ("feedback.sqlite",)),
     "bot": Kind(bot, lambda folder: Bot(folder / "bot").lineage(), ("bot/lineage.json",)),

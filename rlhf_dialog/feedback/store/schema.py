@@ -138,6 +138,11 @@ def prepare(path: Path) -> dict[str, str]:
         connection.execute("PRAGMA journal_mode=WAL")
         if version < SCHEMA_VERSION:
             _migrate(connection, path, version)
+        with closing(sqlite3.connect(":memory:")) as fresh:
+            for statement in CREATE:
+                fresh.execute(statement)
+            if lost := sorted(_columns(fresh) - _columns(connection)):
+                raise UserError(f"{path}: is damaged: there is no {lost[0]}; put a backup in its place")
         meta = {row["key"]: row["value"] for row in connection.execute("SELECT key, value FROM meta")}
     if not {"bot", "salt"} <= set(meta):
         raise UserError(f"{path}: is damaged: it has no bot or no salt; put a backup in its place")
@@ -174,6 +179,10 @@ def copy(connection: sqlite3.Connection, path: Path) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {f"{table}.{row[1]}" for table in TABLES for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
 @contextmanager

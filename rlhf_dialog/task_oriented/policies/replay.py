@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.own_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
@@ -94,17 +95,17 @@ class Replay:
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises UserError when the file is damaged."""
         stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
-        try:
+        with damage_as_user_error(f"{folder / REPLAY}: is damaged: ", faults=(*FAULTS, SafetensorError)):
             with safe_open(folder / REPLAY, "np") as found:
                 lengths, numbers = found.get_tensor("lengths"), found.get_tensor("held").tolist()
+                if not lengths.ndim == 1 or not (lengths > 0).all():
+                    raise ValueError("the lengths of its dialogues are not numbers above 0")
                 slices = {name: found.get_slice(name) for name in set(found.keys()) - {"lengths", "held"}}
                 for number, own in zip(numbers, split_slices(slices, lengths), strict=True):
                     if number == -1:
                         stack.append(own)
                     else:
                         held[number] = {name: column.copy() for name, column in own.items()}
-        except (OSError, LookupError, ValueError, SafetensorError) as error:
-            raise UserError(f"{folder / REPLAY}: is damaged: {error}") from error
         self.stack, self._held = stack, held
 
 
@@ -132,7 +133,7 @@ class Counters(BaseModel):
 
     num_dialogues: int
     num_steps: int
-    due: float
+    due: Annotated[float, Field(ge=0, le=1e9)]
 
 
 class ReplayLearner:
