@@ -231,8 +231,10 @@ class GPSarsa:
         return {"args": self.args.saved(), "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        if state["args"] != self.args.saved():
-            raise ValueError(f"saved with the arguments {state['args']}, but these are {self.args.saved()}")
+        then, now = state["args"], self.args.saved()
+        if names := [name for name in {**then, **now} if then.get(name) != now.get(name) or name not in now]:
+            then, now = ({name: args.get(name) for name in names} for args in (then, now))
+            raise ValueError(f"saved with the arguments {then}, but these are {now}")
         for number, block in enumerate(self.blocks):
             block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
         self.num_dialogues = state["num_dialogues"]
