@@ -25,7 +25,7 @@
 - **The models are the library's, the attention is ours** (`packing.packed_attention`, from transformers' registry).
   Without the keyword `packing` it is the library's own, so other code can use the same model. No architecture is
   named anywhere.
-- **A model is tried, not trusted** (`loading.use_packing`): packed rows must give the predictions of each row alone.
+- **A model is tried, not trusted** (`tries`): packed rows must give the predictions of each row alone.
   A model that mixes rows, knows another attention or looks ahead fails, and is padded on the right, or refused.
 - **`Policy.features` and `Policy.predict` are the seam**: hidden states where the logits are a matrix product of them
   (tried once, `has_plain_head`), else the logits. Logits can then be computed in chunks, and stored states be used

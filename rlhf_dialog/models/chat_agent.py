@@ -16,10 +16,11 @@ from rlhf_dialog.data.dialogue import Dialogue, without
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.host import fetch, send
-from rlhf_dialog.models.loading import load_causal_lm, num_embeddings, read_tokenizer
+from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
+from rlhf_dialog.models.tries import num_embeddings
 from rlhf_dialog.own_files import load_json
 
 AGENT_FORMAT = 1

@@ -5,7 +5,6 @@ Every model is tested when it is loaded: whether it computes packed rows, otherw
 
 import copy
 import logging
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.activation_checkpointing import recompute_layers
 from rlhf_dialog.models.cpu_linear import use_onednn
-from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.lora import add_adapters, check_peft, trained
-from rlhf_dialog.models.packing import ATTENTION, can_pack
-from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy, packs
+from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
+from rlhf_dialog.models.rounding import positions_of
+from rlhf_dialog.models.tries import check_left_padding, num_embeddings, predicted_on_texts, use_packing
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
@@ -55,7 +54,7 @@ def load_causal_lm(
     if (spec := network.spec_in(path)) is not None:
         lm = network.load_policy(spec, path, key)
         check_finite(lm, path, key)
-        return prepared(lm, path, key, packing)
+        return prepared(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
     lm = load_pretrained(
         AutoModelForCausalLM,
         path,
@@ -67,7 +66,7 @@ def load_causal_lm(
     lm.eval()
     check_finite(lm, path, key)
     with readable(path, key, "a causal LM"):
-        return prepared(lm, path, key, packing)
+        return prepared(lm, path, key, packing, own_tokenizer(path, key, trust_remote_code))
 
 
 def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
@@ -79,14 +78,32 @@ def check_finite(lm: torch.nn.Module, path: str, key: str) -> None:
             )
 
 
-def prepared(lm: PreTrainedModel, path: str, key: str, packing: bool) -> PreTrainedModel:
-    """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left."""
+def prepared(
+    lm: PreTrainedModel, path: str, key: str, packing: bool, tokenizer: PreTrainedTokenizerBase | None = None
+) -> PreTrainedModel:
+    """The model in the form in which it is fastest. Raises UserError when it can be neither packed nor padded on the left.
+
+    It is tried on texts of its `tokenizer`; without one, on ids that are drawn.
+    """
     check_ends(lm, path, key)
     fuse_gelu(lm)
     use_onednn(lm)
-    if not (packing and use_packing(lm)):
-        check_left_padding(lm, path, key)
+    if lm.get_output_embeddings() is None and network.spec_of(lm) is None:
+        raise UserError(
+            f"{key}: '{path}' ({type(lm).__name__}) has no output embedding, so it is not a causal LM that can be trained here"
+        )
+    alone = predicted_on_texts(lm, tokenizer)
+    if not (packing and use_packing(lm, alone)):
+        check_left_padding(lm, alone, path, key)
     return lm
+
+
+def own_tokenizer(path: str, key: str, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside a model, None where there is none."""
+    try:
+        return read_tokenizer(path, key, trust_remote_code)
+    except UserError:
+        return None
 
 
 def load_policy_lm(config: Config) -> PreTrainedModel:
@@ -132,78 +149,6 @@ def fuse_gelu(lm: PreTrainedModel) -> None:
         for name, child in module.named_children():
             if type(child) is NewGELUActivation:
                 setattr(module, name, nn.GELU(approximate="tanh"))
-
-
-def use_packing(lm: PreTrainedModel) -> bool:
-    """Let the model compute packed rows if its predictions are then those of each row alone; returns whether it does."""
-    if not can_pack(lm) or lm.get_output_embeddings() is None:
-        return False
-    usual = lm.config._attn_implementation
-    lm.set_attn_implementation(ATTENTION)
-    try:
-        difference = packing_error(lm)
-    except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
-        logger.debug("%s cannot compute packed rows: %r", type(lm).__name__, error)
-        difference = math.inf
-    if not difference < 1e-3:
-        logger.info("%s does not support packed rows, so padding is computed too", type(lm).__name__)
-        lm.set_attn_implementation(usual)
-    return packs(lm)
-
-
-@torch.no_grad()
-def packing_error(lm: PreTrainedModel) -> float:
-    """The largest difference in nats between the predictions of packed rows and of each row alone, for prompt and new tokens."""
-    policy = Policy(lm)
-    mask = torch.tensor([[True] * 8, [False] * 3 + [True] * 5])
-    ids = torch.arange(2, 18).view(2, 8) % num_embeddings(lm)
-    decoder = PackedDecoder(policy, ids, mask, num_new=2, prompts_at_once=2)
-    found = [decoder.features]
-    for step in range(2):
-        decoder.step(ids[:, step])
-        found.append(decoder.features)
-    ours = policy.logits(torch.stack(found, dim=1)).log_softmax(-1)
-    differences = []
-    for row, found_of_row in enumerate(ours):
-        alone = torch.cat([ids[row][mask[row]], ids[row, :2]]).unsqueeze(0)
-        wanted = lm(input_ids=alone, attention_mask=torch.ones_like(alone)).logits[0, -3:].log_softmax(-1)
-        differences.append((wanted - found_of_row).abs().max())
-    return torch.stack(differences).max().item()  # a NaN is the maximum
-
-
-def num_embeddings(lm: PreTrainedModel) -> int:
-    """The number of rows of the input embedding, or of logits of a user's network; token ids must be smaller."""
-    if isinstance(lm, network.NetworkLM):
-        return int(lm.config.vocab_size)
-    embedding: Any = lm.get_input_embeddings()
-    return int(embedding.weight.shape[0])
-
-
-@torch.no_grad()
-def check_left_padding(lm: PreTrainedModel, path: str, key: str) -> None:
-    """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
-    name = type(network.own_network(lm)).__name__
-    is_own = network.spec_of(lm) is not None
-    if lm.get_output_embeddings() is None and not is_own:
-        raise UserError(
-            f"{key}: '{path}' ({name}) has no output embedding, so it is not a causal LM that can be trained here"
-        )
-    ids = torch.arange(2, 10).unsqueeze(0) % num_embeddings(lm)
-    padded = torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], dim=1)
-    mask = torch.cat([torch.zeros(1, 3, dtype=torch.bool), torch.ones_like(ids, dtype=torch.bool)], dim=1)
-    plain, shifted = (PaddedDecoder(Policy(lm), *inputs).features for inputs in ((ids, mask[:, 3:]), (padded, mask)))
-    difference = (plain.log_softmax(-1) - shifted.log_softmax(-1)).abs().max().item()
-    if not difference < 1e-2:
-        remedy = "skip the tokens whose attention_mask is 0" if is_own else "use a model that takes position_ids"
-        raise UserError(
-            f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when a prompt is "
-            f"padded on the left, so batches of prompts would be wrong; {remedy}"
-        )
-    continued = lm(input_ids=torch.cat([ids, ids[:, :2]], dim=1)).logits[:, ids.shape[1] - 1]
-    if not (plain.log_softmax(-1) - continued.log_softmax(-1)).abs().max().item() < 1e-2:
-        raise UserError(f"{key}: '{path}' ({name}) looks at the tokens that follow, so it is not a causal LM")
-    if is_own:
-        network.check_own(lm, key)
 
 
 def read_tokenizer(path: str, key: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -375,9 +320,8 @@ def build_trained(
 
 def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -> None:
     """Raises UserError when prompt and response do not fit into the model's positions."""
-    positions = getattr(lm.config, "max_position_embeddings", None) or getattr(lm.config, "n_positions", None)
-    wanted = config.max_prompt_length + config.max_new_tokens
-    if positions and wanted > positions:
+    positions, wanted = positions_of(lm), config.max_prompt_length + config.max_new_tokens
+    if wanted > positions:
         raise UserError(
             f"max_prompt_length: {config.max_prompt_length} + max_new_tokens {config.max_new_tokens} = {wanted} tokens, but "
             f"the model '{path or config.model_path}' has {positions} positions; lower one of them"

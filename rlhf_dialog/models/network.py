@@ -37,9 +37,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
-from rlhf_dialog.models.decoding import PaddedDecoder, position_ids_of
+from rlhf_dialog.models.decoding import position_ids_of
 from rlhf_dialog.models.packing import Packed
-from rlhf_dialog.models.policy import Critic, Policy, accepted, run_rows
+from rlhf_dialog.models.policy import Critic, accepted, run_rows
 from rlhf_dialog.own_files import load_json
 
 AGENT_FILE, WEIGHTS = "rlhf_dialog.json", "model.safetensors"
@@ -230,35 +230,13 @@ def check_value_head(lm: PreTrainedModel) -> None:
         )
 
 
-@torch.no_grad()
-def check_own(lm: PreTrainedModel, key: str) -> None:
-    """Raises UserError when padding on the right changes the logits of a user's network, or when tokens one by one get other
-    logits than all at once: then the state that it keeps is wrong."""
-    _check_right_padding(lm, key)
-    ids = torch.arange(6).view(2, 3) % lm.config.get_text_config().vocab_size
-    mask = torch.tensor([[True] * 3, [False, True, True]])
-    decoder = PaddedDecoder(Policy(lm), ids, mask)
-    for step in range(2):
-        decoder.step(ids[:, step])
-    whole, wide = torch.cat([ids, ids[:, :2]], dim=1), torch.cat([mask, torch.ones(2, 2, dtype=torch.bool)], dim=1)
-    wanted = PaddedDecoder(Policy(lm), whole, wide).features
-    if not (difference := (decoder.features.log_softmax(-1) - wanted.log_softmax(-1)).abs().max().item()) < 1e-2:
+def check_right_padding(lm: PreTrainedModel, difference: float, limit: float, key: str) -> None:
+    """Raises UserError when padding on the right changes the predictions of a user's network by more than `limit` nats."""
+    if not difference <= limit:
+        name = type(own_network(lm)).__name__
         raise UserError(
-            f"{key}: the predictions of {type(own_network(lm)).__name__} differ by {difference:.2g} nats when tokens come one by "
-            f"one; its past_key_values do not hold what it has read; {CONTRACT}"
-        )
-
-
-def _check_right_padding(lm: PreTrainedModel, key: str) -> None:
-    ids, mask = (
-        torch.tensor([[0, 1, 2, 0, 0]]) % lm.config.get_text_config().vocab_size,
-        torch.tensor([[1, 1, 1, 0, 0]]),
-    )
-    padded, plain = (logits_of(lm(input_ids=ids[:, :n], attention_mask=mask[:, :n]))[:, :3] for n in (5, 3))
-    if not (difference := (padded.log_softmax(-1) - plain.log_softmax(-1)).abs().max().item()) < 1e-2:
-        raise UserError(
-            f"{key}: {type(own_network(lm)).__name__} changes its predictions by {difference:.2g} nats when a row is padded on "
-            f"the right; skip the tokens whose attention_mask is 0; {CONTRACT}"
+            f"{key}: {name} changes its predictions by {difference:.2g} nats when a row is padded on the right (rounding "
+            f"explains {limit:.2g}); skip the tokens whose attention_mask is 0; {CONTRACT}"
         )
 
 

@@ -17,7 +17,7 @@
 - **Every run checks itself** (`checks`): the ratio is 1 on the first minibatch of every iteration, and the KL of a
   fresh run that starts from its reference is 0. Otherwise the run stops with exit code 3. The ratio check found a bug
   of ours the first time it ran. It uses the first minibatch whose log-probabilities are finite.
-- **In 16 bits the yardstick is measured** (`noise`): in each process of a run once, on its first rollout, because it
+- **The yardstick of rounding is measured** (`noise`): in each process of a run once, on its first rollout, because it
   depends on model and device. It is not part of a checkpoint and changes no number.
 - **An optimizer step without finite numbers is not made** (`PPOUpdate.optimizer_step`): no optimizer moves, the log
   names the prompts, the means leave the step out. `max_skipped_steps` in a row, also across iterations and a resume,

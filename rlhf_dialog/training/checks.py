@@ -44,61 +44,32 @@ def difference_statistics(difference: Tensor, mask: Tensor) -> dict[str, Tensor]
     return {"largest": size.max(), "mean": masked_mean(size, mask), "tokens": mask.sum().to(size.dtype)}
 
 
-def check_start(kl: float, temperature: float = 1.0) -> None:
-    """Raise RunStopped unless a fresh run in float32 that starts from its own reference has KL 0.
-
-    Another value comes from an error in masks, positions or dropout. Temperature as in `check_ratio`.
-    """
-    tolerance = 1e-5 / min(temperature, 1.0)
-    if not abs(kl) < tolerance:
-        raise RunStopped(
-            f"the policy starts as its own reference, but their KL is {kl:.3g} nats per token (allowed: {tolerance:g}); "
-            "the two do not compute the same log-probabilities"
-        )
-
-
-def check_start_in_16_bit(largest: float, mean: float, noise: Noise, tokens: float = math.inf) -> None:
+def check_start(largest: float, mean: float, noise: Noise, tokens: float = math.inf) -> None:
     """Raise RunStopped unless policy and reference are equal but for the `noise`, in a fresh run that starts from its reference.
 
-    `largest` and `mean` are those of |log-probability of the policy - that of the reference|; the mean is at least |KL|.
+    Another difference comes from an error in masks, positions or dropout. `largest` and `mean` are those of |log-probability of
+    the policy - that of the reference|; the mean is at least |KL|.
     """
     _compare("the policy starts as its own reference, but their log-probabilities differ", largest, mean, noise, tokens)
 
 
-def check_first_kl(rollout: Rollout, kl: float, temperature: float, noise: Noise | None, world: World) -> None:
-    """Raise RunStopped unless the policy computes as its reference does, from which it starts; `kl` is over all ranks."""
-    if noise is None:
-        check_start(kl, temperature)
-        return
+def check_first_kl(rollout: Rollout, noise: Noise, world: World) -> None:
+    """Raise RunStopped unless the policy computes as its reference does, from which it starts."""
     size = masked(rollout.logprobs - rollout.ref_logprobs, rollout.response_mask).abs()
     largest = max(world.gather(size.max().item() if len(size) else 0.0))
     mean = masked_mean(size, rollout.response_mask, world.sum).item()
-    check_start_in_16_bit(largest, mean, noise, world.sum_of([rollout.num_tokens])[0])
+    check_start(largest, mean, noise, world.sum_of([rollout.num_tokens])[0])
 
 
-def check_ratio(
-    largest: float,
-    mean: float,
-    iteration: int,
-    noise: Noise | None,
-    temperature: float = 1.0,
-    tokens: float = math.inf,
-) -> None:
+def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, tokens: float = math.inf) -> None:
     """Raise RunStopped unless every ratio is 1 before the first optimizer step, by the largest and the mean |log ratio|.
 
-    A temperature below 1 divides the logits, and multiplies their rounding errors. With `noise`, which was measured at that
-    temperature, the run computes in 16 bits. The mean is that of `tokens` tokens.
+    The `noise` was measured at the run's temperature, which multiplies it. The mean is that of `tokens` tokens.
     """
     if not math.isfinite(largest):  # then the loss is not finite either, and the step is skipped
         return
     text = f"iteration {iteration}: the ratio of new to old probabilities is not 1 on the first minibatch"
-    if noise is not None:
-        _compare(f"{text}, and sampling and update differ", largest, mean, noise, tokens)
-    elif not largest < 1e-4 / min(temperature, 1.0):
-        raise RunStopped(
-            f"{text} (largest |log ratio| {largest:.3g}, mean {mean:.3g}); sampling and update do not compute the same "
-            "log-probabilities"
-        )
+    _compare(f"{text}, and sampling and update differ", largest, mean, noise, tokens)
 
 
 def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float) -> None:
@@ -114,13 +85,19 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
         f"measured ({noise.mean:.3g} and {noise.largest:.3g})"
     )
     if not times <= STOP:
+        finer = (
+            ". With precision: fp32 the check is finer: if that run passes, report the model"
+            if noise.num_bits == 16
+            else ""
+        )
         raise RunStopped(
             f"{text}; up to {STOP} times are allowed. Look for another attention mask, other positions, dropout or another "
-            "temperature in one of the two. With precision: fp32 the check is exact: if that run passes, report the model"
+            f"temperature in one of the two{finer}"
         )
     if not noise.warned:
         noise.warned = True
-        logger.warning("%s; the run goes on, and stops above %d times. Run it once with precision: fp32", text, STOP)
+        remedy = ". Run it once with precision: fp32" if noise.num_bits == 16 else ""
+        logger.warning("%s; the run goes on, and stops above %d times%s", text, STOP, remedy)
 
 
 def watch_kl(controller: AdaptiveKLController, kl: float, iteration: int) -> None:

@@ -23,7 +23,7 @@ from rlhf_dialog.training.simulated import Simulated
 class Collector:
     """Collects rollouts with the policy as it is; `simulated`: the dialogues with environments, where the run has them.
 
-    `noise` is what rounding does to log-probabilities in 16 bits, measured with the first rollout; None in float32.
+    `noise` is what rounding does to log-probabilities, measured with the first rollout.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Collector:
         self.placement, self.world, self.simulated = placement, world, simulated
         self.group_size = config.num_responses_per_prompt if config.estimator.needs_groups else 1
         self.keep_features = config.kl_in == "loss"
-        self.noise: Noise | None = None
+        self.noise, self.is_measured = Noise(), False
         self.is_first = True
 
     def collect(self, prompts: list[Dialogue], iteration: int) -> Rollout:
@@ -78,17 +78,19 @@ class Collector:
         return collect(environments, self.speaker, self.scorer, self.models, keep_features=self.keep_features)
 
     def on_every_rank(self, of_this_rank: Callable[[], Rollout]) -> Rollout:
-        """This rank's part of a rollout; the first one in 16 bits measures their noise.
+        """This rank's part of a rollout; the first one measures the noise of the arithmetic.
 
         When one rank fails, all ranks raise. `time/wait` is how long this rank waited for the others.
         """
         with self.world.fail_together(), self.placement.rollout():
             rollout = of_this_rank()
-            is_measured = self.noise is not None or not self.placement.reduced_precision
-            rounding = None if is_measured else differences(self.models.ref_policy, rollout, self.config.temperature)
+            rounding = (
+                None if self.is_measured else differences(self.models.ref_policy, rollout, self.config.temperature)
+            )
             collected = time.perf_counter()
         if rounding is not None:
-            self.noise = noise_of(rounding, self.world, self.config.temperature)
+            num_bits = 16 if self.placement.reduced_precision else 32
+            self.noise, self.is_measured = noise_of(rounding, self.world, self.config.temperature, num_bits), True
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected
         return rollout

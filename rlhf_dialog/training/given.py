@@ -15,7 +15,8 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import Speaker, collate, num_positions
 from rlhf_dialog.models.generation import Responses, microbatches, teacher_forced
 from rlhf_dialog.models.host import send
-from rlhf_dialog.models.loading import Models, num_embeddings
+from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.tries import num_embeddings
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import Episodes

@@ -1,9 +1,11 @@
-"""The noise of 16-bit arithmetic, measured in the run: the yardstick of the run's own checks.
+"""The noise of the run's arithmetic, measured in the run: the yardstick of the run's own checks.
 
-What a rounding error does to a log-probability depends on the model: more with each layer, and with the sharpness of its
-predictions. So a run in 16 bits has no fixed tolerance. It computes some responses of its first rollout a second time, with the
-frozen reference, in two batch shapes: the rows together, and each row alone, by the library's own attention. `checks` compares
-with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does not raise the measure.
+What a rounding error does to a log-probability depends on the model: more with each layer, with the sharpness of its predictions,
+and with the largest activations, in 32 bits as in 16. So a run has no fixed tolerance. It computes some responses of its first
+rollout a second time, with the frozen reference, in two batch shapes: the rows together, and each row alone with its own
+beginning behind it once more, by the library's own attention. (Many kernels round a row alike beside any others, but not a
+longer one.) `checks` compares with the difference. Neither the policy nor its sampling has a part in it, so a fault in them does
+not raise the measure.
 """
 
 import logging
@@ -17,29 +19,38 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.rounding import positions_of
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
 ROWS = 16  # of each process
 COARSE = 0.05  # nats of mean noise, of which the checks allow up to 20 times as much
-LEAST_MEAN, LEAST_LARGEST = 5e-4, 0.015  # nats; kernels that round equally in both shapes show less, or nothing at all
+LEAST_IN_16_BITS = (
+    5e-4,
+    0.015,
+)  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
+LEAST_IN_32_BITS = 1e-6, 1e-6
+MEAN_IN_32_BITS = (
+    0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
+)
 
 
 @dataclass
 class Noise:
-    """Mean and largest |difference| in nats of log-probabilities that are equal but for rounding.
+    """Mean and largest |difference| in nats of log-probabilities that are equal but for rounding; before a measure the least.
 
-    >>> Noise(mean=0.006, largest=0.04)
+    >>> Noise(mean=0.006, largest=0.04, num_bits=16)
     """
 
-    mean: float
-    largest: float
+    mean: float = LEAST_IN_32_BITS[0]
+    largest: float = LEAST_IN_32_BITS[1]
+    num_bits: int = 32
     warned: bool = False  # whether a check has warned of a difference that is larger
 
 
 @torch.no_grad()
 def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tensor:
-    """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each row alone.
+    """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each longer alone.
 
     Draws no random number. Raises RunStopped when dropout is on in the reference, because it would pass for noise.
     """
@@ -49,35 +60,48 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
     rows = range(min(ROWS, len(rollout)))
     if not rows:
         return rollout.ref_logprobs.new_empty(0)
-    together = _logprobs(reference, rollout, slice(0, len(rows)), temperature, padded=False)
-    alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, padded=True) for row in rows]
+    together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
+    alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
     return (together - torch.cat(alone)).abs()
 
 
-def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, padded: bool) -> Tensor:
-    """The log-probabilities (K,) of the response tokens of some rows, without the columns that are padding in all of them."""
+def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, is_longer: bool = False) -> Tensor:
+    """The log-probabilities (K,) of the response tokens of some rows, without the columns that are padding in all of them.
+
+    `is_longer`: of one row, by the library's own attention, with its first tokens behind it, as far as the model has positions.
+    """
     prompt_mask, mask = (x[rows] for x in rollout.masks_on_host)
     start, width = int(prompt_mask.any(dim=0).int().argmax()), int(last_token(mask).max()) + 1
-    response_ids = rollout.response_ids[rows, :width]
-    packed = pack(rollout.prompt_ids[rows, start:], prompt_mask[:, start:], response_ids, mask[:, :width])
-    support = None if rollout.support is None else packed.gather(rollout.support[rows, :width])
-    features, _ = reference.features(packed, padded=padded)
-    return reference.predict(features, packed.targets, temperature, support, with_entropy=False)[0]
+    prompt_ids, prompt_mask = rollout.prompt_ids[rows, start:], prompt_mask[:, start:]
+    response_ids, mask = rollout.response_ids[rows, :width], mask[:, :width]
+    own = mask.to(response_ids.device)
+    targets, support = response_ids[own], None if rollout.support is None else rollout.support[rows, :width][own]
+    if is_longer:
+        row = torch.cat([prompt_ids[:, prompt_mask[0].to(prompt_ids.device)], response_ids], dim=1)
+        more = row[:, : max(0, min(row.shape[1], positions_of(reference.lm) - row.shape[1]))]
+        response_ids = torch.cat([response_ids, more], dim=1)
+        mask = torch.cat([mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
+    features, _ = reference.features(pack(prompt_ids, prompt_mask, response_ids, mask), padded=is_longer)
+    return reference.predict(features[: len(targets)], targets, temperature, support, with_entropy=False)[0]
 
 
-def noise_of(of_rank: Tensor, world: World, temperature: float) -> Noise:
-    """The noise in the `differences` of all ranks, at least LEAST_MEAN and LEAST_LARGEST; with a line in the log.
+def noise_of(of_rank: Tensor, world: World, temperature: float, num_bits: int) -> Noise:
+    """The noise in the `differences` of all ranks, at least LEAST_IN_16_BITS or LEAST_IN_32_BITS; with a line in the log.
 
     A temperature below 1 divides the logits, and multiplies their rounding errors.
     """
     largest = max(world.gather(of_rank.max().item() if len(of_rank) else 0.0))
     total, count = world.sum_of([of_rank.double().sum().item(), len(of_rank)])
     mean, scale = total / max(count, 1), 1 / min(temperature, 1.0)
-    logger.info("rounding in 16 bits changes log-probabilities by %.2g nats in the mean, %.2g at most", mean, largest)
-    if mean > COARSE * scale:
+    text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
+    logger.info(text, num_bits, mean, largest)
+    if num_bits == 16 and mean > COARSE * scale:
         logger.warning(
             "rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so the checks of the run see only large "
             "faults, and the updates are noisy; set precision: fp32",
             mean,
         )
-    return Noise(max(mean, LEAST_MEAN * scale), max(largest, LEAST_LARGEST * scale))
+    least_mean, least_largest = LEAST_IN_16_BITS if num_bits == 16 else LEAST_IN_32_BITS
+    largest = max(largest, least_largest * scale)
+    least_mean = max(least_mean * scale, MEAN_IN_32_BITS * largest if num_bits == 32 else 0.0)
+    return Noise(max(mean, least_mean), largest, num_bits)

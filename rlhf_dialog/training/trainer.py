@@ -122,7 +122,7 @@ class PPOTrainer:
         self.rollout = rollout
         kl = kl_to_reference(rollout, self.world)
         if self.iteration == 0 and self.starts_from_reference:
-            check_first_kl(rollout, kl, config.temperature, self.collector.noise, self.world)
+            check_first_kl(rollout, self.collector.noise, self.world)
         kl_coef = self.kl.kl_coef
         rewards = token_rewards(rollout, config, kl_coef, self.world)
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)

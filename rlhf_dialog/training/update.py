@@ -38,7 +38,7 @@ class PPOUpdate:
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
         self.kl_coef = 0.0  # of the loss, under `kl_in: loss`
-        self.noise: Noise | None = None  # of 16-bit arithmetic, where the run measured it
+        self.noise = Noise()
 
     def __call__(
         self,
@@ -47,14 +47,14 @@ class PPOUpdate:
         lr_scale: float,
         kl_coef: float,
         clock: Clock,
-        noise: Noise | None = None,
+        noise: Noise,
     ) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
 
         Returns the mean of each statistic over the minibatches whose step was made. Every rank adds rows of its own episodes, in
         its own order, to each minibatch. A token weighs the same in every minibatch: each loss is a sum over tokens, divided by
         the mean number of tokens in a minibatch of the rollout. `iteration` is the number for messages, `clock` measures the
-        time, and `noise` is that of 16-bit arithmetic, for the check of the first ratios. Raises RunStopped as `optimizer_step`
+        time, and `noise` is that of the arithmetic, for the check of the first ratios. Raises RunStopped as `optimizer_step`
         does.
         """
         self.iteration, self.clock, self.noise, self.overflows = iteration, clock, noise, 0
@@ -151,7 +151,6 @@ class PPOUpdate:
                     numbers.pop("mean"),
                     self.iteration,
                     self.noise,
-                    self.config.temperature,
                     numbers.pop("tokens"),
                 )
 

@@ -16,9 +16,10 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced, teacher_forced_values
-from rlhf_dialog.models.loading import build_trained, check_left_padding, num_embeddings, prepared
+from rlhf_dialog.models.loading import build_trained, prepared
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.tries import check_left_padding, num_embeddings, predicted_on_texts
 
 pytestmark = pytest.mark.usefixtures("own_networks")
 SIZES = {"vocab_size": 61, "hidden_size": 12}
@@ -226,5 +227,6 @@ def with_ends(lm):
 
 
 def test_the_probe_of_left_padding_knows_a_good_network():
-    check_left_padding(loaded("Mean", {"size": 61}), "Mean", "model_class")
+    lm = loaded("Mean", {"size": 61})
+    check_left_padding(lm, predicted_on_texts(lm), "Mean", "model_class")
     assert isinstance(Mean(61), nn.Module)

@@ -13,12 +13,14 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from rlhf_dialog.models.loading import use_packing
+from rlhf_dialog.models.tries import predicted_on_texts, use_packing
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+OUTLIER = 24_761.0  # the largest activation of SmolLM2-135M-Instruct on English text
 KINDS = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "outlier": (LlamaForCausalLM, LlamaConfig, {}),
     "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": 24}),
 }
 
@@ -35,5 +37,11 @@ def deep_lm(kind, seed=0, spread=0.1, layers=12):
         model, config, more = KINDS[kind]
         shape = SIZES | {"num_hidden_layers": layers, "max_position_embeddings": 256, "initializer_range": spread}
         lm = model(config(**words, **shape, **more))
-    assert use_packing(lm.eval())
+    if kind == "outlier":  # the channels beside it are not normalised any more: use a `spread` of 0.07, or they grow
+        with torch.no_grad():
+            lm.model.embed_tokens.weight[:, 0] = OUTLIER
+            for name, weight in lm.named_parameters():
+                if "norm" in name:  # what the outlier takes from the other channels
+                    weight[1:] *= OUTLIER / SIZES["hidden_size"] ** 0.5
+    assert use_packing(lm.eval(), predicted_on_texts(lm))
     return lm

@@ -9,7 +9,7 @@ from trainers import Places, make_trainer, parameters
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.training import update as update_module
-from rlhf_dialog.training.checks import check_ratio, check_start, check_start_in_16_bit, difference_statistics
+from rlhf_dialog.training.checks import check_ratio, check_start, difference_statistics
 from rlhf_dialog.training.noise import Noise
 
 
@@ -82,7 +82,7 @@ def test_ratio_check_ignores_padding(monkeypatch):
 
 
 def test_kl_check_stops_a_run_that_does_not_start_at_its_reference():
-    with pytest.raises(RunStopped, match=r"starts as its own reference, but their KL is"):
+    with pytest.raises(RunStopped, match=r"starts as its own reference, but their log-probabilities differ"):
         make_trainer(ref_seed=1).step()
     with pytest.raises(RunStopped, match=r"starts as its own reference"):
         make_trainer(ref_seed=1, ref_model="tiny").step()  # named, and the same as model_path
@@ -98,8 +98,8 @@ def test_kl_check_has_a_tolerance(monkeypatch, shift, fine):
     reference = trainer.models.ref_policy
     predict = reference.predict
 
-    def shifted(*args):
-        logprobs, *others = predict(*args)
+    def shifted(*args, **options):
+        logprobs, *others = predict(*args, **options)
         return logprobs - shift, *others
 
     monkeypatch.setattr(reference, "predict", shifted)
@@ -187,13 +187,13 @@ def test_a_fresh_run_in_16_bit_starts_from_its_reference():
 
 def test_the_checks_in_16_bit_are_multiples_of_the_measured_noise(caplog):
     """Warned above 4 times, once; stopped above 20 times, by the mean or by the largest difference."""
-    noise = Noise(mean=0.01, largest=0.1)
+    noise = Noise(mean=0.01, largest=0.1, num_bits=16)
     check_ratio(0.39, 0.039, 1, noise)
-    check_start_in_16_bit(0.39, 0.039, noise)
+    check_start(0.39, 0.039, noise)
     assert not caplog.records
     for largest, mean in ((0.1, 0.041), (0.41, 0.01), (1.99, 0.199)):
         check_ratio(largest, mean, 1, noise)
-        check_start_in_16_bit(largest, mean, noise)
+        check_start(largest, mean, noise)
     (warned,) = caplog.messages
     assert "by 0.041 nats in the mean and 0.1 at most, 4.1 times the rounding noise" in warned
     assert "(0.01 and 0.1); the run goes on, and stops above 20 times. Run it once with precision: fp32" in warned
@@ -201,21 +201,30 @@ def test_the_checks_in_16_bit_are_multiples_of_the_measured_noise(caplog):
         with pytest.raises(RunStopped, match=r"iteration 3: the ratio .* 20\.1 times .*; up to 20 times are allowed"):
             check_ratio(largest, mean, 3, noise)
         with pytest.raises(RunStopped, match=r"starts as its own reference.* 20\.1 times"):
-            check_start_in_16_bit(largest, mean, noise)
+            check_start(largest, mean, noise)
     check_ratio(math.nan, math.nan, 3, noise)  # the step is skipped
 
 
-def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies():
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+def test_the_checks_allow_for_rounding_that_a_low_temperature_multiplies(temperature):
     """At T = .01 a rounding error of 1e-6 in a logit is 1e-4 in a log-probability: a healthy run goes on."""
-    metrics = make_trainer(temperature=0.01).step()
-    assert abs(metrics["objective/kl"]) < 1e-3
-    check_ratio(5e-3, 5e-3, 1, None, temperature=0.01)
-    check_start(9e-4, temperature=0.01)
-    for temperature, wrong in ((0.01, 2e-2), (1.0, 2e-4), (5.0, 2e-4)):
-        with pytest.raises(RunStopped, match="ratio"):
-            check_ratio(wrong, wrong, 1, None, temperature=temperature)
-    with pytest.raises(RunStopped, match=r"allowed: 1e-05\)"):
-        check_start(2e-5, temperature=5.0)
+    trainer = make_trainer(temperature=temperature)
+    metrics = trainer.step()
+    noise = trainer.collector.noise
+    assert abs(metrics["objective/kl"]) < 1e-5 / temperature
+    assert 1e-6 / temperature <= noise.largest < 1e-4 / temperature
+    check_ratio(3.9 * noise.largest, noise.mean, 1, noise)
+    with pytest.raises(RunStopped, match=r"the ratio .* 20\.1 times the rounding noise .*; up to 20 times are allowed"):
+        check_ratio(20.1 * noise.largest, noise.mean, 1, noise)
+    with pytest.raises(RunStopped, match="starts as its own reference"):
+        check_start(20.1 * noise.largest, noise.mean, noise)
+
+
+def test_before_a_measure_the_least_noise_counts():
+    """DECISIONS: at least 1e-6 nats, so that 2e-5 is the least limit."""
+    check_ratio(1.9e-5, 1.9e-6, 1, Noise())
+    with pytest.raises(RunStopped, match=r"another temperature in one of the two$"):
+        check_ratio(2.1e-5, 1e-6, 1, Noise())
 
 
 def test_the_statistics_of_differences_leave_out_what_is_masked():
@@ -226,15 +235,15 @@ def test_the_statistics_of_differences_leave_out_what_is_masked():
 
 def test_the_mean_of_a_few_tokens_may_be_the_largest_noise(caplog):
     """Peaked predictions have a small mean noise, which a microbatch of a single short response exceeds at one token."""
-    noise = Noise(mean=0.001, largest=0.03)
-    for check in (check_start_in_16_bit, lambda *sizes, tokens: check_ratio(*sizes[:2], 1, sizes[2], tokens=tokens)):
+    noise = Noise(mean=0.001, largest=0.03, num_bits=16)
+    for check in (check_start, lambda *sizes, tokens: check_ratio(*sizes[:2], 1, sizes[2], tokens=tokens)):
         for tokens in (0, 1, 2):
             check(0.03, 0.03, noise, tokens=tokens)
         assert not caplog.records
         with pytest.raises(RunStopped, match=r"differ by 0\.03 nats in the mean"):
             check(0.03, 0.03, noise, tokens=100)
     with pytest.raises(RunStopped, match="differ"):
-        check_start_in_16_bit(0.7, 0.7, noise, tokens=1)
+        check_start(0.7, 0.7, noise, tokens=1)
 
 
 def test_responses_of_one_token_in_16_bit_are_not_taken_for_a_fault(monkeypatch, caplog):

@@ -24,10 +24,10 @@ SENTENCE = "Quick brown foxes jump over lazy dogs , five wizards box"
 PROMPTS = [Dialogue([SENTENCE[i : i + 16 + i % 5]], meta={"index": i}) for i in range(16)]
 
 
-def deep_trainer(kind, spread=0.1, **keys):
-    lm = partial(deep_lm, kind, spread=spread)
+def deep_trainer(kind, spread=0.1, use_amp=True, **keys):
+    lm = partial(deep_lm, kind, spread=0.07 if kind == "outlier" else spread)
     sizes = {"rollout_batch_size": 16, "max_new_tokens": 12, "num_mini_batch": 1, "ppo_epoch": 1}
-    trainer = make_trainer(new_lm=lm, prompts=PROMPTS, use_amp=True, **sizes, **keys)
+    trainer = make_trainer(new_lm=lm, prompts=PROMPTS, use_amp=use_amp, **sizes, **keys)
     trainer.speaker.stop.end_ids = [-1]
     return trainer
 
@@ -45,8 +45,8 @@ def test_a_healthy_deep_model_passes(kind, caplog):
     assert size.mean() > 0.01
     assert size.mean() < 2 * found.mean
     assert size.max() < 4 * found.largest
-    assert found.mean > noise.LEAST_MEAN
-    assert found.largest > noise.LEAST_LARGEST
+    assert found.mean > noise.LEAST_IN_16_BITS[0]
+    assert found.largest > noise.LEAST_IN_16_BITS[1]
 
 
 def hidden(prompt_ids, prompt_mask):
@@ -94,6 +94,35 @@ def test_a_fault_in_the_update_stops_the_run(kind, fault, monkeypatch):
         trainer.step()
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
+def test_a_healthy_deep_model_passes_in_float32(kind, caplog):
+    trainer = deep_trainer(kind, use_amp=False)
+    with caplog.at_level(logging.INFO):
+        trainer.step()
+    assert "rounding in 32 bits changes log-probabilities by" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
+@pytest.mark.parametrize(
+    "fault", [{"change": hidden}, {"change": shown}, {"temperature": 0.9}], ids=["hidden", "shown", "temperature"]
+)
+def test_a_fault_in_the_update_stops_a_run_in_float32(kind, fault, monkeypatch):
+    """A tenth of the temperature too, which 16 bits hide."""
+    trainer = deep_trainer(kind, use_amp=False)
+    broken_update(monkeypatch, **fault)
+    with pytest.raises(RunStopped, match=r"ratio of new to old .* times the rounding noise"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
+def test_positions_that_are_off_by_one_stop_a_run_in_float32(kind, monkeypatch):
+    trainer, pack = deep_trainer(kind, use_amp=False), generation.pack
+    monkeypatch.setattr(generation, "pack", lambda *inputs: later(pack(*inputs)))
+    with pytest.raises(RunStopped, match="ratio of new to old"):
+        trainer.step()
+
+
 def test_dropout_in_the_update_stops_the_run(monkeypatch):
     trainer = deep_trainer("gpt2")
     broken_update(monkeypatch, dropout=True)
@@ -133,19 +162,19 @@ def test_the_noise_is_measured_once_and_draws_no_random_number(monkeypatch):
         return calls[-1]
 
     monkeypatch.setattr(collecting, "differences", watched)
-    make_trainer().step()
-    assert not calls  # float32 has fixed tolerances
-    trainer = make_trainer(use_amp=True, top_k=5)
-    for _ in range(2):
-        trainer.step()
-    (found,) = calls
-    assert len(found) >= trainer.plan.num_responses
+    for use_amp in (False, True):
+        calls.clear()
+        trainer = make_trainer(use_amp=use_amp, top_k=5)
+        for _ in range(2):
+            trainer.step()
+        (found,) = calls
+        assert len(found) >= trainer.plan.num_responses
 
 
 def test_the_noise_of_no_rows_and_of_equal_kernels_is_the_least_one():
-    least = (noise.LEAST_MEAN, noise.LEAST_LARGEST)
+    least = noise.LEAST_IN_16_BITS
     for found in (torch.empty(0), torch.zeros(7)):
-        at_one, at_half = (noise.noise_of(found, World(), temperature) for temperature in (1.0, 0.5))
+        at_one, at_half = (noise.noise_of(found, World(), temperature, 16) for temperature in (1.0, 0.5))
         assert (at_one.mean, at_one.largest) == least
         assert (at_half.mean, at_half.largest) == (2 * least[0], 2 * least[1])
 
@@ -160,12 +189,12 @@ def test_the_noise_is_that_of_all_ranks():
         def sum_of(self, numbers):
             return [numbers[0] + 0.9, numbers[1] + 7]
 
-    found = noise.noise_of(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0)
+    found = noise.noise_of(torch.tensor([0.1, 0.2, 0.3]), Two(), 1.0, 16)
     assert (found.mean, found.largest) == (pytest.approx(1.5 / 10), 0.5)
 
 
 def test_coarse_arithmetic_is_warned_of(caplog):
-    noise.noise_of(torch.full((5,), 0.06), World(), 1.0)
+    noise.noise_of(torch.full((5,), 0.06), World(), 1.0, 16)
     assert "the checks of the run see only large faults" in caplog.text
 
 
@@ -191,7 +220,6 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
         metrics = trainer.step()
         assert models.ref_policy.lm.transformer.h[0].attn.c_attn.weight.dtype == torch.bfloat16
     noise_of_run = trainer.collector.noise
-    assert noise_of_run is not None
     for name in ("objective/kl", "objective/kl_initial"):
         assert abs(metrics[name]) < noise_of_run.mean / 100, name
     assert (trainer.placement.precision, found) == ("bf16", ["high"])

@@ -25,8 +25,8 @@ from rlhf_dialog.feedback.store.examples import Answer, Example
 from rlhf_dialog.models.chat_agent import ChatAgent, collate, num_positions
 from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.models.host import send
-from rlhf_dialog.models.loading import num_embeddings
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.tries import num_embeddings
 from rlhf_dialog.own_files import FAULTS, load_json
 
 

@@ -1,0 +1,119 @@
+"""What a model must show when it is loaded: that packed rows, or rows padded on the left, have the predictions of each row alone.
+
+Differences are in nats, and compared with what rounding explains (`rounding`).
+"""
+
+import logging
+import math
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import network
+from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
+from rlhf_dialog.models.packing import ATTENTION, can_pack
+from rlhf_dialog.models.policy import Policy, packs
+from rlhf_dialog.models.rounding import (
+    Alone,
+    in_batch,
+    largest,
+    left_padded_logprobs,
+    limit_of,
+    logprobs,
+    positions_of,
+    predicted_alone,
+    probe_ids,
+)
+
+logger = logging.getLogger(__name__)
+STEPS = 2  # tokens that come one by one
+
+
+def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Alone:
+    """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
+    return predicted_alone(lm, probe_ids(tokenizer, num_embeddings(lm), positions_of(lm)))
+
+
+def use_packing(lm: PreTrainedModel, alone: Alone) -> bool:
+    """Let the model compute packed rows if its predictions are then those of each row alone; returns whether it does."""
+    if not can_pack(lm) or lm.get_output_embeddings() is None:
+        return False
+    usual, limit = lm.config._attn_implementation, alone.limit
+    lm.set_attn_implementation(ATTENTION)
+    try:
+        difference = packing_error(lm, alone)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
+        logger.debug("%s cannot compute packed rows: %r", type(lm).__name__, error)
+        difference = math.inf
+    if not difference <= limit:
+        logger.info(
+            "%s does not support packed rows (predictions differ by %.2g nats, rounding explains %.2g), so padding is computed "
+            "too: a run takes up to twice as long",
+            type(lm).__name__,
+            difference,
+            limit,
+        )
+        lm.set_attn_implementation(usual)
+    return packs(lm)
+
+
+@torch.no_grad()
+def packing_error(lm: PreTrainedModel, alone: Alone) -> float:
+    """The largest difference in nats between the predictions of packed rows and of each row alone, of all at once and one by
+    one."""
+    policy = Policy(lm)
+    all_at_once = alone.difference(logprobs(policy, alone.ids, padded=False))
+    ids, mask = in_batch([row[:-STEPS] for row in alone.ids], side="left")
+    decoder = PackedDecoder(policy, ids, mask, num_new=STEPS, prompts_at_once=len(ids))
+    return max(all_at_once, decoding_error(decoder, policy, alone))
+
+
+def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: Alone) -> float:
+    """The largest difference in nats of the last STEPS tokens of each row, when they come one by one."""
+    newest = torch.stack([row[-STEPS:] for row in alone.ids])
+    predicted = []
+    for step in range(STEPS):
+        predicted.append(policy.predict(decoder.features, newest[:, step], 1.0, None, with_entropy=False)[0])
+        decoder.step(newest[:, step])
+    return largest(torch.stack(predicted, dim=1), torch.stack([row[-STEPS:] for row in alone.logprobs]))
+
+
+@torch.no_grad()
+def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -> None:
+    """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
+    name = type(network.own_network(lm)).__name__
+    is_own = network.spec_of(lm) is not None
+    difference = alone.difference(left_padded_logprobs(Policy(lm), alone.ids))
+    limit = limit_of(alone.together, difference)
+    if not alone.shorter <= limit:
+        raise UserError(
+            f"{key}: '{path}' ({name}) looks at the tokens that follow, which change its predictions by {alone.shorter:.2g} nats "
+            f"(rounding explains {limit:.2g}), so it is not a causal LM"
+        )
+    if is_own:
+        network.check_right_padding(lm, alone.together, limit_of(alone.shorter, difference), key)
+    limit = alone.limit
+    if not difference <= limit:
+        remedy = "skip the tokens whose attention_mask is 0" if is_own else "use a model that takes position_ids"
+        raise UserError(
+            f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when a prompt is padded on the left "
+            f"(rounding explains {limit:.2g}), so batches of prompts would be wrong; {remedy}"
+        )
+    ids, mask = in_batch([row[:-STEPS] for row in alone.ids], side="left")
+    one_by_one = decoding_error(PaddedDecoder(Policy(lm), ids, mask), Policy(lm), alone)
+    if not one_by_one <= limit:
+        cause = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"
+        raise UserError(
+            f"{key}: the predictions of {name} differ by {one_by_one:.2g} nats when tokens come one by one (rounding "
+            f"explains {limit:.2g}); its past_key_values {cause}"
+        )
+
+
+def num_embeddings(lm: PreTrainedModel) -> int:
+    """The number of rows of the input embedding, or of logits of a user's network; token ids must be smaller."""
+    if isinstance(lm, network.NetworkLM):
+        return int(lm.config.vocab_size)
+    embedding: Any = lm.get_input_embeddings()
+    return int(embedding.weight.shape[0])

@@ -1,0 +1,134 @@
+"""What a model must show when it is loaded, and each mistake that it might make of packed or padded rows."""
+
+import pytest
+import torch
+from tiny import gpt2
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma2PreTrainedModel,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedModel,
+)
+from zoo import GROUPED, KINDS, LIKE_LLAMA, new_lm
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models import packing as packing_module
+from rlhf_dialog.models import tries as models_module
+from rlhf_dialog.models.packing import ATTENTION, KeyValues, can_pack, run_packed
+from rlhf_dialog.models.policy import packs
+from rlhf_dialog.models.tries import check_left_padding, packing_error, predicted_on_texts, use_packing
+
+
+def unpacked_again(lm: PreTrainedModel) -> None:
+    """The model is as it was, and gives finite predictions."""
+    assert not packs(lm)
+    assert lm(torch.arange(2, 8).unsqueeze(0)).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != "bloom"])
+def test_packing_error_is_small_where_a_model_packs(kind):
+    lm = new_lm(kind)
+    assert packing_error(lm, predicted_on_texts(lm)) < 1e-9
+
+
+def test_models_that_cannot_pack_fall_back():
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    gemma = Gemma2ForCausalLM(Gemma2Config(**GROUPED)).eval()
+    for lm in (mamba, gemma, new_lm("bloom", dtype=torch.float32)):
+        usual = lm.config._attn_implementation
+        assert not can_pack(lm)
+        assert not use_packing(lm, predicted_on_texts(lm))
+        assert lm.config._attn_implementation == usual
+        unpacked_again(lm)
+
+
+def test_a_model_whose_attention_wants_more_falls_back(monkeypatch):
+    """Gemma 2's soft cap, were it not for the flag that keeps sdpa from it."""
+    monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
+    lm = Gemma2ForCausalLM(Gemma2Config(**GROUPED, attn_implementation="eager")).eval()
+    assert can_pack(lm)
+    assert not use_packing(lm, predicted_on_texts(lm))
+    unpacked_again(lm)
+
+
+class Faulty(LlamaForCausalLM):
+    """A Llama whose head sees something that packed rows do not have: the mean of all tokens of the row."""
+
+    def forward(self, input_ids=None, **options):
+        output = super().forward(input_ids=input_ids, **options)
+        output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
+        return output
+
+
+@pytest.mark.parametrize("error", [2e-3, float("nan"), float("inf"), TypeError("packing"), RuntimeError("shape")])
+def test_a_difference_or_an_error_falls_back(monkeypatch, error):
+    def failing(lm, _):
+        assert packs(lm)
+        if isinstance(error, Exception):
+            raise error
+        return error
+
+    monkeypatch.setattr(models_module, "packing_error", failing)
+    lm = new_lm("llama", packing=False)
+    assert not use_packing(lm, predicted_on_texts(lm))
+    assert lm.config._attn_implementation == "sdpa"
+    unpacked_again(lm)
+    monkeypatch.setattr(models_module, "packing_error", lambda *_: 1e-6)
+    assert use_packing(lm, predicted_on_texts(lm))
+
+
+def test_a_head_that_looks_at_the_whole_row_falls_back():
+    lm = Faulty(LlamaConfig(**LIKE_LLAMA)).eval()
+    assert not use_packing(lm, predicted_on_texts(lm))
+    unpacked_again(lm)
+
+
+@pytest.mark.parametrize("wrong", ["causal", "positions", "decode", "rows"])
+def test_the_probe_sees_what_is_wrong(monkeypatch, wrong):
+    """Each mistake that a model's own attention could make of packed rows is large enough to be seen."""
+    lm = new_lm("llama", packing=False)
+    alone = predicted_on_texts(lm)
+    if wrong == "causal":
+        monkeypatch.setattr(
+            packing_module,
+            "causal_attention",
+            lambda q, k, v, *_: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+        )
+    elif wrong == "positions":
+        monkeypatch.setattr(
+            "rlhf_dialog.models.policy.run_packed", lambda m, ids, p, *rest: run_packed(m, ids, 2 * p, *rest)
+        )
+    elif wrong == "decode":
+        monkeypatch.setattr(KeyValues, "append", lambda self, layer, k, v: self.layers[layer])
+    else:
+        monkeypatch.setattr(packing_module, "padded", lambda x, rows: x)
+        monkeypatch.setattr(KeyValues, "begin", lambda *_: None)
+    assert not use_packing(lm, predicted_on_texts(lm))
+    unpacked_again(lm)
+    if wrong not in ("decode", "rows"):  # these give an error
+        lm.set_attn_implementation(ATTENTION)
+        assert packing_error(lm, alone) > 1e-2
+
+
+def test_left_padding_probe():
+    class Blind(GPT2LMHeadModel):
+        """GPT-2 that counts its positions from the left edge, padding or not."""
+
+        def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None):
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask)
+
+    lm = gpt2(initializer_range=0.3).eval()
+    lm.set_attn_implementation("sdpa")
+    check_left_padding(lm, predicted_on_texts(lm), "x", "model_path")
+    blind = Blind(lm.config).eval()
+    with pytest.raises(UserError, match=r"ref_model: 'x' \(Blind\) changes its predictions .* padded on the left"):
+        check_left_padding(blind, predicted_on_texts(blind), "x", "ref_model")
+    with torch.no_grad():
+        blind.transformer.wpe.weight.fill_(float("nan"))  # nan is no agreement
+    with pytest.raises(UserError, match="by inf nats"):
+        check_left_padding(blind, predicted_on_texts(blind), "x", "ref_model")
