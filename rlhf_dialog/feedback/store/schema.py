@@ -45,6 +45,7 @@ UPDATE_TRIGGERS = tuple(
     "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
     for table in TABLES
 )
+NUMBERS = {"started", "heldout", "position", "created", "turn", "other"}  # columns
 MIGRATIONS: dict[int, tuple[str, ...]] = {}  # version of a file -> the statements that make it one of the next version
 
 
@@ -212,3 +213,12 @@ def _meaning(error: Exception) -> str:
     }
     found = next((meaning for words, meaning in known.items() if words in text), None)
     return found or f"cannot be read or written: {text}; check the disk (is it full?), or put a backup in its place"
+
+
+def check_types(row: sqlite3.Row, path: Path) -> None:
+    """Raises UserError where SQL put something of another type into a column than this program does."""
+    names = row.keys()
+    numbers = NUMBERS | ({"value"} if "kind" in names else set())
+    for name, value in zip(names, row, strict=True):
+        if isinstance(value, bytes) or (name in numbers and isinstance(value, str)):
+            raise UserError(f"{path}: is damaged: a row has {value!r:.40} as {name}; put a backup in its place")

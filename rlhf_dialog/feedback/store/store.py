@@ -20,7 +20,6 @@ from rlhf_dialog.feedback.store.schema import explained, transaction
 from rlhf_dialog.own_files import damage_as_user_error, parsed
 
 SPEAKERS = ("user", "agent")
-NUMBERS = {"started", "heldout", "position", "created", "turn", "other"}  # columns
 KINDS = ("thumb", "score", "edit", "choice", "dialogue_score", "withdrawn")
 VALUES = {"thumb": (1, -1), "score": (1, 2, 3, 4, 5), "dialogue_score": (1, 2, 3, 4, 5)}
 HELDOUT = 5  # one dialogue of five
@@ -271,7 +270,7 @@ class Store:
         with explained(self.path):
             found: list[sqlite3.Row] = self._connection().execute(statement, values).fetchall()
         for row in found:
-            _check_types(row, self.path)
+            schema.check_types(row, self.path)
         return found
 
     @contextmanager
@@ -305,15 +304,6 @@ class Store:
             with self._opening:
                 self._open.add(connection)
         return by_process[os.getpid()]
-
-
-def _check_types(row: sqlite3.Row, path: Path) -> None:
-    """Raises UserError where SQL put something of another type into a column than this program does."""
-    names = row.keys()
-    numbers = NUMBERS | ({"value"} if "kind" in names else set())
-    for name, value in zip(names, row, strict=True):
-        if isinstance(value, bytes) or (name in numbers and isinstance(value, str)):
-            raise UserError(f"{path}: is damaged: a row has {value!r:.40} as {name}; put a backup in its place")
 
 
 def _dialogue(row: sqlite3.Row) -> StoredDialogue:

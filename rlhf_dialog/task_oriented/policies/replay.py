@@ -93,18 +93,18 @@ class Replay:
         self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
 
     def load(self, folder: Path, widths: tuple[int, int] | None = None) -> None:
-        """Restore what `save` wrote, of so many features and actions. Raises UserError when the file is damaged."""
+        """Restore what `save` wrote, with these numbers of features and actions. Raises UserError when the file is damaged."""
         stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
         with (
             damage_as_user_error(f"{folder / REPLAY}: is damaged: ", faults=(*FAULTS, SafetensorError)),
-            safe_open(folder / REPLAY, "np") as found,
+            safe_open(folder / REPLAY, "np") as opened,
         ):
-            lengths, numbers = found.get_tensor("lengths"), found.get_tensor("held")
+            lengths, numbers = opened.get_tensor("lengths"), opened.get_tensor("held")
             if not (
                 lengths.ndim == numbers.ndim == 1 and lengths.dtype == numbers.dtype == np.int64 and (lengths > 0).all()
             ):
                 raise ValueError("the lengths and numbers of its dialogues are none")
-            slices = {name: found.get_slice(name) for name in set(found.keys()) - {"lengths", "held"}}
+            slices = {name: opened.get_slice(name) for name in set(opened.keys()) - {"lengths", "held"}}
             for number, own in zip(numbers.tolist(), split_slices(slices, lengths), strict=True):
                 _check_columns(own, widths)
                 if number == -1:
@@ -118,7 +118,7 @@ COLUMNS = {"observations": "float32", "masks": "bool", "actions": "int64", "logp
 
 
 def _check_columns(columns: Columns, widths: tuple[int, int] | None) -> None:
-    """Raises ValueError for columns that are not those of a dialogue of so many features and actions."""
+    """Raises ValueError for columns that are not those of a dialogue with these numbers of features and actions."""
     for name, kind in COLUMNS.items():
         x = columns[name]
         if x.dtype != kind or x.ndim != 1 + (name in ("observations", "masks")):
