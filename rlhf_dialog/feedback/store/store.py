@@ -179,8 +179,7 @@ class Store:
 
     def dialogues(self) -> list[StoredDialogue]:
         """All dialogues, in the order in which they were stored."""
-        rows = self.rows("SELECT * FROM dialogues ORDER BY rowid")
-        return [_dialogue(row) for row in rows]
+        return [_dialogue(row) for row in self.rows("SELECT * FROM dialogues ORDER BY rowid")]
 
     def turns(self, dialogue: str) -> list[StoredTurn]:
         """The turns of a dialogue by position, alternatives in the order in which they were written."""
@@ -194,8 +193,7 @@ class Store:
         `dialogue_score`, of a pair of answers for `choice`), unless it was withdrawn.
         """
         limit = (1 << 63) - 1 if upto is None else upto
-        rows = self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))
-        events = [Event(**dict(row)) for row in rows]
+        events = [Event(**dict(row)) for row in self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))]
         return [event for event in (counting(events) if newest else events) if event.id > after]
 
     def feedback_on(self, dialogue: str) -> list[Event]:
