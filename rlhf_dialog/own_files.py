@@ -22,8 +22,13 @@ def parsed(text: str | bytes, shape: Any = None) -> Any:
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     if shape is not None:
-        TypeAdapter(shape).validate_python(tree, strict=True)
+        check_shape(tree, shape)
     return tree
+
+
+def check_shape(tree: Any, shape: Any) -> None:
+    """Raises ValueError when what was read has not the types of `shape`."""
+    TypeAdapter(shape).validate_python(tree, strict=True)
 
 
 def load_json(path: Path | Traversable, shape: Any = None, encoding: str = "utf-8") -> Any:

@@ -1,12 +1,15 @@
 """The weights of a module in a checkpoint: all, or with LoRA only the trained ones (adapter and head), never merged."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
-from torch import nn
+from torch import Tensor, nn
 
 from rlhf_dialog.models.lora import OF_ADAPTER, trained
+
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}  # of Adam
 
 
 def save_module(module: nn.Module, path: Path) -> None:
@@ -44,3 +47,17 @@ def load_module(
             )
         parameters[name].data.copy_(saved[name])
     return missing, unexpected
+
+
+def check_moments(optimizer: torch.optim.Optimizer, slots: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Raises ValueError for moments that are not those of the parameters of Adam: torch would write beyond smaller ones."""
+    parameters = [x for group in optimizer.param_groups for x in group["params"]]
+    for number, moments in slots.items():
+        if number not in range(len(parameters)) or {*moments} != MOMENTS:
+            raise ValueError(
+                f"the optimizer's parameter {number} has the moments {sorted(moments)}, not {sorted(MOMENTS)}"
+            )
+        for name, x in moments.items():
+            shape = () if name == "step" else tuple(parameters[number].shape)
+            if tuple(x.shape) != shape or not x.is_floating_point() or not x.isfinite().all():
+                raise ValueError(f"the optimizer's {number}.{name} has {x.dtype} {tuple(x.shape)}, or NaN, not {shape}")

@@ -134,8 +134,8 @@ tokenizer = AutoTokenizer.from_pretrained("{repo}")
 def _own_network(spec: Any) -> str:
     name = code(dict(spec).get("id"))
     return (
-        f" --register FILE --trust_config`, where FILE is the Python file that registers the network {name}. Its code is not here, "
-        "and transformers alone cannot load it; in Python import that file before `ChatAgent.load(..., trust_config=True)`."
+        f" --register FILE --trust_config`, where FILE is the Python file that registers the network {name}. Its code is not "
+        "here, and transformers alone cannot load it; in Python import that file before `ChatAgent.load(..., trust_config=True)`."
     )
 
 

@@ -18,7 +18,7 @@ from rlhf_dialog.distributed.random_states import (
     states_of_rank,
 )
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.weights import load_module, save_module
+from rlhf_dialog.models.weights import check_moments, load_module, save_module
 from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
 from rlhf_dialog.runs.verification import way_back
 
@@ -121,7 +121,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path, groups: Sequenc
         {**group, **{name: own[name] for name in OWN_KEYS}}
         for group, own in zip(groups, optimizer.param_groups, strict=True)
     ]
-    optimizer.load_state_dict(joined_state(load_file(path), adopted))
+    state = joined_state(load_file(path), adopted)
+    check_moments(optimizer, state["state"])
+    optimizer.load_state_dict(state)
 
 
 def split_state(state: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -3,8 +3,13 @@
 import copy
 import json
 import random
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "rlhf_dialog.json")
 FILES = (*JSON_FILES, "model.safetensors")
@@ -74,9 +79,130 @@ def mistype(data: Any, draw: random.Random) -> str:
     """Another value in the place of a key's, half of the time of a key at the top."""
     found = places(data)
     if draw.random() < 0.5:
-        found = [(data, key) for key in data]
+        found = [(data, key) for key in (data if isinstance(data, dict) else range(len(data)))]
     if not found:
         return "nothing"
     node, key = draw.choice(found)
     node[key] = value = copy.deepcopy(draw.choice(WRONG))
     return f"{key} = {value!r}"
+
+
+DEEP = "[" * 100_000
+STRANGE = (
+    "1" + "0" * 30,
+    "NaN",
+    "-Infinity",
+    "1e999",
+    '"\\ud800"',
+    "null",
+    DEEP,
+    DEEP + "]" * 100_000,
+    '"x',
+    "9" * 5000,
+)
+
+
+def wreck(path: Path, seed: int) -> str:
+    """Damage a file as a hand, a disk or a stranger would; returns what was done. In JSON (lines too) mostly its values."""
+    draw, data = random.Random(seed), path.read_bytes()
+    ways = {"flipped": flip, "cut": cut, "empty": _empty, "BOM": _marked, "bytes": _other_bytes}
+    name = draw.choice([*ways, *["values"] * 11])
+    if name == "values" and path.suffix in OF_LIBRARIES:
+        return f"{path.name}: {OF_LIBRARIES[path.suffix](path, draw)}"
+    if name != "values":
+        path.write_bytes(ways[name](data, draw))
+        return f"{path.name}: {name}"
+    lines = data.decode().splitlines() if path.suffix == ".jsonl" else [data.decode()]
+    number = draw.randrange(len(lines))
+    lines[number], done = _wrecked(lines[number], draw)
+    path.write_bytes("\n".join(lines).encode())
+    return f"{path.name}: {done}"
+
+
+def _tensors(path: Path, draw: random.Random) -> str:
+    """A tensor of other numbers, of another shape or type, one too few or too many."""
+    tensors = load_file(path)
+    name = draw.choice([*tensors]) if tensors else "none"
+    x = tensors.pop(name, np.zeros(1))
+    others = [
+        x * np.nan,
+        x.astype(np.int64),
+        x[None],
+        x.reshape(-1)[:-1],
+        np.zeros((0,)),
+        np.full(1, 2**62),
+        np.roll(x, 1),
+    ]
+    done = draw.choice(["gone", "unknown", *range(len(others))])
+    if done != "gone":
+        tensors |= {"a.b": x, name: x} if done == "unknown" else {name: others[int(done)]}
+    save_file({key: np.ascontiguousarray(x) for key, x in tensors.items()}, path)
+    return f"{name} {done}"
+
+
+def _table(path: Path, draw: random.Random) -> str:
+    """Another value in a column, or one column less."""
+    values = (None, -1, 2.5, 2**62, 1e308, "", "x", "[null]", DEEP, b"\xff\xfe", "\x1b]0;")
+    with closing(sqlite3.connect(path)) as connection:
+        listed = connection.execute("select name, type from sqlite_master where sql is not null").fetchall()
+        for trigger in [name for name, kind in listed if kind == "trigger"]:
+            connection.execute(f'drop trigger "{trigger}"')
+        table = draw.choice([name for name, kind in listed if kind == "table"])
+        column = draw.choice([row[1] for row in connection.execute(f'pragma table_info("{table}")')])
+        with suppress(sqlite3.Error):
+            if draw.random() < 0.1:
+                connection.execute(f'alter table "{table}" rename column "{column}" to "other"')
+            else:
+                connection.execute(f'update "{table}" set "{column}" = ?', (draw.choice(values),))
+        connection.commit()
+    return f"{table}.{column}"
+
+
+OF_LIBRARIES = {".safetensors": _tensors, ".db": _table, ".sqlite": _table}
+
+
+def _wrecked(text: str, draw: random.Random) -> tuple[str, str]:
+    """One or two other values, keys too many or too few in the JSON of a text; other words in a text that is none."""
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        words = text.split(" ")
+        words[draw.randrange(len(words))] = strange = draw.choice(STRANGE)
+        return " ".join(words), strange[:40]
+    done = [draw.choice([forget, mistype, _strange, _strange, _another])(tree, draw) for _ in range(draw.randint(1, 2))]
+    text = json.dumps(tree)
+    for number, strange in enumerate(STRANGE):
+        text = text.replace(f'"strange {number}"', strange)
+    return draw.choice(STRANGE) if draw.random() < 0.05 else text, ", ".join(done)
+
+
+def _strange(tree: Any, draw: random.Random) -> str:
+    """What JSON cannot hold, or hardly, in the place of a value."""
+    found, number = places(tree), draw.randrange(len(STRANGE))
+    if found:
+        node, key = draw.choice(found)
+        node[key] = f"strange {number}"
+        return f"{key} = {STRANGE[number][:40]}"
+    return "nothing"
+
+
+def _another(tree: Any, draw: random.Random) -> str:
+    """A key that nobody knows, or that an object of Python has."""
+    nodes = [node for node, _ in places(tree) if isinstance(node, dict)]
+    key = draw.choice(["unknown", "act", "__class__", "__dict__", "args", "\x1b]0;", ""])
+    if nodes:
+        draw.choice(nodes)[key] = copy.deepcopy(draw.choice(WRONG))
+    return f"another key {key!r}"
+
+
+def _empty(_data: bytes, draw: random.Random) -> bytes:
+    return draw.choice([b"", b" ", b"null", b"[]", b"{}", b"\n\n", b"\0" * 100])
+
+
+def _marked(data: bytes, draw: random.Random) -> bytes:
+    return draw.choice([b"\xef\xbb\xbf", b"\xff\xfe"]) + data
+
+
+def _other_bytes(data: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(data) + 1)
+    return data[:place] + draw.choice([b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\0", b"\x85"]) + data[place:]

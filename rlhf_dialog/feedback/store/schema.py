@@ -45,6 +45,7 @@ UPDATE_TRIGGERS = tuple(
     "BEGIN SELECT RAISE(ABORT, 'the store is append-only: nothing is updated'); END"
     for table in TABLES
 )
+NUMBERS = {"started", "heldout", "position", "created", "turn", "other"}  # columns
 MIGRATIONS: dict[int, tuple[str, ...]] = {}  # version of a file -> the statements that make it one of the next version
 
 
@@ -138,6 +139,11 @@ def prepare(path: Path) -> dict[str, str]:
         connection.execute("PRAGMA journal_mode=WAL")
         if version < SCHEMA_VERSION:
             _migrate(connection, path, version)
+        with closing(sqlite3.connect(":memory:")) as fresh:
+            for statement in CREATE:
+                fresh.execute(statement)
+            if lost := sorted(_columns(fresh) - _columns(connection)):
+                raise UserError(f"{path}: is damaged: there is no {lost[0]}; put a backup in its place")
         meta = {row["key"]: row["value"] for row in connection.execute("SELECT key, value FROM meta")}
     if not {"bot", "salt"} <= set(meta):
         raise UserError(f"{path}: is damaged: it has no bot or no salt; put a backup in its place")
@@ -176,12 +182,16 @@ def copy(connection: sqlite3.Connection, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {f"{table}.{row[1]}" for table in TABLES for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into a UserError that says what to do."""
     try:
         yield
-    except (sqlite3.DatabaseError, OSError) as error:
+    except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             raise
         raise UserError(f"{path}: {_meaning(error)}") from error
@@ -192,6 +202,7 @@ def _meaning(error: Exception) -> str:
     full, denied = "the disk is full, and nothing was stored; free some space, then try again", "change its permissions"
     known = {
         "is not a database": "is not an SQLite file, so it is not a store of feedback; put a backup in its place",
+        "decode": "is damaged (a text is not UTF-8); put a backup in its place",
         "malformed": "is damaged; put a backup in its place",
         "locked": f"is locked: another program has been writing to it for {BUSY_TIMEOUT:g} s; try again when it has ended",
         "is full": full,
@@ -202,3 +213,12 @@ def _meaning(error: Exception) -> str:
     }
     found = next((meaning for words, meaning in known.items() if words in text), None)
     return found or f"cannot be read or written: {text}; check the disk (is it full?), or put a backup in its place"
+
+
+def check_types(row: sqlite3.Row, path: Path) -> None:
+    """Raises UserError where SQL put something of another type into a column than this program does."""
+    names = row.keys()
+    numbers = NUMBERS | ({"value"} if "kind" in names else set())
+    for name, value in zip(names, row, strict=True):
+        if isinstance(value, bytes) or (name in numbers and isinstance(value, str)):
+            raise UserError(f"{path}: is damaged: a row has {value!r:.40} as {name}; put a backup in its place")

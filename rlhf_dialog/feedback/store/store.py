@@ -179,8 +179,7 @@ class Store:
 
     def dialogues(self) -> list[StoredDialogue]:
         """All dialogues, in the order in which they were stored."""
-        rows = self.rows("SELECT * FROM dialogues ORDER BY rowid")
-        return [_dialogue(row) for row in rows]
+        return [_dialogue(row) for row in self.rows("SELECT * FROM dialogues ORDER BY rowid")]
 
     def turns(self, dialogue: str) -> list[StoredTurn]:
         """The turns of a dialogue by position, alternatives in the order in which they were written."""
@@ -194,8 +193,7 @@ class Store:
         `dialogue_score`, of a pair of answers for `choice`), unless it was withdrawn.
         """
         limit = (1 << 63) - 1 if upto is None else upto
-        rows = self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))
-        events = [Event(**dict(row)) for row in rows]
+        events = [Event(**dict(row)) for row in self.rows("SELECT * FROM feedback WHERE id <= ? ORDER BY id", (limit,))]
         return [event for event in (counting(events) if newest else events) if event.id > after]
 
     def feedback_on(self, dialogue: str) -> list[Event]:
@@ -268,7 +266,10 @@ class Store:
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """The rows of a SELECT."""
         with explained(self.path):
-            return self._connection().execute(statement, values).fetchall()
+            found: list[sqlite3.Row] = self._connection().execute(statement, values).fetchall()
+        for row in found:
+            schema.check_types(row, self.path)
+        return found
 
     @contextmanager
     def reading(self) -> Iterator[None]:

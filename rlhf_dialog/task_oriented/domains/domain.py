@@ -166,14 +166,14 @@ def domain_of(data: Any, where: str) -> Domain:
         if not isinstance(data, dict) or not isinstance(data.get(key), kind):
             raise UserError(f"{where}: '{key}' is missing, or is not {_KINDS[kind]}; a domain has {', '.join(shape)}")
     for slot, values in data["constraints"].items():
-        _check_texts(values, f"{where}: constraint slot '{slot}'")
-    _check_texts(data["requestable"], f"{where}: requestable")
+        check_texts(values, f"{where}: constraint slot '{slot}'")
+    check_texts(data["requestable"], f"{where}: requestable")
     known = dict.fromkeys([NAME, *data["constraints"], *data["requestable"]])
     for number, entity in enumerate(data["entities"], 1):
         place = f"{where}, entity {number}"
         if not isinstance(entity, dict) or not entity.get(NAME):
             raise UserError(f"{place}: is not an object with a name")
-        _check_texts(entity.values(), place)
+        check_texts(entity.values(), place)
         check_slots(entity, known, f"{place} ({entity[NAME]})")
     return Domain(data["name"], data["type"], data["constraints"], data["requestable"], data["entities"])
 
@@ -181,7 +181,8 @@ def domain_of(data: Any, where: str) -> Domain:
 _KINDS = {str: "a text", dict: "an object", list: "a list"}
 
 
-def _check_texts(values: Any, where: str) -> None:
+def check_texts(values: Any, where: str) -> None:
+    """Raises UserError when these are not texts; `where` is the file and the place in it."""
     texts = None if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
     if texts is None or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: holds something that is not a text; write every value in quotation marks")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Domain, check_slots
+from rlhf_dialog.task_oriented.domains.domain import NAME, UNKNOWN, Domain, check_slots, check_texts
 
 logger = logging.getLogger(__name__)
 RULES, DATA_BASE = "-rules.json", "-dbase.db"
@@ -27,6 +27,10 @@ def read_pydial(rules: Any, path: Path) -> Domain:
         if not isinstance(rules, dict) or not isinstance(rules.get(key), kind):
             raise UserError(f"{path}: '{key}' is missing; PyDial's rules have {', '.join(KEYS)}")
     informable, requestable = rules["informable"], rules["requestable"]
+    for slot, values in informable.items():
+        check_texts(values, f"{path}, informable slot '{slot}'")
+    for key in ("requestable", "system_requestable"):
+        check_texts(rules[key], f"{path}, {key}")
     check_slots(rules["system_requestable"], informable, f"{path}, system_requestable")
     name = path.name.removesuffix(RULES)
     data_base = path.with_name(name + DATA_BASE)

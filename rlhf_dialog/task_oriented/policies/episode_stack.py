@@ -76,6 +76,11 @@ class EpisodeStack:
 
     def append(self, columns: Columns) -> None:
         """Copy a dialogue; the oldest ones make room. Raises UserError, and keeps all, when the disk is full."""
+        if self._columns and {*columns} != {*self._columns}:
+            raise UserError(
+                f"the dialogues that were kept have the columns {sorted(self._columns)}, but a new one has "
+                f"{sorted(columns)}: the saved replay is damaged, or is of another policy; begin again"
+            )
         self._ends.append(self._put(columns))
         if len(self) > self.capacity:
             self._make_room()

@@ -11,16 +11,17 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from rlhf_dialog.atomic_files import write_json
 from rlhf_dialog.config.registry import Reach
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 from rlhf_dialog.task_oriented.policies import sparse_gp
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, real, takes, whole
@@ -29,6 +30,15 @@ from rlhf_dialog.task_oriented.policies.kernels import BeliefKernel, Matrix, par
 
 STATE, TENSORS = "policy.json", "policy.safetensors"
 COLUMNS = ("observations", "actions", "rewards", "weights")
+
+
+class State(BaseModel):
+    """What the file of this policy has besides tensors."""
+
+    args: dict[str, Any]
+    num_dialogues: int
+    turns: list[Annotated[list[int | bool], Field(min_length=3, max_length=3)]]
+    prior: Optional["State"]
 
 
 @dataclass
@@ -186,10 +196,9 @@ class GPSarsa:
     def load(self, folder: str | Path) -> None:
         """Restore what `save` wrote. Raises UserError when the files are damaged, or of other arguments."""
         folder = Path(folder)
-        try:
-            self._restore(load_json(folder / STATE), load_file(folder / TENSORS))
-        except (*FAULTS, SafetensorError) as error:
-            raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error
+        faults = (*FAULTS, SafetensorError, np.linalg.LinAlgError, RuntimeError)
+        with damage_as_user_error(f"{folder}: does not fit this policy, or is damaged: ", faults=faults):
+            self._restore(load_json(folder / STATE, State), load_file(folder / TENSORS))
 
     def _prior_of(self, observations: Features) -> Matrix:
         """The prior means (N, A)."""
@@ -222,14 +231,20 @@ class GPSarsa:
         return {"args": self.args.saved(), "num_dialogues": self.num_dialogues, "turns": turns, "prior": prior}
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
-        if state["args"] != self.args.saved():
-            raise ValueError(f"saved with the arguments {state['args']}, but these are {self.args.saved()}")
+        then, now = state["args"], self.args.saved()
+        if names := [name for name in {**then, **now} if then.get(name) != now.get(name) or name not in now]:
+            then, now = ({name: args.get(name) for name in names} for args in (then, now))
+            raise ValueError(f"saved with the arguments {then}, but these are {now}")
         for number, block in enumerate(self.blocks):
             block.restore({name: tensors[f"blocks.{number}.{name}"] for name in sparse_gp.STATE})
         self.num_dialogues = state["num_dialogues"]
         for n in range(len(state["turns"])):  # agents of earlier versions have no weights
             tensors.setdefault(f"turns.{n}.weights", np.ones_like(tensors[f"turns.{n}.rewards"]))
         columns = [[tensors[f"turns.{n}.{name}"] for name in COLUMNS] for n in range(len(state["turns"]))]
+        for column in columns:
+            shapes = [x.shape for x in column]
+            if not shapes[0] or shapes != [(len(column[0]), self.setting.num_features), *[(len(column[0]),)] * 3]:
+                raise ValueError(f"the turns of a dialogue have the shapes {shapes}")
         turns = [Turns(*known, *column) for known, column in zip(state["turns"], columns, strict=True)]
         self._ended, self._open = [x for x in turns if x.ended], {x.dialogue: x for x in turns if not x.ended}
         if state["prior"] is not None:

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf_dialog.atomic_files import write_json
-from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import load_json
+from rlhf_dialog.models.weights import check_moments
+from rlhf_dialog.own_files import FAULTS, damage_as_user_error, load_json
 
 STATE, WEIGHTS, OPTIMIZER = "policy.json", "policy.safetensors", "optimizer.safetensors"
 
@@ -108,13 +108,16 @@ def load_networks(networks: NetworkPair, folder: Path, shape: Any = dict[str, An
 
     Raises UserError when the files do not fit.
     """
-    try:
-        networks.load_state_dict(load_file(folder / WEIGHTS))
+    faults = (*FAULTS, RuntimeError, SafetensorError)
+    with damage_as_user_error(f"{folder}: does not fit this policy, or is damaged: ", faults=faults):
+        weights = load_file(folder / WEIGHTS)
+        if wrong := [name for name, x in weights.items() if not x.isfinite().all()]:
+            raise ValueError(f"{wrong[0]} in {WEIGHTS} has a number that is NaN or infinite")
+        networks.load_state_dict(weights)
         moments: dict[int, dict[str, Tensor]] = {}
         for name, x in load_file(folder / OPTIMIZER).items():
             number, key = name.split(".")
             moments.setdefault(int(number), {})[key] = x
+        check_moments(networks.optimizer, moments)
         networks.optimizer.load_state_dict(networks.optimizer.state_dict() | {"state": moments})
         return dict(load_json(folder / STATE, shape))
-    except (OSError, ValueError, LookupError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder}: does not fit this policy, or is damaged: {error}") from error

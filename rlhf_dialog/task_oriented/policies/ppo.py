@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, FiniteFloat
 from torch import Tensor, nn
 
 from rlhf_dialog.config.registry import Reach
@@ -56,9 +56,9 @@ class PPOArguments(Arguments):
 class Sums(BaseModel):
     """What `ValueNormalizer` counts."""
 
-    mean_sum: float
-    square_sum: float
-    weight: float
+    mean_sum: FiniteFloat
+    square_sum: FiniteFloat
+    weight: FiniteFloat
 
 
 class State(BaseModel):

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rlhf_dialog.errors import RunStopped, UserError
+from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.own_files import FAULTS, damage_as_user_error
 from rlhf_dialog.task_oriented.policies.arguments import Arguments, layers, real, whole
 from rlhf_dialog.task_oriented.policies.base import Actions, Episode, Extras, Features, Masks, Setting
 from rlhf_dialog.task_oriented.policies.episode_stack import Columns, EpisodeStack, split_slices
@@ -91,21 +92,44 @@ class Replay:
         lengths = np.array(lengths + [len(of["turn"]) for of in held], dtype=np.int64)
         self.stack.save(folder / REPLAY, held, {"lengths": lengths, "held": numbers})
 
-    def load(self, folder: Path) -> None:
-        """Restore what `save` wrote. Raises UserError when the file is damaged."""
+    def load(self, folder: Path, widths: tuple[int, int] | None = None) -> None:
+        """Restore what `save` wrote, with these numbers of features and actions. Raises UserError when the file is damaged."""
         stack, held = EpisodeStack(self.stack.capacity, self.stack.in_memory), dict[int, Columns]()
-        try:
-            with safe_open(folder / REPLAY, "np") as found:
-                lengths, numbers = found.get_tensor("lengths"), found.get_tensor("held").tolist()
-                slices = {name: found.get_slice(name) for name in set(found.keys()) - {"lengths", "held"}}
-                for number, own in zip(numbers, split_slices(slices, lengths), strict=True):
-                    if number == -1:
-                        stack.append(own)
-                    else:
-                        held[number] = {name: column.copy() for name, column in own.items()}
-        except (OSError, LookupError, ValueError, SafetensorError) as error:
-            raise UserError(f"{folder / REPLAY}: is damaged: {error}") from error
+        with (
+            damage_as_user_error(f"{folder / REPLAY}: is damaged: ", faults=(*FAULTS, SafetensorError)),
+            safe_open(folder / REPLAY, "np") as opened,
+        ):
+            lengths, numbers = opened.get_tensor("lengths"), opened.get_tensor("held")
+            if not (
+                lengths.ndim == numbers.ndim == 1 and lengths.dtype == numbers.dtype == np.int64 and (lengths > 0).all()
+            ):
+                raise ValueError("the lengths and numbers of its dialogues are none")
+            slices = {name: opened.get_slice(name) for name in set(opened.keys()) - {"lengths", "held"}}
+            for number, own in zip(numbers.tolist(), split_slices(slices, lengths), strict=True):
+                _check_columns(own, widths)
+                if number == -1:
+                    stack.append(own)
+                else:
+                    held[number] = {name: column.copy() for name, column in own.items()}
         self.stack, self._held = stack, held
+
+
+COLUMNS = {"observations": "float32", "masks": "bool", "actions": "int64", "logprobs": "float32", "rewards": "float32"}
+
+
+def _check_columns(columns: Columns, widths: tuple[int, int] | None) -> None:
+    """Raises ValueError for columns that are not those of a dialogue with these numbers of features and actions."""
+    for name, kind in COLUMNS.items():
+        x = columns[name]
+        if x.dtype != kind or x.ndim != 1 + (name in ("observations", "masks")):
+            raise ValueError(f"{name} is {x.dtype} {x.shape}, not {kind}")
+    found = columns["observations"].shape[1], columns["masks"].shape[1]
+    if found != (widths or found) or not (columns["actions"] >= 0).all() or not (columns["actions"] < found[1]).all():
+        raise ValueError(
+            f"its dialogues have {found[0]} features and {found[1]} actions, or an action that there is not"
+        )
+    if columns["turn"].shape != columns["actions"].shape:
+        raise ValueError(f"turn is {columns['turn'].dtype} {columns['turn'].shape}")
 
 
 @dataclass(frozen=True)
@@ -131,8 +155,8 @@ class Counters(BaseModel):
     """What the file of a learner has besides tensors."""
 
     num_dialogues: int
-    num_steps: int
-    due: float
+    num_steps: Annotated[int, Field(ge=0, le=2**53)]
+    due: Annotated[float, Field(ge=0, le=1e5)]
 
 
 class ReplayLearner:
@@ -186,7 +210,7 @@ class ReplayLearner:
         counters = load_networks(self.learner, Path(folder), Counters)
         self.num_dialogues, self.num_steps = counters["num_dialogues"], counters["num_steps"]
         self.due = counters["due"]
-        self.replay.load(Path(folder))
+        self.replay.load(Path(folder), (self.setting.num_features, self.setting.num_actions))
 
     def _loss(self, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """What one step lowers, on turns that are drawn with the generator, and statistics."""

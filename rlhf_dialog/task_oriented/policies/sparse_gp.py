@@ -49,9 +49,17 @@ class Block:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from these arrays, named as in `STATE`. Raises ValueError for points of another size."""
-        if state["points"].shape[1] != self.points.shape[1]:
+        if state["points"].ndim == 2 and state["points"].shape[1] != self.points.shape[1]:
             raise ValueError(f"saved with {state['points'].shape[1]} features, but these are {self.points.shape[1]}")
-        self.__dict__.update({name: x.copy() for name, x in state.items()})
+        num = len(state["shift"]) if state["shift"].ndim else -1
+        shapes = (num, self.points.shape[1]), (num,), (num, num), (num, num), (num,)
+        for name, shape in zip(STATE, shapes, strict=True):
+            x, own = state[name], getattr(self, name).dtype
+            if x.shape != shape or x.dtype != own or not np.isfinite(x).all():
+                raise ValueError(f"{name} is {x.dtype} {x.shape}, or has NaN; {own} {shape} is wanted")
+        if not np.isin(state["actions"], self.related).all():
+            raise ValueError("actions has one that does not belong to its part")
+        self.points, self.actions, self.factor, self.precision, self.shift = (state[name].copy() for name in STATE)
         self.refresh()
 
     def refresh(self) -> None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ class ActRun(ABC):
     """
 
     extra_files: tuple[str, ...] = ()  # of the run folder, which `overwrite` removes too
+    state_shape: Any = dict[str, Any]  # the types of what a checkpoint holds beside the policy
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
         self.config, self.start = config, Start(overwrite, resume)
@@ -94,9 +96,12 @@ class ActRun(ABC):
     def _begin(self, stack: ExitStack) -> None:
         """Prepare the folder to start, or to go on after the newest checkpoint."""
         source = self.start.prepare(self.folder, others=self.extra_files)
-        state = load_policy_checkpoint(source, self.policy, self.identity, self.scene) if source else None
+        state = self._read(source) if source else None
         self._restore(state, stack)
         replace_text(self.folder / "config.yaml", dump_yaml(self.config))
+
+    def _read(self, source: Path) -> dict[str, Any]:
+        return load_policy_checkpoint(source, self.policy, self.identity, self.scene, self.state_shape)
 
     def _save(self) -> None:
         """Write a checkpoint of the policy as it is."""

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from rlhf_dialog.atomic_files import write_json, written_whole
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.own_files import damage_as_user_error, load_json
-from rlhf_dialog.runs.checkpoint import read_state, save_checkpoint
-from rlhf_dialog.runs.verification import verify
+from rlhf_dialog.own_files import check_shape, damage_as_user_error, load_json
+from rlhf_dialog.runs.checkpoint import as_user_error, read_state, save_checkpoint
+from rlhf_dialog.runs.verification import verify, way_back
 from rlhf_dialog.task_oriented.policies.base import Policy
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 
@@ -38,11 +38,19 @@ def save_policy_checkpoint(folder: Path, policy: Policy, state: dict[str, Any], 
     return save_checkpoint(folder, state, fill, keep)
 
 
-def load_policy_checkpoint(source: Path, policy: Policy, identity: dict[str, Any], domain: Known) -> dict[str, Any]:
-    """Restore the policy; returns the state. Raises UserError when the checkpoint is damaged, or of another run or domain."""
+def load_policy_checkpoint(
+    source: Path, policy: Policy, identity: dict[str, Any], domain: Known, shape: Any = dict[str, Any]
+) -> dict[str, Any]:
+    """Restore the policy; returns the state, which has the types of `shape`.
+
+    Raises UserError when the checkpoint is damaged, or of another run or domain.
+    """
     _, state = read_state(source.parent, source)
     verify(source, state)
-    then = state.get("identity", {})
+    with as_user_error(source, way_back):
+        then: dict[str, Any] = state["identity"]
+        check_shape(then, dict[str, Any])
+        check_shape(state, shape)
     if then.get("domain_hash") != identity["domain_hash"]:
         raise _another_domain(source, state.get("domain", "?"), then.get("domain_hash"), domain)
     changed = [f"{key}: {then.get(key)!r} -> {value!r}" for key, value in identity.items() if then.get(key) != value]

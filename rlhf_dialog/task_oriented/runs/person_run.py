@@ -8,6 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pydantic import BaseModel
+
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.runs.interrupts import WhileWaiting, leave
 from rlhf_dialog.runs.tracking import Metrics, read_metrics
@@ -17,6 +19,14 @@ from rlhf_dialog.task_oriented.runs.act_run import ActRun
 from rlhf_dialog.task_oriented.runs.scene import Scene
 from rlhf_dialog.task_oriented.runs.settings import PolicyConfig
 from rlhf_dialog.task_oriented.world.users.teacher import Teacher, given
+
+
+class Counters(BaseModel):
+    """What a checkpoint holds beside the policy."""
+
+    iteration: int
+    rewarded: int
+    days: list[str]
 
 
 class PersonRun(ActRun):
@@ -29,6 +39,8 @@ class PersonRun(ActRun):
     A dialogue counts when it has ended, and, if the teacher leaves in the middle of it, when something in it was rewarded.
     The policy learns from dialogues in which something was rewarded. Each dialogue that counts is saved at once.
     """
+
+    state_shape = Counters
 
     def __init__(
         self,

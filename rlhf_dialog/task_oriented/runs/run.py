@@ -7,6 +7,8 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.success_plot import plot_success
 from rlhf_dialog.foreign_code import GRACE
@@ -31,10 +33,20 @@ PLOT = "plot.png"
 IMITATION_SEED = 2**30 + 2**29  # added to the run's seed
 
 
+class Counters(BaseModel):
+    """What a checkpoint holds beside the policy; the sampler checks its own part."""
+
+    iteration: int
+    num_dialogues: int
+    imitation: dict[str, float]
+    sampler: dict[str, Any]
+
+
 class PolicyRun(ActRun):
     """Trains the policy of a `PolicyConfig` in its run folder."""
 
     extra_files = (PLOT,)
+    state_shape = Counters
 
     def __init__(self, config: PolicyConfig, overwrite: bool = False, resume: bool | Literal["auto"] = False):
         super().__init__(config, overwrite, resume)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 from urllib.parse import quote
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
 from rlhf_dialog.atomic_files import replace_file
 from rlhf_dialog.errors import UserError
@@ -53,13 +53,56 @@ class Cell:
         return f"{self.policy} at {100 * self.error_rate:g} % error, seed {self.seed}"
 
 
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Tested(BaseModel):
+    """A number of each test dialogue, equally many of each measure."""
+
+    success: list[Number]
+    reward: list[Number]
+    turns: list[Number]
+
+    @model_validator(mode="after")
+    def _equally_many(self) -> Self:
+        if not len(self.success) == len(self.reward) == len(self.turns) > 0:
+            raise ValueError("success, reward and turns have not equally many numbers")
+        return self
+
+
+class Costs(BaseModel):
+    """What a training has cost; None: nobody knows."""
+
+    dialogues: Number | None
+    turns: Number | None
+    updates: Number | None
+    cpu_seconds: Number | None
+    wall_seconds: Number | None
+    parameters: Number | None
+
+
+class Point(BaseModel):
+    """A measurement after a number of dialogues; `handcrafted`: of the rules, where it was measured beside them."""
+
+    mark: int
+    training: Costs
+    test: Tested
+    handcrafted: Tested | None = None
+
+
+class MadeWith(BaseModel):
+    """The versions that made a cell."""
+
+    commit: str | None
+
+
 class CellFile(BaseModel):
     """The file of a finished cell."""
 
     format_version: int
     known: dict[str, Any]
-    made_with: dict[str, Any]
-    points: list[dict[str, Any]]
+    made_with: MadeWith
+    points: Annotated[list[Point], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -128,6 +171,9 @@ def read_cell(folder: Path, cell: Cell, known: dict[str, Any]) -> dict[str, Any]
         then = content["known"]
         if content["format_version"] != FORMAT:
             raise ValueError(f"its format version is {content['format_version']}, this program reads {FORMAT}")
+        marks = [point["mark"] for point in content["points"]]
+        if marks != then.get("marks", marks):
+            raise ValueError(f"it was measured after {marks} dialogues, not after {then['marks']}")
     names = sorted({*then, *known})
     changed = [
         f"{name}: {then.get(name)!r} -> {known.get(name)!r}" for name in names if then.get(name) != known.get(name)

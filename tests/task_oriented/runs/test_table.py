@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from policy_cells import point as measured
 from policy_runs import domain_file
 
 from rlhf_dialog.errors import UserError
@@ -114,8 +115,9 @@ def test_a_cell_is_read_with_the_settings_that_made_it_alone(plan, tmp_path):
     cell = Cell("dqn", 0.15, 3)
     known = plan.known_of(cell, "hash")
     assert read_cell(tmp_path, cell, known) is None
-    write_cell(tmp_path, cell, known, {"commit": "abc"}, [{"mark": 3}])
-    assert read_cell(tmp_path, cell, known)["points"] == [{"mark": 3}]
+    points = [measured(3, [1.0, -1.0]), measured(8, [2.0, -2.0])]
+    write_cell(tmp_path, cell, known, {"commit": "abc"}, points)
+    assert read_cell(tmp_path, cell, known)["points"] == points
     others = Plan(plan.domain, marks=(3, 9), test_dialogues=6, args={"dqn": {"lr": 0.1}})
     with pytest.raises(UserError) as error:
         read_cell(tmp_path, cell, others.known_of(cell, "other"))
@@ -136,7 +138,7 @@ def test_the_default_arguments_decide_too(plan, tmp_path, monkeypatch):
     known = plan.known_of(cell, "hash")
     assert known["args"]["hidden_sizes"] == [4]
     assert known["args"]["epsilon"] == 0.3
-    write_cell(tmp_path, cell, known, {}, [])
+    write_cell(tmp_path, cell, known, {"commit": "abc"}, [measured(3, [1.0]), measured(8, [2.0])])
     monkeypatch.setattr(policy_table, "defaults_of", lambda _: {"epsilon": 0.9})
     with pytest.raises(UserError, match="args"):
         read_cell(tmp_path, cell, plan.known_of(cell, "hash"))

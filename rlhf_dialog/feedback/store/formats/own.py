@@ -10,6 +10,7 @@ from rlhf_dialog.feedback.store.formats.record import Found, ImportedTurn, Judge
 from rlhf_dialog.feedback.store.store import SPEAKERS, Event, Store, StoredDialogue, StoredTurn, check_event
 
 FORMAT, VERSION = "rlhf-dialog-feedback", 1
+MAX_POSITION = 10**6  # turns of a dialogue
 HEAD = ("format", "format_version", "bot", "dialogue", "turns", "feedback")
 COLUMNS = {
     name: tuple(field.name for field in dataclasses.fields(cls))
@@ -58,10 +59,10 @@ def read(rows: list[tuple[str, Row]]) -> Found:
                 f"{where}: has format version {row.get('format_version')}, but this program knows versions up to {VERSION}; "
                 "update rlhf-dialog"
             )
-        _check_keys(row, where)
         try:
+            _check_keys(row, where)
             imported.records.append(_record(row, where))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UserError(f"{where}: is damaged ({error!r:.200}); export again") from error
     return imported
 
@@ -81,7 +82,9 @@ def _record(row: Row, where: str) -> Record:
     head, places = row["dialogue"], {}
     turns = []
     for number, turn in enumerate(row["turns"]):
-        if turn["speaker"] not in SPEAKERS or not (isinstance(turn["position"], int) and turn["position"] >= 0):
+        if turn["speaker"] not in SPEAKERS or not (
+            type(turn["position"]) is int and 0 <= turn["position"] < MAX_POSITION
+        ):
             raise ValueError(f"turn of {turn['speaker']!r} at position {turn['position']!r}")
         places[turn["id"]] = number
         turns.append(ImportedTurn(turn["position"], turn["speaker"], _text(turn["text"]), float(turn["created"])))

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.task_oriented.policies.base import Episode, Extras, Policy, choose, stream
 from rlhf_dialog.task_oriented.policies.sampling.side_by_side import NOTHING, Make, SideBySide, Turn
 
 logger = logging.getLogger(__name__)
+DAMAGED = "the checkpoint's trainer.json is damaged: sampler.dialogues are not those of this run"
+WAY_BACK = "; resume from another checkpoint, or begin again"
 
 
 def hosts(make: Make, seed: int, num_envs: int, process_num: int, timeout_s: float | None = None) -> Any:
@@ -133,10 +136,15 @@ class Sampler:
         return {"dialogues": [[place.dialogue, list(place.actions)] for place in self.places]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Open the dialogues, and make their actions again; no policy is asked."""
+        """Open the dialogues, and make their actions again; no policy is asked. Raises UserError for what cannot be one."""
+        if not self._fits(state.get("dialogues")):
+            raise UserError(f"{DAMAGED} (each is a number and a list of actions, {self.num_envs} in all){WAY_BACK}")
         self.places = [_Place(dialogue) for dialogue, _ in state["dialogues"]]
         todo = [deque(actions) for _, actions in state["dialogues"]]
         self._open_all()
+        for place, actions in zip(self.places, todo, strict=True):
+            if place.now.mask is not None and not all(0 <= action < len(place.now.mask) for action in actions):
+                raise UserError(f"{DAMAGED} (dialogue {place.dialogue} has an action that there is not){WAY_BACK}")
         while any(todo):
             orders = [(actions.popleft() if actions else NOTHING, NOTHING) for actions in todo]
             for place, (action, _), turn in zip(self.places, orders, self.host.step(orders), strict=True):
@@ -144,6 +152,10 @@ class Sampler:
                     place.take(action, {}, turn)
         for place in self.places:
             place.episode(NOTHING)
+
+    def _fits(self, dialogues: Any) -> bool:
+        """Whether these are dialogues as `state_dict` writes them, as many as there are environments."""
+        return isinstance(dialogues, list) and len(dialogues) == self.num_envs and all(map(_is_dialogue, dialogues))
 
     def _open_all(self) -> None:
         if not all(place.is_open for place in self.places):
@@ -194,3 +206,9 @@ def _truth(value: Any) -> bool | None:
 
 def _stacked(rows: list[dict[str, Any]]) -> Extras:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def _is_dialogue(one: Any) -> bool:
+    """Whether this is the number of a dialogue and the list of its actions."""
+    is_pair = isinstance(one, list) and len(one) == 2 and isinstance(one[1], list)
+    return is_pair and all(type(number) is int and 0 <= number < 2**53 for number in [one[0], *one[1]])
