@@ -144,7 +144,7 @@ def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positi
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _drawn(num_tokens: int, seed: int) -> list[int]:

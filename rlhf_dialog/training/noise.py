@@ -74,14 +74,14 @@ def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: flo
     start, width = int(prompt_mask.any(dim=0).int().argmax()), int(last_token(mask).max()) + 1
     prompt_ids, prompt_mask = rollout.prompt_ids[rows, start:], prompt_mask[:, start:]
     response_ids, mask = rollout.response_ids[rows, :width], mask[:, :width]
-    own = mask.to(response_ids.device)
-    targets, support = response_ids[own], None if rollout.support is None else rollout.support[rows, :width][own]
+    packed = pack(prompt_ids, prompt_mask, response_ids, mask)
+    targets, support = packed.targets, None if rollout.support is None else packed.gather(rollout.support[rows, :width])
     if is_longer:
-        row = torch.cat([prompt_ids[:, prompt_mask[0].to(prompt_ids.device)], response_ids], dim=1)
-        more = row[:, : max(0, min(row.shape[1], positions_of(reference.lm) - row.shape[1]))]
-        response_ids = torch.cat([response_ids, more], dim=1)
+        room = positions_of(reference.lm) - len(packed.ids) - 1
+        more = packed.ids[: max(0, room)].unsqueeze(0)
         mask = torch.cat([mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
-    features, _ = reference.features(pack(prompt_ids, prompt_mask, response_ids, mask), padded=is_longer)
+        packed = pack(prompt_ids, prompt_mask, torch.cat([response_ids, more], dim=1), mask)
+    features, _ = reference.features(packed, padded=is_longer)
     return reference.predict(features[: len(targets)], targets, temperature, support, with_entropy=False)[0]
 
 
@@ -94,7 +94,7 @@ def noise_of(of_rank: Tensor, world: World, temperature: float, num_bits: int) -
     total, count = world.sum_of([of_rank.double().sum().item(), len(of_rank)])
     mean, scale = total / max(count, 1), 1 / min(temperature, 1.0)
     text = "rounding in %d bits changes log-probabilities by %.2g nats in the mean, %.2g at most"
-    logger.info(text, num_bits, mean, largest)
+    logger.log(logging.INFO if num_bits == 16 else logging.DEBUG, text, num_bits, mean, largest)
     if num_bits == 16 and mean > COARSE * scale:
         logger.warning(
             "rounding in 16 bits changes log-probabilities by %.2g nats in the mean, so the checks of the run see only large "
