@@ -31,6 +31,10 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "run the whole pipeline offline on a small model and synthetic dialogues",
     ),
     "write-dialogues": ("rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart"),
+    "fetch": (
+        "rlhf_dialog.commands.fetch",
+        "fetch a chat model, an encoder and conversations of people, without a hub",
+    ),
     "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
     "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
     "push-to-hub": ("rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub"),

