@@ -97,7 +97,7 @@ def test_a_fault_in_the_update_stops_the_run(kind, fault, monkeypatch):
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "outlier"])
 def test_a_healthy_deep_model_passes_in_float32(kind, caplog):
     trainer = deep_trainer(kind, use_amp=False)
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="rlhf_dialog"):
         trainer.step()
     assert "rounding in 32 bits changes log-probabilities by" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
