@@ -55,11 +55,17 @@ def test_a_mutated_file_is_read_or_says_what_is_wrong(name, whole, tmp_path):
     assert read < 20
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", KINDS)
-def test_300_mutated_files_of_each_kind(name, whole, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, number, marks=mark)
+        for number, mark in ((40, pytest.mark.thorough), (300, pytest.mark.slow))
+        for name in KINDS
+    ],
+)
+def test_mutated_files_of_each_kind(name, number, whole, tmp_path):
     shutil.copytree(whole(name), tmp_path / "whole")
     KINDS[name].read(tmp_path / "whole")
-    read, wrong = outcomes(name, whole, tmp_path, range(300))
+    read, wrong = outcomes(name, whole, tmp_path, range(number))
     assert wrong == []
-    assert 0 < read < 300
+    assert 0 < read < number
