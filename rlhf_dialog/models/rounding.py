@@ -10,7 +10,7 @@ R rows, K predictions: of each token of each row but its first.
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -53,14 +53,34 @@ TEXTS = (
 )
 
 
-@dataclass(frozen=True)
 class Alone:
-    """Token ids of some texts, each (L,), and what the model predicts of each row alone, (L - 1,); differences in nats."""
+    """What a model predicts of some texts, each row alone, and how other shapes change that, in nats.
 
-    ids: list[Tensor]
-    logprobs: list[Tensor]
-    together: float  # the largest difference when the rows are computed together, padded on the right
-    shorter: float  # when the last quarter of each row is cut off
+    `ids`: of each row, (L,); `logprobs`: of each row, (L - 1,). The two shapes are computed when they are asked for.
+    """
+
+    @torch.no_grad()
+    def __init__(self, lm: PreTrainedModel, ids: list[Tensor]):
+        self.policy, self.ids = Policy(lm), ids
+        self.logprobs = [logprobs(self.policy, [row]) for row in ids]
+
+    @cached_property
+    @torch.no_grad()
+    def together(self) -> float:
+        """The largest difference when the rows are computed together, padded on the right."""
+        return self.difference(logprobs(self.policy, self.ids))
+
+    @cached_property
+    @torch.no_grad()
+    def shorter(self) -> float:
+        """The largest difference when the last quarter of each row is cut off."""
+        parts = [logprobs(self.policy, [row[: max(2, 3 * len(row) // 4)]]) for row in self.ids]
+        kept = [row[: len(part)] for row, part in zip(self.logprobs, parts, strict=True)]
+        return largest(torch.cat(parts), torch.cat(kept))
+
+    def explains(self, difference: float) -> bool:
+        """Whether rounding explains a difference; the second shape is computed only where the first does not."""
+        return difference <= limit_of(self.shorter) or difference <= self.limit
 
     @property
     def limit(self) -> float:
@@ -75,17 +95,6 @@ class Alone:
 def limit_of(*shapes: float) -> float:
     """The largest difference in nats that passes for rounding, by what other shapes changed."""
     return min(STOP * max(*shapes, LEAST), MOST)
-
-
-@torch.no_grad()
-def predicted_alone(lm: PreTrainedModel, ids: list[Tensor]) -> Alone:
-    """The predictions of each row alone, and how two other shapes change them."""
-    policy = Policy(lm)
-    alone = [logprobs(policy, [row]) for row in ids]
-    parts = [logprobs(policy, [row[: max(2, 3 * len(row) // 4)]]) for row in ids]
-    kept = torch.cat([row[: len(part)] for row, part in zip(alone, parts, strict=True)])
-    together = largest(logprobs(policy, ids), torch.cat(alone))
-    return Alone(ids, alone, together, largest(torch.cat(parts), kept))
 
 
 def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:

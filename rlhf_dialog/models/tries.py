@@ -16,6 +16,7 @@ from rlhf_dialog.models.decoding import PackedDecoder, PaddedDecoder
 from rlhf_dialog.models.packing import ATTENTION, can_pack
 from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.models.rounding import (
+    NUM_ROWS,
     Alone,
     in_batch,
     largest,
@@ -23,7 +24,6 @@ from rlhf_dialog.models.rounding import (
     limit_of,
     logprobs,
     positions_of,
-    predicted_alone,
     probe_ids,
 )
 
@@ -33,29 +33,31 @@ STEPS = 2  # tokens that come one by one
 
 def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Alone:
     """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
-    return predicted_alone(lm, probe_ids(tokenizer, num_embeddings(lm), positions_of(lm)))
+    return Alone(lm, probe_ids(tokenizer, num_embeddings(lm), positions_of(lm)))
 
 
 def use_packing(lm: PreTrainedModel, alone: Alone) -> bool:
     """Let the model compute packed rows if its predictions are then those of each row alone; returns whether it does."""
     if not can_pack(lm) or lm.get_output_embeddings() is None:
         return False
-    usual, limit = lm.config._attn_implementation, alone.limit
+    usual = lm.config._attn_implementation
     lm.set_attn_implementation(ATTENTION)
     try:
         difference = packing_error(lm, alone)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError) as error:
         logger.debug("%s cannot compute packed rows: %r", type(lm).__name__, error)
         difference = math.inf
-    if not difference <= limit:
+    lm.set_attn_implementation(usual)  # by which the yardstick is computed
+    if alone.explains(difference):
+        lm.set_attn_implementation(ATTENTION)
+    else:
         logger.info(
             "%s does not support packed rows (predictions differ by %.2g nats, rounding explains %.2g), so padding is computed "
             "too: a run takes up to twice as long",
             type(lm).__name__,
             difference,
-            limit,
+            alone.limit,
         )
-        lm.set_attn_implementation(usual)
     return packs(lm)
 
 
@@ -65,19 +67,26 @@ def packing_error(lm: PreTrainedModel, alone: Alone) -> float:
     one."""
     policy = Policy(lm)
     all_at_once = alone.difference(logprobs(policy, alone.ids, padded=False))
-    ids, mask = in_batch([row[:-STEPS] for row in alone.ids], side="left")
+    ids, mask = in_batch(beginnings(alone), side="left")
     decoder = PackedDecoder(policy, ids, mask, num_new=STEPS, prompts_at_once=len(ids))
     return max(all_at_once, decoding_error(decoder, policy, alone))
 
 
+def beginnings(alone: Alone) -> list[torch.Tensor]:
+    """The first tokens of each row, of different numbers, as prompts."""
+    return [row[: min(len(row) - STEPS, 12 + 2 * (number % NUM_ROWS))] for number, row in enumerate(alone.ids)]
+
+
 def decoding_error(decoder: PackedDecoder | PaddedDecoder, policy: Policy, alone: Alone) -> float:
-    """The largest difference in nats of the last STEPS tokens of each row, when they come one by one."""
-    newest = torch.stack([row[-STEPS:] for row in alone.ids])
+    """The largest difference in nats of the STEPS tokens that follow each beginning, when they come one by one."""
+    starts = [len(prompt) for prompt in beginnings(alone)]
+    newest = torch.stack([row[at : at + STEPS] for row, at in zip(alone.ids, starts, strict=True)])
+    wanted = torch.stack([row[at - 1 : at - 1 + STEPS] for row, at in zip(alone.logprobs, starts, strict=True)])
     predicted = []
     for step in range(STEPS):
         predicted.append(policy.predict(decoder.features, newest[:, step], 1.0, None, with_entropy=False)[0])
         decoder.step(newest[:, step])
-    return largest(torch.stack(predicted, dim=1), torch.stack([row[-STEPS:] for row in alone.logprobs]))
+    return largest(torch.stack(predicted, dim=1), wanted)
 
 
 @torch.no_grad()
@@ -101,7 +110,7 @@ def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -
             f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when a prompt is padded on the left "
             f"(rounding explains {limit:.2g}), so batches of prompts would be wrong; {remedy}"
         )
-    ids, mask = in_batch([row[:-STEPS] for row in alone.ids], side="left")
+    ids, mask = in_batch(beginnings(alone), side="left")
     one_by_one = decoding_error(PaddedDecoder(Policy(lm), ids, mask), Policy(lm), alone)
     if not one_by_one <= limit:
         cause = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"

@@ -10,13 +10,13 @@ from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.rounding import (
     LEAST,
     MOST,
+    Alone,
     in_batch,
     largest,
     left_padded_logprobs,
     limit_of,
     logprobs,
     positions_of,
-    predicted_alone,
     probe_ids,
 )
 
@@ -42,7 +42,7 @@ def test_a_short_vocabulary_is_not_left():
 def test_predictions_are_those_of_a_plain_loop(new_lm):
     lm = new_lm().eval()
     rows = probe_ids(byte_tokenizer(), 259, 30)
-    alone = predicted_alone(lm, rows)
+    alone = Alone(lm, rows)
     for ids, found in zip(rows, alone.logprobs, strict=True):
         with torch.no_grad():
             logits = lm(input_ids=ids.unsqueeze(0)).logits[0].double().log_softmax(-1)
