@@ -15,6 +15,7 @@ from rlhf_dialog.feedback.commands.feedback import SUBCOMMANDS
 ROOT = Path(__file__).parents[2]
 FOUND = "tests/evaluation/test_found_config.py"
 FOLDERS = "tests/commands/test_found_folders.py"
+SERVER = "tests/commands/test_found_server.py"
 NETWORKS = "tests/models/test_found_networks.py"
 ATTACKED = {
     "train": f"{FOUND}::test_training_with_a_strangers_run_builds_nothing_of_its_config",
@@ -24,11 +25,11 @@ ATTACKED = {
     "export": "tests/commands/test_export.py::test_a_name_on_the_hub_is_refused_unless_the_configuration_is_trusted",
     "push-to-hub": "tests/publishing/test_files.py::test_a_link_is_refused_because_it_may_be_of_any_file",
     "evaluate-policy": f"{FOLDERS}::test_the_hub_is_not_asked_for_what_a_stranger_names",
-    "benchmark-policies": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",
-    "train-sft": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",
-    "train-preference-model": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",
-    "train-relevance-model": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",
-    "train-intent-classifier": "tests/models/test_pretrained_security.py::test_a_poisoned_weight_file_is_refused_and_not_run",
+    "benchmark-policies": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
+    "train-sft": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
+    "train-preference-model": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
+    "train-relevance-model": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
+    "train-intent-classifier": f"{SERVER}::test_nothing_is_asked_shown_or_written_elsewhere",
     "feedback init": "tests/feedback/store/test_agent_copy.py::test_links_that_leave_an_agents_folder_are_not_copied",
     "feedback learn": f"{FOLDERS}::test_a_bots_own_settings_do_not_ask_the_hub",
     "feedback serve": f"{NETWORKS}::test_a_network_is_not_built_with_a_strangers_arguments",

@@ -1,0 +1,154 @@
+"""A stranger's folder in front of each command, with servers that listen, a token in the environment and a file with a secret.
+
+Nothing is asked, no secret is shown, and nothing is written outside of the output. The controls: what the folder asks for does
+reach the servers with --trust_config, or as one's own YAML.
+"""
+
+import json
+import shutil
+
+import pytest
+import yaml
+from evaluations import save_run
+from hub_server import hub_server  # noqa: F401  a fixture
+from poisoned import MARKER
+from servers import serving
+from tiny import write_data
+
+from rlhf_dialog.commands.dispatcher import main
+
+pytestmark = pytest.mark.thorough
+OUTPUTS = ("out", "hub_polite")  # the second is that of a push that is only shown
+SECRET = "the sentence that must not be shown"
+
+
+def ones(number, body, handler):
+    return 200, json.dumps({"scores": [1.0] * len(json.loads(body)["dialogues"])}).encode()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, hub_server):  # noqa: F811
+    """A working folder with `data`, `secret.txt`, the user's own `own.yaml`, and a stranger's run `evil` and acts `acts`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", MARKER)
+    monkeypatch.setattr("builtins.input", lambda _: "quit")
+    write_data(tmp_path / "data", 25)
+    (tmp_path / "secret.txt").write_text(SECRET)
+    with serving(ones) as server:
+        reward = {"id": "RemoteReward", "args": {"url": server.url, "token_env": "HF_TOKEN", "retries": 0}}
+        save_run(tmp_path / "evil", str(tmp_path / "data"), 1)
+        hostile = yaml.safe_load((tmp_path / "evil/config.yaml").read_text()) | {
+            **{"reward_class": reward, "model_path": "stranger/model", "ref_model": "stranger/model"},
+            **{
+                "trust_remote_code": True,
+                "allow_pickle_weights": True,
+                "env": {"args": {"data_path": "stranger/data"}},
+            },
+        }
+        for folder in ("evil", "evil/agent"):
+            (tmp_path / folder / "config.yaml").write_text(yaml.safe_dump(hostile))
+        (tmp_path / "evil/agent/notes.txt").symlink_to(tmp_path / "secret.txt")
+        (tmp_path / "evil/metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
+        acts = {"format_version": 1, "domain_name": "x", "domain_hash": "0", "domain": "restaurant", "error_rate": 0.0}
+        acts |= {"user": "friendly", "max_turns": 5, "policy": {"id": "random", "args": {}}}
+        for name, environment in (("acts", {"id": "corpus", "args": {"data_path": "stranger/data"}}), ("quiet", None)):
+            (tmp_path / name / "agent").mkdir(parents=True)
+            (tmp_path / name / "agent/policy_agent.json").write_text(json.dumps(acts | {"environment": environment}))
+        shutil.copytree(tmp_path / "evil", tmp_path / "talks", symlinks=True)
+        user = {
+            "id": "language_model_user",
+            "args": {"model": "stranger/model", "openings": str(tmp_path / "secret.txt")},
+        }
+        talks = {"model_path": "m", "environment": user}
+        (tmp_path / "talks/config.yaml").write_text(yaml.safe_dump(talks))
+        own = {
+            "model_path": "evil/agent",
+            "env": {"args": {"data_path": "data"}},
+            "reward_class": {"id": "LengthMatch"},
+        }
+        own |= {
+            "rollout_batch_size": 2,
+            "max_new_tokens": 4,
+            "max_prompt_length": 60,
+            "max_iterations": 1,
+            "run_dir": "out",
+        }
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+        tmp_path.joinpath("out").mkdir()
+        yield Place(tmp_path, server, hub_server)
+
+
+class Place:
+    """The working folder and the servers."""
+
+    def __init__(self, folder, server, hub):
+        self.folder, self.server, self.hub = folder, server, hub
+
+    @property
+    def asked(self):
+        return [*self.server.requests, *self.hub.requests]
+
+    def written(self):
+        """Files outside of the output, and their contents."""
+        kept = (path for path in self.folder.rglob("*") if path.is_file() and "hub_cache" not in path.parts)
+        return {str(path): path.read_bytes() for path in kept if path.relative_to(self.folder).parts[0] not in OUTPUTS}
+
+
+STEPS = ["--max_steps", "1", "--batch_size", "2"]
+COMMANDS = {
+    "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2",
+    "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2",
+    "chat": "--agent evil/agent",
+    "train": "--config own.yaml --experiment_name new",
+    "train with its critic": "--config own.yaml --experiment_name new --critic_path evil/agent --use_share_model false",
+    "plot-run": "--run evil --output out/plot.png",
+    "push-to-hub": "--agent evil/agent --repo polite --dry_run",
+    "export": "--run evil --output out/agent",
+    "train-sft": "--data_path data --model_path evil/agent --output out/sft --max_steps 1 --batch_size 2",
+    "train-relevance-model": "--data_path data --sft_model evil/agent --model_replies 2 --output out/m --max_steps 1",
+    "train-preference-model": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
+    "train-intent-classifier": "--data_path data --model_path evil/agent --output out/m --max_steps 1",
+    "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json",
+    "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json",
+    "benchmark-policies": "--policies random --errors 0 --seeds 1 --language_model talks/agent --test_dialogues 2 "
+    "--output out/t.json",
+    "feedback init": "--run out/bot --agent evil/agent",
+}
+CONTROLS = {
+    "evaluate": "--agent evil/agent --data_path data --output out/e.json --max_prompts 2 --trust_config",
+    "evaluate of its data": "--agent evil/agent --output out/e.json --max_prompts 2 --trust_config",
+    "train": "--config evil/config.yaml --experiment_name new --run_dir out",
+    "export": None,  # tests/commands/test_export.py: it needs a checkpoint
+    "evaluate-policy": "--agent acts/agent --dialogues 1 --output out/e.json --trust_config",
+    "evaluate-policy of a language model": "--agent talks/agent --dialogues 1 --output out/e.json --trust_config",
+}
+
+
+def words_of(name, text):
+    command = name.partition(" of ")[0].partition(" with ")[0]
+    return [*command.split(), *text.split()]
+
+
+def code_of(words):
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_nothing_is_asked_shown_or_written_elsewhere(place, name, capfd):
+    before = place.written()
+    code = code_of(words_of(name, COMMANDS[name]))
+    said = "".join(capfd.readouterr())
+    assert code in (0, 1, 2), said  # 1: a cell of the table failed
+    assert place.asked == []
+    outputs = [path.read_bytes() for path in (place.folder / "out").rglob("*") if path.is_file()]
+    assert not any(secret.encode() in text for secret in (SECRET, MARKER) for text in [said.encode(), *outputs])
+    assert place.written() == before
+
+
+@pytest.mark.parametrize("name", [name for name, words in CONTROLS.items() if words])
+def test_trusted_it_is_asked(place, name):
+    code_of(words_of(name, CONTROLS[name]))
+    assert place.asked != []
