@@ -79,7 +79,7 @@ def test_the_commands_links_and_marks_exist():
     assert all(f"\n{line.split()[1]}:" in makefile for line in COMMANDS if line.startswith("make"))
     assert all((ROOT / target).is_file() for target in re.findall(r"\]\(([^)]+)\)", PAGE))
     marks = re.findall(r'^    "(\w+): ', settings, re.MULTILINE)
-    assert len(marks) == 8
+    assert len(marks) == 9
     assert all(f"`{mark}`" in PAGE for mark in marks)
 
 
