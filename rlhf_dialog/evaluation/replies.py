@@ -13,8 +13,9 @@ from rich.progress import track
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.metrics.text import others
-from rlhf_dialog.models.chat_agent import Speaker, num_positions
+from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
+from rlhf_dialog.models.sizes import num_positions
 
 T = TypeVar("T")
 CONSTANT_REPLY = "Yes , I am ."
@@ -81,7 +82,7 @@ def reference_nll(speaker: Speaker, prompts: list[Dialogue], batch_size: int = 6
 
     (B, 2): nats and tokens. If both do not fit into the model's positions, the prompt loses tokens from the left.
     """
-    positions = num_positions(speaker.policy)
+    positions = num_positions(speaker.policy.lm)
     device, pad_id = speaker.policy.lm.device, speaker.encoder.pad_id
     sums: list[list[float]] = []
     for batch in batches(prompts, batch_size, "reference perplexity"):

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.fetching.wheels import opened
+from rlhf_dialog.own_files import parsed
 
 DATA = "chitchat_dataset/dataset.json"
 SHARES = {"test": 5, "validation": 5}  # percent of the conversations; the rest is train
@@ -17,7 +18,7 @@ def write_chitchat(wheel: Path, folder: Path) -> str:
     """`train.jsonl`, `validation.jsonl` and `test.jsonl`; returns what was written, in words. Raises UserError for damage."""
     with opened(wheel) as archive:
         try:
-            conversations: dict[str, Any] = json.loads(archive.read(DATA))
+            conversations: dict[str, Any] = parsed(archive.read(DATA))
             dialogues = {name: turns_of(one["messages"]) for name, one in conversations.items()}
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UserError(f"{wheel} is damaged: {DATA}: {error!r}; remove it, and fetch again") from error

@@ -16,12 +16,13 @@ from rlhf_dialog.errors import UserError
 
 @dataclass(frozen=True)
 class Part:
-    """One wheel. `megabytes` are those of the download and of the folder; `maker`: the function that fills the folder."""
+    """One wheel; `maker` fills the folder from it, and says in words what it wrote."""
 
     wheel: str
     version: str
     sha256: str
-    megabytes: tuple[int, int]
+    download_megabytes: int
+    folder_megabytes: int
     licence: str
     what: str
     maker: Callable[[Path, Path], str]

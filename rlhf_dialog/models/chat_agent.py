@@ -20,7 +20,7 @@ from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.network import AGENT_FILE
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.pretrained import num_ids, warn_of_remote_code
-from rlhf_dialog.models.tries import num_embeddings
+from rlhf_dialog.models.sizes import num_embeddings, num_positions
 from rlhf_dialog.own_files import load_json
 
 AGENT_FORMAT = 1
@@ -97,11 +97,6 @@ class Speaker:
         return self.read(self.respond(turns, uniform)[2])
 
 
-def num_positions(policy: Policy) -> int | None:
-    """How many tokens the model can see, None where its configuration sets no limit."""
-    return getattr(policy.lm.config, "max_position_embeddings", None)
-
-
 class AgentSettings(DataKeys, SamplingKeys):
     """The settings in `rlhf_dialog.json` of an agent's folder; a folder without it gets the defaults."""
 
@@ -152,7 +147,7 @@ class ChatAgent(Speaker):
                 f"--agent: the tokenizer has {num_ids(words)} tokens, but '{folder}' has embeddings for only {rows}"
             )
         policy = Policy(lm).to(device).eval()
-        positions, room = num_positions(policy), settings.max_prompt_length
+        positions, room = num_positions(lm), settings.max_prompt_length
         if positions:
             room = min(room, positions - settings.max_new_tokens)
         if room < 2:

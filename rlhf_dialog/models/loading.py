@@ -28,8 +28,8 @@ from rlhf_dialog.models.lora import add_adapters, check_peft, trained
 from rlhf_dialog.models.policy import Critic, DisabledAdapter, Policy
 from rlhf_dialog.models.precision import autocast_of, narrow, set_float32_products
 from rlhf_dialog.models.pretrained import load_pretrained, num_ids, readable, warn_of_remote_code
-from rlhf_dialog.models.rounding import positions_of
-from rlhf_dialog.models.tries import check_left_padding, num_embeddings, predicted_on_texts, use_packing
+from rlhf_dialog.models.sizes import num_embeddings, num_logits, num_positions
+from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts, use_packing
 
 logger = logging.getLogger(__name__)
 PROBE = "Hello , how are you ? I'd like 12 of them ."
@@ -200,14 +200,12 @@ def load_tokenizer(config: Config, lm: PreTrainedModel) -> PreTrainedTokenizerBa
 
 
 def _compare_with_own(tokenizer: PreTrainedTokenizerBase, path: str, config: Config) -> None:
-    try:
-        saved_tokenizer = read_tokenizer(config.model_path, "model_path", config.trust_remote_code)
-    except UserError:
+    saved_tokenizer = own_tokenizer(config.model_path, "model_path", config.trust_remote_code)
+    if saved_tokenizer is None:
         logger.info(
             "the model folder has no tokenizer, so env.args.tokenizer_path '%s' is used without a comparison", path
         )
-        return
-    if saved_tokenizer(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
+    elif saved_tokenizer(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
         raise UserError(
             f"env.args.tokenizer_path: '{path}' gives other token ids than the tokenizer in the model's folder "
             f"'{config.model_path}'; leave tokenizer_path out to use the model's own"
@@ -218,9 +216,8 @@ def _compare_with_reference(tokenizer: PreTrainedTokenizerBase, config: Config) 
     """Raises UserError when the reference has a tokenizer of its own that gives other ids: the KL would compare two texts."""
     if config.ref_model in (None, config.model_path, config.env.args.tokenizer_path):
         return
-    try:
-        own = read_tokenizer(str(config.ref_model), "ref_model", config.trust_remote_code)
-    except UserError:
+    own = own_tokenizer(str(config.ref_model), "ref_model", config.trust_remote_code)
+    if own is None:
         logger.info("ref_model: '%s' has no tokenizer, so it is used without a comparison", config.ref_model)
         return
     probes = [PROBE, WIDE_PROBE, *([] if config.turn_separator == CHAT_TEMPLATE else [f" a {config.turn_separator}"])]
@@ -297,11 +294,6 @@ def _load_reference(config: Config, lm: PreTrainedModel, options: dict[str, Any]
     return ref_lm
 
 
-def num_logits(lm: PreTrainedModel) -> int:
-    """The number of tokens among which the model chooses."""
-    return num_embeddings(lm) if network.spec_of(lm) else int(lm.get_output_embeddings().out_features)
-
-
 def build_trained(
     config: Config, lm: PreTrainedModel, amp: dict[str, Any], critic_lm: PreTrainedModel | None = None
 ) -> tuple[Policy, Critic | None]:
@@ -333,8 +325,8 @@ def build_trained(
 
 def check_length(lm: PreTrainedModel, config: Config, path: str | None = None) -> None:
     """Raises UserError when prompt and response do not fit into the model's positions."""
-    positions, wanted = positions_of(lm), config.max_prompt_length + config.max_new_tokens
-    if wanted > positions:
+    positions, wanted = num_positions(lm), config.max_prompt_length + config.max_new_tokens
+    if positions and wanted > positions:
         raise UserError(
             f"max_prompt_length: {config.max_prompt_length} + max_new_tokens {config.max_new_tokens} = {wanted} tokens, but "
             f"the model '{path or config.model_path}' has {positions} positions; lower one of them"

@@ -8,7 +8,6 @@ R rows, K predictions: of each token of each row but its first.
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -117,7 +116,9 @@ def left_padded_logprobs(policy: Policy, rows: list[Tensor]) -> Tensor:
 def in_batch(rows: Sequence[Tensor], side: str = "right") -> tuple[Tensor, Tensor]:
     """Ids and mask (R, L)."""
     ids = pad_sequence(list(rows), batch_first=True, padding_side=side)
-    return ids, pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], True, False, side)
+    return ids, pad_sequence(
+        [torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True, padding_side=side
+    )
 
 
 def largest(first: Tensor, second: Tensor) -> float:
@@ -126,21 +127,17 @@ def largest(first: Tensor, second: Tensor) -> float:
     return math.inf if math.isnan(difference) else difference
 
 
-def positions_of(lm: PreTrainedModel) -> int:
-    """How many tokens a row of the model may have."""
-    sizes = lm.config.get_text_config()
-    return int(getattr(sizes, "max_position_embeddings", None) or getattr(sizes, "n_positions", None) or sys.maxsize)
-
-
-def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int) -> list[Tensor]:
+def probe_ids(tokenizer: PreTrainedTokenizerBase | None, num_tokens: int, positions: int | None) -> list[Tensor]:
     """Rows of different lengths, of at most `positions` tokens, with NUM_TOKENS predictions at least.
 
     Without a tokenizer the ids are drawn, always the same, among the `num_tokens` of the vocabulary.
     """
     texts = (
-        [_ids(tokenizer, text) for text in TEXTS] if tokenizer else [_drawn(num_tokens, number) for number in range(8)]
+        [_ids(tokenizer, text) for text in TEXTS]
+        if tokenizer
+        else [_drawn(num_tokens, number) for number in range(NUM_ROWS)]
     )
-    longest = min(LONGEST, positions)
+    longest = min(LONGEST, positions or LONGEST)
     rows: list[Tensor] = []
     while len(rows) < NUM_ROWS or sum(len(row) - 1 for row in rows) < NUM_TOKENS:
         number = len(rows)

@@ -5,7 +5,6 @@ Differences are in nats, and compared with what rounding explains (`rounding`).
 
 import logging
 import math
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -23,9 +22,9 @@ from rlhf_dialog.models.rounding import (
     left_padded_logprobs,
     limit_of,
     logprobs,
-    positions_of,
     probe_ids,
 )
+from rlhf_dialog.models.sizes import num_embeddings, num_positions
 
 logger = logging.getLogger(__name__)
 STEPS = 2  # tokens that come one by one
@@ -33,7 +32,7 @@ STEPS = 2  # tokens that come one by one
 
 def predicted_on_texts(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Alone:
     """What the model predicts of texts of its tokenizer; without one, of ids that are drawn."""
-    return Alone(lm, probe_ids(tokenizer, num_embeddings(lm), positions_of(lm)))
+    return Alone(lm, probe_ids(tokenizer, num_embeddings(lm), num_positions(lm)))
 
 
 def use_packing(lm: PreTrainedModel, alone: Alone) -> bool:
@@ -94,7 +93,7 @@ def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -
     """Raises UserError when padding on the left, or the tokens that follow, change the predictions of the model."""
     name = type(network.own_network(lm)).__name__
     is_own = network.spec_of(lm) is not None
-    difference = alone.difference(left_padded_logprobs(Policy(lm), alone.ids))
+    difference = alone.difference(left_padded_logprobs(alone.policy, alone.ids))
     limit = limit_of(alone.together, difference)
     if not alone.shorter <= limit:
         raise UserError(
@@ -111,18 +110,10 @@ def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -
             f"(rounding explains {limit:.2g}), so batches of prompts would be wrong; {remedy}"
         )
     ids, mask = in_batch(beginnings(alone), side="left")
-    one_by_one = decoding_error(PaddedDecoder(Policy(lm), ids, mask), Policy(lm), alone)
+    one_by_one = decoding_error(PaddedDecoder(alone.policy, ids, mask), alone.policy, alone)
     if not one_by_one <= limit:
         cause = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"
         raise UserError(
             f"{key}: the predictions of {name} differ by {one_by_one:.2g} nats when tokens come one by one (rounding "
             f"explains {limit:.2g}); its past_key_values {cause}"
         )
-
-
-def num_embeddings(lm: PreTrainedModel) -> int:
-    """The number of rows of the input embedding, or of logits of a user's network; token ids must be smaller."""
-    if isinstance(lm, network.NetworkLM):
-        return int(lm.config.vocab_size)
-    embedding: Any = lm.get_input_embeddings()
-    return int(embedding.weight.shape[0])

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import POLICY, Dialogue
 from rlhf_dialog.environments.base import Environment, Limits, answer, check_turns, opened
-from rlhf_dialog.models.chat_agent import Reply, Speaker, num_positions
+from rlhf_dialog.models.chat_agent import Reply, Speaker
 from rlhf_dialog.models.generation import Responses, as_wide, random_numbers
 from rlhf_dialog.models.host import fetch, send, send_all
+from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.segments import Segments, Span, segments_of
 
 LIMITS = Limits()
@@ -134,7 +135,7 @@ class EpisodeInProgress:
 
     def _room(self) -> int | None:
         """The number of tokens that a prompt may have, so that the longest reply still has its positions; None without limit."""
-        positions, longest = num_positions(self.speaker.policy), self.speaker.encoder.max_prompt_length
+        positions, longest = num_positions(self.speaker.policy.lm), self.speaker.encoder.max_prompt_length
         return longest if positions is None else min(longest, positions - self.speaker.sampling.max_new_tokens)
 
 

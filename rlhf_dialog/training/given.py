@@ -12,11 +12,11 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import Speaker, collate, num_positions
+from rlhf_dialog.models.chat_agent import Speaker, collate
 from rlhf_dialog.models.generation import Responses, microbatches, teacher_forced
 from rlhf_dialog.models.host import send
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.tries import num_embeddings
+from rlhf_dialog.models.sizes import num_embeddings, num_positions
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import Episodes
@@ -143,7 +143,7 @@ def _ids(x: Any, name: str, size: int) -> list[int]:
 
 
 def _check_lengths(speaker: Speaker, prompts: list[list[int]], responses: list[list[int]]) -> None:
-    positions = num_positions(speaker.policy)
+    positions = num_positions(speaker.policy.lm)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         if positions and len(prompt) + len(response) > positions:
             raise UserError(

@@ -19,7 +19,7 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.rounding import positions_of
+from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: flo
     packed = pack(prompt_ids, prompt_mask, response_ids, mask)
     targets, support = packed.targets, None if rollout.support is None else packed.gather(rollout.support[rows, :width])
     if is_longer:
-        room = positions_of(reference.lm) - len(packed.ids) - 1
-        more = packed.ids[: max(0, room)].unsqueeze(0)
+        positions = num_positions(reference.lm)
+        more = packed.ids[: max(0, positions - len(packed.ids) - 1) if positions else None].unsqueeze(0)
         mask = torch.cat([mask, torch.ones(more.shape, dtype=torch.bool)], dim=1)
         packed = pack(prompt_ids, prompt_mask, torch.cat([response_ids, more], dim=1), mask)
     features, _ = reference.features(packed, padded=is_longer)

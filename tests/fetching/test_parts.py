@@ -18,4 +18,4 @@ def test_each_part_is_pinned_and_can_be_made(name):
     assert re.fullmatch(r"\d+\.\d+\.\d+", part.version)
     assert callable(part.maker)
     assert part.licence
-    assert 0 < part.megabytes[0] <= part.megabytes[1]
+    assert 0 < part.download_megabytes <= part.folder_megabytes

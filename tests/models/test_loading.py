@@ -24,7 +24,7 @@ from rlhf_dialog.models.loading import (
 )
 from rlhf_dialog.models.packing import ATTENTION, pack
 from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs
-from rlhf_dialog.models.tries import num_embeddings
+from rlhf_dialog.models.sizes import num_embeddings
 
 CPU = torch.device("cpu")
 PROMPT, MASK = torch.tensor([[256, 5, 6, 7], [8, 9, 10, 11]]), torch.tensor([[False, True, True, True], [True] * 4])

@@ -19,7 +19,8 @@ from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_f
 from rlhf_dialog.models.loading import build_trained, prepared
 from rlhf_dialog.models.packing import pack
 from rlhf_dialog.models.policy import Policy, packs
-from rlhf_dialog.models.tries import check_left_padding, num_embeddings, predicted_on_texts
+from rlhf_dialog.models.sizes import num_embeddings
+from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts
 
 pytestmark = pytest.mark.usefixtures("own_networks")
 SIZES = {"vocab_size": 61, "hidden_size": 12}

@@ -16,7 +16,6 @@ from rlhf_dialog.models.rounding import (
     left_padded_logprobs,
     limit_of,
     logprobs,
-    positions_of,
     probe_ids,
 )
 
@@ -74,7 +73,3 @@ def test_what_is_no_number_or_of_another_shape_differs_by_infinity():
     assert largest(torch.tensor([1.0, 2.0]), torch.tensor([1.5, 2.0])) == 0.5
     assert largest(torch.tensor([math.nan]), torch.tensor([1.0])) == math.inf
     assert largest(torch.ones(2), torch.ones(3)) == math.inf
-
-
-def test_positions_are_those_of_the_configuration():
-    assert positions_of(gpt2()) == positions_of(llama()) == 256

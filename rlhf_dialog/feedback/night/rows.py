@@ -22,11 +22,11 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit
 from rlhf_dialog.feedback.store.examples import Answer, Example
-from rlhf_dialog.models.chat_agent import ChatAgent, collate, num_positions
+from rlhf_dialog.models.chat_agent import ChatAgent, collate
 from rlhf_dialog.models.generation import teacher_forced
 from rlhf_dialog.models.host import send
 from rlhf_dialog.models.policy import Policy
-from rlhf_dialog.models.tries import num_embeddings
+from rlhf_dialog.models.sizes import num_embeddings, num_positions
 from rlhf_dialog.own_files import FAULTS, load_json
 
 
@@ -51,7 +51,7 @@ class RowEncoder:
     def of(cls, agent: ChatAgent) -> "RowEncoder":
         """The encoder of an agent."""
         lm = agent.policy.lm
-        return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy), num_embeddings(lm))
+        return cls(agent.encoder, agent.settings.context_size, num_positions(agent.policy.lm), num_embeddings(lm))
 
     def row(self, prompt_turns: Sequence[str], response: str, ids: Sequence[int] | None = None) -> Row:
         """The ids of an answer, which are those that were sampled where they still read as the response.

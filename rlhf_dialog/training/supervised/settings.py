@@ -1,12 +1,20 @@
 """The keys of the supervised stages. Nothing here loads torch: the help and the mistakes of a YAML need none of it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rlhf_dialog.config.schema import DataKeys
 from rlhf_dialog.config.settings import Settings
 from rlhf_dialog.data.learned_half import Half
+
+HalfKey = Annotated[
+    Half,
+    Field(
+        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
+        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half"
+    ),
+]
 
 
 class SupervisedKeys(Settings):
@@ -75,11 +83,7 @@ class IntentConfig(SupervisedKeys):
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"
     )
-    half: Half = Field(
-        "all",
-        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
-        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half",
-    )
+    half: HalfKey = "all"
     model_path: str | None = Field(None, description="encoder to start from: folder or Hub name; null: from scratch")
     tokenizer_path: str | None = Field(None, description="tokenizer of model_path; default: model_path")
     trust_remote_code: bool = Field(False, description="let a model folder run its own code")
@@ -156,11 +160,7 @@ class RelevanceConfig(SupervisedKeys):
     drop_overlap: bool = Field(
         False, description="leave out training dialogues that nearly repeat one of validation or test"
     )
-    half: Half = Field(
-        "all",
-        description="training dialogues to learn from: all, or the reward's or the judge's half, which share no dialogue and "
-        "nothing that repeats one: whole clusters of dialogues with the same utterances go to one half",
-    )
+    half: HalfKey = "all"
     architecture: Literal["bag", "convolution", "cross_encoder"] = Field(
         "bag",
         description="bag, convolution: context and reply are encoded apart (a minute; minutes); cross_encoder: a BERT reads "

@@ -16,6 +16,7 @@ from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.errors import MissingSplit, UserError
 from rlhf_dialog.models.loading import load_causal_lm, read_tokenizer
 from rlhf_dialog.models.pretrained import warn_of_remote_code
+from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.supervised.new_tokenizers import new_gpt2, new_llama, new_tokenizer
 from rlhf_dialog.training.supervised.settings import SFTConfig
 from rlhf_dialog.training.supervised.stage import SupervisedStage
@@ -141,7 +142,7 @@ def starting_point(config: SFTConfig, train: list[Dialogue]) -> tuple[PreTrained
 
 def check_length(config: SFTConfig, lm: PreTrainedModel) -> int | None:
     """The number of positions of the model, None without a limit. Raises UserError when a prompt can fill all of them."""
-    positions: int | None = getattr(lm.config, "max_position_embeddings", None)
+    positions = num_positions(lm)
     if positions and config.max_prompt_length >= positions:
         raise UserError(
             f"max_prompt_length: {config.max_prompt_length} leaves no room for a reply in {positions} positions; lower it"
