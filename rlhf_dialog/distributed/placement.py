@@ -37,7 +37,7 @@ from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.loading import Models
 from rlhf_dialog.models.lora import trained
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.models.precision import gpu_has_bf16, precision_of, report_emulation, uses_tf32
 from rlhf_dialog.rewards.base import BaseReward, models_inside

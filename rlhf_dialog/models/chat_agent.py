@@ -64,8 +64,17 @@ class Speaker:
         device = self.policy.lm.device
         return send(prompt_ids, device), send(prompt_mask, device)
 
-    def write(self, prompt_ids: Tensor, prompt_mask: Tensor, uniform: Tensor | None = None) -> Responses:
-        """One response to each prompt, sampled from torch's global random state, or with the `random_numbers` that are given."""
+    def write(
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        uniform: Tensor | None = None,
+        prompt_numbers: Tensor | None = None,
+    ) -> Responses:
+        """One response to each prompt, sampled from torch's global random state, or with the `random_numbers` that are given.
+
+        Rows with the same of `prompt_numbers` (B,), on the host, have the same prompt.
+        """
         return respond(
             self.policy,
             prompt_ids,
@@ -76,6 +85,7 @@ class Speaker:
             self.rows_at_once,
             self.microbatch_size,
             uniform=uniform,
+            prompt_numbers=prompt_numbers,
         )
 
     def respond(

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlhf_dialog.models.host import fetch
-from rlhf_dialog.models.packing import KeyValues, pack_prompts
+from rlhf_dialog.models.host import fetch, send
+from rlhf_dialog.models.packed_rows import leaders, pack_prompts
+from rlhf_dialog.models.packing import KeyValues
 from rlhf_dialog.models.policy import Policy, accepted, packs
 
 
@@ -33,10 +34,20 @@ class Decoder(Protocol):
         """Drop the rows where `rows` (b,), on the host, is False."""
 
 
-def new_decoder(policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int) -> Decoder:
-    """The decoder that fits the policy's model, started from prompts (b, P) padded on the left; the mask may lie on the host."""
+def new_decoder(
+    policy: Policy,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    num_new: int,
+    prompts_at_once: int,
+    prompt_numbers: Tensor | None = None,
+) -> Decoder:
+    """The decoder that fits the policy's model, started from prompts (b, P) padded on the left; the mask may lie on the host.
+
+    Rows with the same of `prompt_numbers` (b,), on the host, share their prompt, which a model that packs reads once.
+    """
     if packs(policy.lm):
-        return PackedDecoder(policy, prompt_ids, prompt_mask, num_new, prompts_at_once)
+        return PackedDecoder(policy, prompt_ids, prompt_mask, num_new, prompts_at_once, prompt_numbers)
     return PaddedDecoder(policy, prompt_ids, prompt_mask)
 
 
@@ -45,15 +56,31 @@ class PackedDecoder:
 
     can_drop_rows = True
 
-    def __init__(self, policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, num_new: int, prompts_at_once: int):
+    def __init__(
+        self,
+        policy: Policy,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        num_new: int,
+        prompts_at_once: int,
+        prompt_numbers: Tensor | None = None,
+    ):
         (prompt_mask,) = fetch(prompt_mask)
-        self.policy, self.cache = policy, KeyValues(prompt_mask.sum(dim=1), num_new, prompt_ids.device)
-        found = []
-        for start in range(0, len(prompt_ids), prompts_at_once):
-            rows = slice(start, start + prompts_at_once)
-            found.append(policy.features(pack_prompts(prompt_ids[rows], prompt_mask[rows]), self.cache, start))
-        self.features = torch.cat([features for features, _ in found])
-        self.values = torch.cat([v for _, v in found if v is not None]) if policy.value_head is not None else None
+        rows = torch.arange(len(prompt_ids)) if prompt_numbers is None else leaders(prompt_numbers)
+        first, number = rows.unique(return_inverse=True)
+        self.policy, self.cache = policy, KeyValues(prompt_mask[first].sum(dim=1), num_new, prompt_ids.device)
+        parts = []
+        for start in range(0, len(first), prompts_at_once):
+            some = first[start : start + prompts_at_once]
+            packed = pack_prompts(prompt_ids[send(some, prompt_ids.device)], prompt_mask[some])
+            parts.append(policy.features(packed, self.cache, start))
+        self.features = torch.cat([features for features, _ in parts])
+        self.values = torch.cat([v for _, v in parts if v is not None]) if policy.value_head is not None else None
+        if len(first) < len(number):
+            self.cache.take(number)
+            number = send(number, prompt_ids.device)
+            self.features = self.features.index_select(0, number)
+            self.values = None if self.values is None else self.values.index_select(0, number)
 
     def step(self, tokens: Tensor) -> None:
         self.features, self.values = self.policy.next_features(tokens, self.cache)

@@ -22,8 +22,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.decoding import Decoder, new_decoder
 from rlhf_dialog.models.host import fetch, send, send_all
 from rlhf_dialog.models.logprobs import at_least_float32, on_support
-from rlhf_dialog.models.masks import last_token
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, in_chunks
 from rlhf_dialog.models.precision import converted_once
 from rlhf_dialog.models.pretrained import num_ids
@@ -178,10 +177,12 @@ def respond(
     prompts_at_once: int = 16,
     look_every: int | None = None,
     uniform: Tensor | None = None,
+    prompt_numbers: Tensor | None = None,
 ) -> Responses:
     """Sample one response for each prompt (B, P), with a key-value cache, from torch's global random state.
 
-    `uniform` (B, T): the `random_numbers` of these responses, if they are not to be drawn now.
+    `uniform` (B, T): the `random_numbers` of these responses, if they are not to be drawn now. Rows with the same of
+    `prompt_numbers` (B,), on the host, have the same prompt, which is read once for those of `rows_at_once`.
 
     `rows_at_once` limits the memory of the cache, `prompts_at_once` that of reading the prompts. After each `look_every` tokens
     the host looks which responses have ended; by default after each on a CPU, and after 8 on a GPU, which it has to wait for.
@@ -196,7 +197,14 @@ def respond(
         rows = slice(start, start + rows_at_once)
         sheet = ResponseBuffer(uniform[rows].shape, pad_id, device)
         with sampling_context(policy, prompt_ids):
-            decoder = new_decoder(policy, prompt_ids[rows], prompt_mask[rows], sampling.max_new_tokens, prompts_at_once)
+            decoder = new_decoder(
+                policy,
+                prompt_ids[rows],
+                prompt_mask[rows],
+                sampling.max_new_tokens,
+                prompts_at_once,
+                None if prompt_numbers is None else prompt_numbers[rows],
+            )
             for _ in write_tokens(sheet, decoder, uniform[rows], sampling, stop, look_every):
                 pass
         written.append(Responses(**sheet.columns()))
@@ -291,19 +299,6 @@ def _padding(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
     return padding
 
 
-@dataclass(frozen=True)
-class Microbatch:
-    """Which episodes one forward pass sees, and which columns of their prompts and responses are not all padding.
-
-    `rows` are for tensors on the device, `host_rows` the same ones for tensors on the host.
-    """
-
-    rows: Tensor
-    prompt: slice
-    response: slice
-    host_rows: Tensor
-
-
 @dataclass
 class TeacherForced:
     """The result of `teacher_forced`, each (B, T), 0 outside of the mask; None if not asked for or without a value head."""
@@ -324,6 +319,7 @@ def teacher_forced(
     support: Tensor | None = None,
     with_entropy: bool = True,
     toward: tuple[Policy, Tensor] | None = None,
+    prompt_numbers: Tensor | None = None,
 ) -> TeacherForced:
     """Teacher-forced log-probabilities of given responses, under the distribution that they were sampled from.
 
@@ -331,9 +327,9 @@ def teacher_forced(
 
     Alignment, here and everywhere: position t of `logprobs` is the log-probability of response token t given all before it,
     and position t of `values` is the value before that token. `policy` is a Policy, or a module that wraps one. The masks may
-    lie on the host; then the host does not wait for a GPU.
+    lie on the host; then the host does not wait for a GPU. `prompt_numbers` as in `pack`.
     """
-    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
+    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask, prompt_numbers)
     reference = None if toward is None else (toward[0], packed.gather(toward[1]))
     kept = None if support is None else packed.gather(support)
     found = policy(packed, temperature, kept, with_entropy, reference)
@@ -341,10 +337,15 @@ def teacher_forced(
 
 
 def teacher_forced_values(
-    critic: Callable[..., Any], prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor
+    critic: Callable[..., Any],
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    response_ids: Tensor,
+    response_mask: Tensor,
+    prompt_numbers: Tensor | None = None,
 ) -> Tensor:
-    """The values (B, T) of a separate critic, aligned as in `teacher_forced`; the masks may lie on the host."""
-    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask)
+    """The values (B, T) of a separate critic, with inputs and alignment as in `teacher_forced`."""
+    packed = pack(prompt_ids, prompt_mask, response_ids, response_mask, prompt_numbers)
     return packed.scatter(critic(packed))
 
 
@@ -361,20 +362,3 @@ def compare_unfiltered(
         return (ours.exp() * (ours - theirs)).sum(dim=-1), on_support(theirs, support).exp().sum(dim=-1)
 
     return in_chunks(part, policy.positions_at_once, features, ref_features, support)
-
-
-def microbatches(
-    prompt_mask: Tensor, response_mask: Tensor, rows: Tensor, size: int, device: torch.device | None = None
-) -> Iterator[Microbatch]:
-    """Divide `rows` (N,) into microbatches of at most `size` episodes of similar length, without needless padding.
-
-    Masks and rows may lie on the host; `Microbatch.rows` are put on `device`, by default that of the masks.
-    """
-    device = device or prompt_mask.device
-    prompt_mask, response_mask, rows = fetch(prompt_mask, response_mask, rows)
-    lengths = prompt_mask[rows].sum(dim=1) + last_token(response_mask[rows]) + 1
-    order = rows[lengths.argsort(stable=True)]
-    for part, sent in zip(order.split(size), send(order, device).split(size), strict=True):
-        start = int(prompt_mask[part].any(dim=0).int().argmax())
-        width = int(last_token(response_mask[part]).max()) + 1
-        yield Microbatch(sent, slice(start, None), slice(0, width), part)

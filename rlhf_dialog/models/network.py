@@ -38,7 +38,7 @@ from rlhf_dialog.config.registry import ModelFactory
 from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.models.decoding import position_ids_of
-from rlhf_dialog.models.packing import Packed
+from rlhf_dialog.models.packed_rows import Packed
 from rlhf_dialog.models.policy import Critic, accepted, run_rows
 from rlhf_dialog.own_files import load_json
 
@@ -132,7 +132,7 @@ class OwnCritic(Critic):
         """Values (K,) before each target of `packed`; at least float32."""
         with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp):
             values = run_rows(self.trunk, packed, packs=False)
-        values = values.flatten()[packed.place[packed.keep]]
+        values = values.flatten()[packed.kept_place]
         return values if values.dtype == torch.float64 else values.float()
 
 

@@ -3,9 +3,6 @@
 All linear layers, norms and embeddings see (1, N); only the attention, which we register with transformers, sees rows. This
 works for any transformers model that takes its attention from the library's registry.
 
-Which token lies where is decided on the host: the masks given to `pack` may lie there, while the ids are on a GPU. Then the host
-never waits for the GPU; masks on the GPU are fetched.
-
 B rows, N tokens of all rows, L tokens of the longest row, W columns of a cache, H heads, D width of a head.
 """
 
@@ -19,92 +16,12 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from rlhf_dialog.models.host import fetch, send, send_all
-from rlhf_dialog.models.masks import last_token
+from rlhf_dialog.models.host import send
+from rlhf_dialog.models.packed_rows import Packed, Rows
 
 ROUND_TO = 64
-ROWS_TOGETHER = 4  # on a CPU: rows of similar length make little padding in the attention
 ATTENTION = "rlhf_dialog_packed"  # its name in the registry of transformers
 UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that ours would have to ignore
-
-
-@dataclass
-class Packed:
-    """Prompts and responses in one sequence; only tokens that a prediction needs.
-
-    `ids`, `positions` (N,); `place` (N,) = row * width + position: where a token lies when the rows are padded to `width`;
-    `keep` (K,) the indices of the tokens that predict the K response tokens `targets`, row by row; `at` (K,) their places
-    in the responses (B, T), whose shape is `shape`, as if those were one row; `groups`: the rows whose attention is computed
-    together.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    place: Tensor
-    num_rows: int
-    width: int
-    keep: Tensor
-    targets: Tensor
-    at: Tensor
-    shape: torch.Size
-    groups: list["Rows"]
-
-    def gather(self, x: Tensor) -> Tensor:
-        """The elements (K, ...) of `x` (B, T, ...) that belong to the targets."""
-        return x.flatten(0, 1).index_select(0, self.at)
-
-    def scatter(self, x: Tensor) -> Tensor:
-        """(B, T, ...): the elements of `x` (K, ...) where the targets are, 0 elsewhere."""
-        return x.new_zeros(self.shape.numel(), *x.shape[1:]).index_copy(0, self.at, x).unflatten(0, self.shape)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """`count` neighbouring rows of a packed sequence, from row `first` on: their `tokens`, and the `place` as in `Packed`."""
-
-    first: int
-    count: int
-    width: int
-    tokens: slice
-    place: Tensor
-
-
-def pack(prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor) -> Packed:
-    """Prompts (B, P) and responses (B, T) without their padding; the last response token of a row predicts nothing."""
-    prompt_mask, response_mask = fetch(prompt_mask, response_mask)
-    columns = torch.arange(response_mask.shape[1])
-    fed = torch.cat([prompt_mask, columns < last_token(response_mask).unsqueeze(1)], dim=1)
-    newest = fed.flatten().cumsum(0).view_as(fed) - 1  # of each column: the index of the last token fed so far
-    before = newest[:, prompt_ids.shape[1] - 1 : -1]
-    at = response_mask.flatten().nonzero()[:, 0]
-    return _packed(torch.cat([prompt_ids, response_ids], dim=1), fed, before[response_mask], response_ids, at)
-
-
-def pack_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Packed:
-    """Prompts (B, P) alone; `keep` is the last token of each, `targets` is empty."""
-    (prompt_mask,) = fetch(prompt_mask)
-    nothing = torch.empty(0, dtype=torch.long)
-    return _packed(prompt_ids, prompt_mask, prompt_mask.sum(dim=1).cumsum(dim=0) - 1, prompt_ids[:, :0], nothing)
-
-
-def _packed(ids: Tensor, fed: Tensor, keep: Tensor, response_ids: Tensor, at: Tensor) -> Packed:
-    """From the ids on their device, and from what the host knows: the tokens to compute (B, L), `keep` and `at` (K,)."""
-    tokens, positions, lengths = fed.flatten().nonzero()[:, 0], (fed.cumsum(dim=1) - 1)[fed], fed.sum(dim=1).tolist()
-    width, rows = max(lengths), tokens // fed.shape[1]
-    together = ROWS_TOGETHER if ids.device.type == "cpu" else len(lengths)
-    groups, places, start = [], [], 0
-    for first in range(0, len(lengths), together):
-        some = lengths[first : first + together]
-        part = slice(start, start + sum(some))
-        places.append((rows[part] - first) * max(some) + positions[part])
-        groups.append((first, len(some), max(some), part))
-        start = part.stop
-    plan = send_all([tokens, positions, rows * width + positions, keep, at, *places], ids.device)
-    tokens, positions, place, keep, at, *places = plan
-    targets = response_ids.flatten().index_select(0, at)
-    rows_of = [Rows(*group, where) for group, where in zip(groups, places, strict=True)]
-    shape, ids = response_ids.shape, ids.flatten().index_select(0, tokens)
-    return Packed(ids, positions, place, len(lengths), width, keep, targets, at, shape, rows_of)
 
 
 class KeyValues:
@@ -149,8 +66,12 @@ class KeyValues:
 
     def keep_rows(self, rows: Tensor) -> None:
         """Drop the rows where `rows` (B,), on the host, is False."""
+        self.take(rows.nonzero()[:, 0])
+
+    def take(self, rows: Tensor) -> None:
+        """Go on with these rows, given by their numbers on the host; one that is named twice is copied."""
         self._know(self.on_host[rows])
-        kept = send(rows.nonzero()[:, 0], self.device)
+        kept = send(rows, self.device)
         for layer, (keys, values) in self.layers.items():  # one at a time: never two whole caches
             self.layers[layer] = keys.index_select(0, kept), values.index_select(0, kept)
 
@@ -167,10 +88,14 @@ class Prompting:
         """query (1, H, N, D), keys and values with as many heads or fewer -> (1, N, H, D)."""
         outputs = []
         for rows in self.packed.groups:
-            queries, keys, values = (padded(x, rows) for x in (query, key, value))
-            if self.cache is not None:
-                self.cache.begin(layer, self.first_row + rows.first, keys, values)
-            out = causal_attention(queries, keys, values, scale, window)
+            if rows.seen is not None:
+                keys, values = (gathered(x, rows) for x in (key, value))
+                out = masked_attention(padded(query, rows), keys, values, scale, rows.mask(window))
+            else:
+                queries, keys, values = (padded(x, rows) for x in (query, key, value))
+                out = causal_attention(queries, keys, values, scale, window)
+                if self.cache is not None:
+                    self.cache.begin(layer, self.first_row + rows.first, keys, values)
             outputs.append(out.transpose(1, 2).flatten(0, 1).index_select(0, rows.place))
         real = torch.cat(outputs)
         return pad(real, (0, 0, 0, 0, 0, query.shape[2] - len(real))).unsqueeze(0)
@@ -181,6 +106,11 @@ def padded(x: Tensor, rows: Rows) -> Tensor:
     flat = x.new_zeros(rows.count * rows.width, x.shape[1], x.shape[3])
     flat.index_put_((rows.place,), x[0].transpose(0, 1)[rows.tokens])  # index_copy would keep x for the way back
     return flat.view(rows.count, rows.width, *flat.shape[1:]).transpose(1, 2)
+
+
+def gathered(x: Tensor, rows: Rows) -> Tensor:
+    """(1, H, N, D) -> (B, H, L, D), all tokens of the longer rows of which the rows are the ends."""
+    return x[0].transpose(0, 1)[rows.seen].unflatten(0, (rows.count, -1)).transpose(1, 2)
 
 
 @dataclass
@@ -214,22 +144,37 @@ class Decoding:
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
     """Softmax attention (B, H, L, D) in which no token looks ahead, nor further back than `window` tokens."""
-    length, groups = query.shape[2], query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    length = query.shape[2]
     if window is not None and window >= length:
         window = None
-    explicit = query.device.type == "cpu" and query.dtype == torch.bfloat16 and length <= 256
-    if window is None and not explicit:
+    if window is None and not is_explicit(query, length):
+        key, value = (for_each_head(x, query) for x in (key, value))
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
     distance = torch.arange(length, device=query.device).unsqueeze(1) - torch.arange(length, device=query.device)
     seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    if not explicit:
+    return masked_attention(query, key, value, scale, seen)
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor) -> Tensor:
+    """Softmax attention of queries (B, H, T, D) to those of L keys and values that are `seen` (T, L) or (B, 1, T, L)."""
+    key, value = (for_each_head(x, query) for x in (key, value))
+    if not is_explicit(query, key.shape[2]):
         return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scale)
     # torch's fused kernel takes several times longer for the backward pass in bfloat16 on a CPU (docs/PERFORMANCE.md)
-    bias = torch.zeros_like(distance, dtype=query.dtype).masked_fill(~seen, -torch.inf)
+    bias = torch.zeros_like(seen, dtype=query.dtype).masked_fill(~seen, -torch.inf)
+    bias = bias.expand(*query.shape[:3], -1).flatten(0, 1) if seen.dim() == 4 else bias
     scores = torch.baddbmm(bias, query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), alpha=scale)
     return torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1)).view_as(query)
+
+
+def is_explicit(query: Tensor, num_keys: int) -> bool:
+    """Whether attention is computed by its formula."""
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and num_keys <= 256
+
+
+def for_each_head(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values (B, H, L, D), once for each of the query's heads."""
+    return x if x.shape[1] == query.shape[1] else x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
 
 
 def packed_attention(

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from rlhf_dialog.models.logprobs import at_least_float32, kl_divergence, predict
 from rlhf_dialog.models.lora import selected
-from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Packed, Prompting, run_packed
+from rlhf_dialog.models.packed_rows import Packed
+from rlhf_dialog.models.packing import ATTENTION, Decoding, KeyValues, Prompting, run_packed
 
 T = TypeVar("T")
 LOGITS_AT_ONCE = 2**24  # 64 MiB in float32; more logits are computed in chunks, and again in the backward pass
@@ -99,7 +100,7 @@ class Policy(nn.Module):
         `padded`: compute rows with padding and the library's own attention, also where the model packs.
         """
         together = packs(self.lm) and not padded
-        index = packed.keep if together else packed.place[packed.keep]
+        index = packed.keep if together else packed.kept_place
         with self.autocast(packed.ids):
             features, hidden = self._compute(lambda module: run_rows(module, packed, together, cache, first_row))
         return features.flatten(0, 1)[index], self.values(hidden.flatten(0, 1)[index])
@@ -185,7 +186,7 @@ class Critic(nn.Module):
 
     def forward(self, packed: Packed) -> Tensor:
         """Values (K,) before each target of `packed`; at least float32."""
-        index = packed.keep if packs(self.trunk) else packed.place[packed.keep]
+        index = packed.keep if packs(self.trunk) else packed.kept_place
         own = nullcontext() if self.adapter is None else selected(self.trunk, self.adapter)
         with torch.autocast(packed.ids.device.type, self.amp_dtype, enabled=self.use_amp), own:
             hidden = run_rows(self.trunk, packed, packs(self.trunk))
@@ -198,11 +199,7 @@ def run_rows(
     """The first output of a model or trunk for each token: (1, N, .) of packed rows, (B, L, .) of rows padded on the right."""
     if packs:
         return run_packed(module, packed.ids, packed.positions, Prompting(packed, cache, first_row))[0]
-    empty = packed.ids.new_zeros(packed.num_rows * packed.width)
-    ids, positions, mask = (
-        empty.index_copy(0, packed.place, x).view(packed.num_rows, packed.width)
-        for x in (packed.ids, packed.positions, torch.ones_like(packed.ids))
-    )
+    ids, positions, mask = (packed.padded(x) for x in (packed.ids, packed.positions, torch.ones_like(packed.ids)))
     return module(input_ids=ids, attention_mask=mask, use_cache=False, **accepted(module, position_ids=positions))[0]
 
 

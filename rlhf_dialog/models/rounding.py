@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.models.decoding import position_ids_of
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, accepted
 
 STOP = 20  # times the noise, at most

@@ -37,6 +37,7 @@ class Episodes:
     prompt_mask: Tensor  # (B, P)
     responses: Responses
     turn_rewards: Tensor | None  # (B, T), the reward of each step on the last token of its reply; None if all are 0
+    prompt_numbers: Tensor  # (B,), on the host; episodes with the same number have the same prompt
     segments: Segments | None = None
 
     def in_segments(self) -> "Episodes":
@@ -44,7 +45,7 @@ class Episodes:
         if self.segments is None:
             return self
         of_tokens = {**self.segments.columns_of(self.responses)}
-        prompts = {name: of_tokens.pop(name) for name in ("prompt_ids", "prompt_mask", "segments")}
+        prompts = {name: of_tokens.pop(name) for name in ("prompt_ids", "prompt_mask", "prompt_numbers", "segments")}
         dialogues = [self.dialogues[row] for row in self.segments.rows]
         return Episodes(dialogues, **prompts, responses=Responses(**of_tokens), turn_rewards=None)
 
@@ -183,10 +184,11 @@ def play(
     for talk, meta in zip(talks, metas or (), strict=metas is not None):
         talk.dialogue.meta = talk.dialogue.meta | meta
     prompt_ids, prompt_mask = inputs = speaker.batch([talk.prompt for talk in talks])
+    prompt_numbers = numbers = numbered([talk.prompt for talk in talks], [talk.dialogue for talk in talks])
     rounds, paid, live = [], [], list(range(len(talks)))
     while live:
         drawn = None if streams is None else _drawn([streams[row] for row in live], speaker)
-        rounds.append(_Round(live, [len(talks[row].behind) for row in live], speaker.write(*inputs, drawn)))
+        rounds.append(_Round(live, [len(talks[row].behind) for row in live], speaker.write(*inputs, drawn, numbers)))
         live = []
         for row, reply in zip(rounds[-1].rows, speaker.read(rounds[-1].responses), strict=True):
             place = len(talks[row].behind) + len(reply.ids) - 1
@@ -195,12 +197,24 @@ def play(
             if goes_on:
                 check_turns(environments[row], len(rounds), limits)
                 live.append(row)
-        inputs = speaker.batch([talks[row].context for row in live])
+        contexts = [talks[row].context for row in live]
+        inputs, numbers = speaker.batch(contexts), numbered(contexts, [talks[row].dialogue for row in live])
     dialogues = [talk.dialogue for talk in talks]
     responses = _joined(rounds, [talk.behind for talk in talks], speaker.encoder.pad_id)
     responses.truncated = send(torch.tensor([d.truncated for d in dialogues]), prompt_ids.device)
     segments = _segments(talks, speaker, responses.mask.shape)
-    return Episodes(dialogues, prompt_ids, prompt_mask, responses, _on_tokens(paid, responses), segments)
+    return Episodes(
+        dialogues, prompt_ids, prompt_mask, responses, _on_tokens(paid, responses), prompt_numbers, segments
+    )
+
+
+def numbered(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]) -> Tensor:
+    """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `meta`."""
+    first: dict[Any, int] = {}
+    keys = [
+        (dialogue.meta.get("group", i), *ids) for i, (ids, dialogue) in enumerate(zip(prompts, dialogues, strict=True))
+    ]
+    return torch.tensor([first.setdefault(key, i) for i, key in enumerate(keys)], dtype=torch.long)
 
 
 def _drawn(streams: Sequence[torch.Generator], speaker: Speaker) -> Tensor:

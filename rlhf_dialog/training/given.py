@@ -13,13 +13,14 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.chat_agent import Speaker, collate
-from rlhf_dialog.models.generation import Responses, microbatches, teacher_forced
+from rlhf_dialog.models.generation import Responses, teacher_forced
 from rlhf_dialog.models.host import send
 from rlhf_dialog.models.loading import Models
+from rlhf_dialog.models.microbatches import microbatches
 from rlhf_dialog.models.sizes import num_embeddings, num_positions
 from rlhf_dialog.rewards.scoring import Scores
 from rlhf_dialog.training.clock import Clock
-from rlhf_dialog.training.episodes import Episodes
+from rlhf_dialog.training.episodes import Episodes, numbered
 from rlhf_dialog.training.rollout import Rollout, critic_and_reference, on_host, rollout_of
 
 LARGEST = torch.finfo(torch.float32).max
@@ -124,7 +125,9 @@ def _episodes(
         for i, (said, prompt, response, cut) in enumerate(zip(turns, prompt_ids, response_ids, truncated, strict=True))
     ]
     inputs = speaker.batch(prompt_ids)
-    return Episodes(dialogues, *inputs, _predicted(models, speaker, *inputs, response_ids, truncated), None)
+    numbers = numbered(prompt_ids, dialogues)
+    predicted = _predicted(models, speaker, *inputs, response_ids, truncated, numbers)
+    return Episodes(dialogues, *inputs, predicted, None, numbers)
 
 
 def _is_turns(x: Any) -> bool:
@@ -160,12 +163,14 @@ def _predicted(
     prompt_mask: Tensor,
     responses: list[list[int]],
     truncated: list[bool],
+    prompt_numbers: Tensor,
 ) -> Responses:
     """The responses with the policy's log-probabilities, entropies and values, each (B, T)."""
     flipped, flipped_mask = collate([ids[::-1] for ids in responses], speaker.encoder.pad_id)
     ids, mask, device = send(flipped.flip(1), prompt_ids.device), flipped_mask.flip(1), prompt_ids.device
     columns: dict[str, Tensor] = {}
-    for part in microbatches(prompt_mask, mask, torch.arange(len(ids)), speaker.microbatch_size, device):
+    rows = torch.arange(len(ids))
+    for part in microbatches(prompt_mask, mask, rows, speaker.microbatch_size, device, prompt_numbers):
         at = (part.rows, part.response)
         prompt_at = (part.rows, part.prompt)
         new = teacher_forced(
@@ -175,6 +180,7 @@ def _predicted(
             ids[at],
             mask[part.host_rows, part.response],
             speaker.sampling.temperature,
+            prompt_numbers=prompt_numbers[part.host_rows],
         )
         for name in ("logprobs", "entropy", "values"):
             if (x := getattr(new, name)) is not None:

@@ -1,13 +1,13 @@
 """Which responses each optimizer step uses on each rank, so that all ranks make the same steps. B episodes, T response tokens."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from rlhf_dialog.models.generation import Microbatch, microbatches
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.models.microbatches import Microbatch, microbatches
 from rlhf_dialog.training.rollout import Rollout
 
 
@@ -30,18 +30,25 @@ def minibatch_sizes(num_responses: Sequence[int], num_minibatches: int) -> list[
     return sizes
 
 
-def microbatches_of(rollout: Rollout, rows: Tensor, size: int, num_rows: int) -> list[tuple[Rollout, Microbatch]]:
-    """The microbatches of the rows, which are on the host, filled up with blank ones to the number of the rank with the most
-    rows (`num_rows`)."""
+def shuffled(prompt_numbers: Tensor) -> Tensor:
+    """All rows (B,), on the host, in a random order of the groups that have the same prompt; the rows of one stay in order."""
+    number = prompt_numbers.unique(return_inverse=True)[1]
+    place = torch.randperm(int(number.max()) + 1 if len(number) else 0).argsort()
+    return place[number].argsort(stable=True)
+
+
+def microbatches_of(rollout: Rollout, rows: Tensor, size: int, world: World) -> list[tuple[Rollout, Microbatch]]:
+    """The microbatches of the rows, which are on the host, filled up with blank ones to the number of the rank with the most."""
     microbatches = [(rollout, own) for own in _microbatches(rollout, rows, size)]
-    missing = math.ceil(num_rows / size) - len(microbatches)
-    if missing > 0:
-        microbatches += [blank_microbatch(rollout)] * missing
-    return microbatches
+    missing = max(world.gather(len(microbatches))) - len(microbatches)
+    return microbatches + [blank_microbatch(rollout)] * missing if missing else microbatches
 
 
 def _microbatches(rollout: Rollout, rows: Tensor, size: int) -> list[Microbatch]:
-    return list(microbatches(*rollout.masks_on_host, rows, size, rollout.response_ids.device)) if len(rows) else []
+    if not len(rows):
+        return []
+    device, numbers = rollout.response_ids.device, rollout.prompt_numbers
+    return list(microbatches(*rollout.masks_on_host, rows, size, device, numbers))
 
 
 def blank_microbatch(rollout: Rollout) -> tuple[Rollout, Microbatch]:
@@ -60,6 +67,7 @@ def blank(rollout: Rollout) -> Rollout:
         dialogues=[],
         prompt_ids=ids,
         prompt_mask=~false,
+        prompt_numbers=torch.zeros(1, dtype=torch.long),
         response_ids=ids,
         response_mask=false,
         support=None if rollout.support is None else ids.unsqueeze(2),

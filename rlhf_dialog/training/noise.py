@@ -17,7 +17,7 @@ from torch import Tensor
 from rlhf_dialog.distributed.world import World
 from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.rollout import Rollout
@@ -30,6 +30,7 @@ LEAST_IN_16_BITS = (
     0.015,
 )  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
 LEAST_IN_32_BITS = 1e-6, 1e-6
+UNITS = 2  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
 MEAN_IN_32_BITS = (
     0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
 )
@@ -62,7 +63,8 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
         return rollout.ref_logprobs.new_empty(0)
     together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
     alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
-    return (together - torch.cat(alone)).abs()
+    rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
+    return torch.maximum((together - torch.cat(alone)).abs(), rounding)
 
 
 def _logprobs(reference: Policy, rollout: Rollout, rows: slice, temperature: float, is_longer: bool = False) -> Tensor:

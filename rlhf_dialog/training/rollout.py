@@ -11,10 +11,11 @@ from torch import Tensor
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.environments.base import Environment, Limits
 from rlhf_dialog.models.chat_agent import Speaker
-from rlhf_dialog.models.generation import compare_unfiltered, microbatches
+from rlhf_dialog.models.generation import compare_unfiltered
 from rlhf_dialog.models.host import fetch, send
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.microbatches import microbatches
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.rewards.scoring import RewardError, Scorer, Scores
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.episodes import LIMITS, Episodes, play
@@ -32,6 +33,7 @@ class Rollout:
     dialogues: list[Dialogue]
     prompt_ids: Tensor  # (B, P), padded left
     prompt_mask: Tensor  # (B, P)
+    prompt_numbers: Tensor  # (B,), on the host; episodes with the same number have the same prompt
     response_ids: Tensor  # (B, T), padded right
     response_mask: Tensor  # (B, T), may have holes
     support: Tensor | None  # (B, T, K) kept token ids of a filtered rollout, padded with -1
@@ -97,7 +99,7 @@ class Rollout:
         at = torch.tensor(rows, dtype=torch.long, device=self.response_ids.device)
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         tensors: dict[str, Any] = {
-            name: x[at] for name, x in columns.items() if isinstance(x, Tensor) and len(x) == len(self)
+            name: x[at.to(x.device)] for name, x in columns.items() if isinstance(x, Tensor) and len(x) == len(self)
         }
         return replace(
             self,
@@ -183,6 +185,7 @@ def rollout_of(
         dialogues=episodes.dialogues,
         prompt_ids=episodes.prompt_ids,
         prompt_mask=episodes.prompt_mask,
+        prompt_numbers=episodes.prompt_numbers,
         response_ids=responses.ids,
         response_mask=responses.mask,
         support=responses.support,
@@ -230,11 +233,11 @@ def critic_and_reference(
         return {name: None if x is None else joined(x) for name, x in of_parts.items()}
     prompt_ids, responses, (prompt_mask, response_mask) = episodes.prompt_ids, episodes.responses, masks
     columns: dict[str, Tensor] = {}
-    device = prompt_ids.device
-    for part in microbatches(prompt_mask, response_mask, torch.arange(len(prompt_ids)), size, device):
+    device, numbers = prompt_ids.device, episodes.prompt_numbers
+    for part in microbatches(prompt_mask, response_mask, torch.arange(len(prompt_ids)), size, device, numbers):
         at, prompt_at = (part.rows, part.response), (part.rows, part.prompt)
         masks_at = prompt_mask[part.host_rows, part.prompt], response_mask[part.host_rows, part.response]
-        packed = pack(prompt_ids[prompt_at], masks_at[0], responses.ids[at], masks_at[1])
+        packed = pack(prompt_ids[prompt_at], masks_at[0], responses.ids[at], masks_at[1], numbers[part.host_rows])
         support = None if responses.support is None else packed.gather(responses.support[at])
         features, _ = models.ref_policy.features(packed)
         tensors = {"ref_logprobs": models.ref_policy.predict(features, packed.targets, temperature, support, False)[0]}

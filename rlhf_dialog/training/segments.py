@@ -59,7 +59,12 @@ class Segments:
     def columns_of(self, batch: Any) -> dict[str, Any]:
         """The fields of a dataclass with B dialogues, for the same tokens in S rows: its tensors (B, T, ...) and (B,), and the
         prompts."""
-        columns: dict[str, Any] = {"prompt_ids": self.prompt_ids, "prompt_mask": self.prompt_mask, "segments": None}
+        columns: dict[str, Any] = {
+            "prompt_ids": self.prompt_ids,
+            "prompt_mask": self.prompt_mask,
+            "prompt_numbers": torch.arange(len(self.spans)),
+            "segments": None,
+        }
         at = torch.tensor(self.rows, dtype=torch.long, device=self.prompt_ids.device)
         for name in (field.name for field in fields(batch) if field.name not in columns):
             x = getattr(batch, name)

@@ -12,13 +12,14 @@ from torch import Tensor
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.distributed.placement import Placement
 from rlhf_dialog.distributed.world import World
-from rlhf_dialog.models.generation import Microbatch, TeacherForced, teacher_forced, teacher_forced_values
+from rlhf_dialog.models.generation import TeacherForced, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.masks import masked
+from rlhf_dialog.models.microbatches import Microbatch
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.iteration_metrics import Metrics, read
-from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes
+from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes, shuffled
 from rlhf_dialog.training.noise import Noise
 from rlhf_dialog.training.rollout import Rollout
 
@@ -51,7 +52,8 @@ class PPOUpdate:
     ) -> Metrics:
         """Make ppo_epoch passes over the rollout in minibatches of responses.
 
-        Returns the mean of each statistic over the minibatches whose step was made. Every rank adds rows of its own episodes, in
+        The responses to one prompt stay together, as far as the sizes of the minibatches allow. Returns the mean of each
+        statistic over the minibatches whose step was made. Every rank adds rows of its own episodes, in
         its own order, to each minibatch. A token weighs the same in every minibatch: each loss is a sum over tokens, divided by
         the mean number of tokens in a minibatch of the rollout. `iteration` is the number for messages, `clock` measures the
         time, and `noise` is that of the arithmetic, for the check of the first ratios. Raises RunStopped as `optimizer_step`
@@ -68,7 +70,7 @@ class PPOUpdate:
         steps: list[Metrics] = []
         good: list[Metrics] = []
         for _ in range(self.config.ppo_epoch):
-            for rows in torch.randperm(len(rollout)).split(sizes):
+            for rows in shuffled(rollout.prompt_numbers).split(sizes):
                 step = self.optimizer_step(rollout, rows, is_first=not good, num_tokens=num_tokens)
                 steps.append(step)
                 if all_finite(step):
@@ -135,7 +137,7 @@ class PPOUpdate:
     ) -> tuple[list[tuple[Rollout, Microbatch]], list[dict[str, Tensor]]]:
         """Forward and backward of all microbatches; returns them and the statistics of each, which stay on the device."""
         size = self.config.per_device_microbatch_size
-        parts = microbatches_of(rollout, rows, size, max(self.world.gather(len(rows))))
+        parts = microbatches_of(rollout, rows, size, self.world)
         statistics = [
             self.forward_backward(episodes, part, num_tokens, is_first, is_last=number == len(parts))
             for number, (episodes, part) in enumerate(parts, 1)
@@ -244,6 +246,7 @@ class PPOUpdate:
         prompt_mask = prompt_mask[microbatch.host_rows, microbatch.prompt]
         response_ids = rollout.response_ids[microbatch.rows, microbatch.response]
         response_mask = response_mask[microbatch.host_rows, microbatch.response]
+        numbers = rollout.prompt_numbers[microbatch.host_rows]
         support = None if rollout.support is None else rollout.support[microbatch.rows, microbatch.response]
         models: dict[str, Any] = {name: engine.model for name, engine in self.engines.items()}
         toward = None
@@ -260,10 +263,12 @@ class PPOUpdate:
             support,
             with_entropy,
             toward,
+            numbers,
         )
         if "critic" not in models:
             return new, new.values
-        return new, teacher_forced_values(models["critic"], prompt_ids, prompt_mask, response_ids, response_mask)
+        critic = models["critic"]
+        return new, teacher_forced_values(critic, prompt_ids, prompt_mask, response_ids, response_mask, numbers)
 
     def _gradient_norms(self) -> dict[str, Tensor]:
         """The norms of the gradients, before they are clipped, of the policy and of a separate critic; scalars."""

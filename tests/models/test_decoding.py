@@ -5,7 +5,7 @@ import copy
 import plain
 import pytest
 import torch
-from plain import new_case
+from plain import new_case, sharing
 from policies import Ends, answered, as_case, every_kind, new_policy, precision, some_kinds, tolerance, with_opinion
 from zoo import PAD, new_lm
 
@@ -93,9 +93,17 @@ def test_the_same_random_numbers_give_the_same_tokens(kind, filters, packing, mo
 
 
 @some_kinds
-def test_packed_and_padded_rows_draw_the_same(kind):
+@pytest.mark.parametrize("shared", [True, False])
+def test_packed_and_padded_rows_draw_the_same(kind, shared):
+    """Also where rows share a prompt, in parts of 5 rows and two prompts at once."""
     case, sampling = new_case(4, rows=8, holes=False), Sampling(8, 0.9, top_p=0.9)
-    first, second = (answered(new_policy(kind, packing=packing), case, sampling) for packing in (True, False))
+    options = {}
+    if shared:
+        case, numbers = sharing(case, 4)
+        options = {"prompt_numbers": numbers, "rows_at_once": 5, "prompts_at_once": 2}
+    first, second = (
+        answered(new_policy(kind, packing=packing), case, sampling, **options) for packing in (True, False)
+    )
     assert torch.equal(first.ids, second.ids)
     assert torch.equal(first.support, second.support)
     compare(kind, first, second, first.mask)
@@ -109,11 +117,11 @@ def test_reference_and_critic_of_a_rollout_equal_the_plain_path(kind, filters, s
     """Also what a filter hides; responses with holes, and microbatches that do not divide the rows."""
     policy, reference = new_policy(kind, value_head=share), new_policy(kind, seed=4, value_head=False)
     critic = None if share else with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
-    case = new_case(6, rows=5)
+    case, numbers = sharing(new_case(6, rows=5), 6)
     found = answered(policy, case, Sampling(7, 0.8, **filters))
     found.mask &= torch.rand(found.mask.shape, generator=torch.Generator().manual_seed(1)) > 0.2
     case, models = as_case(case, found), Models(policy, critic, reference, None)
-    episodes = Episodes([], case.prompt_ids, case.prompt_mask, found, None)
+    episodes = Episodes([], case.prompt_ids, case.prompt_mask, found, None, numbers)
     masks = case.prompt_mask.cpu(), found.mask.cpu()
     tensors = critic_and_reference(models, episodes, masks, 0.8, 2)
     oracle, oracle_reference = plain.as_made(policy), plain.as_made(reference)

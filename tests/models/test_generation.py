@@ -19,12 +19,11 @@ from rlhf_dialog.models.generation import (
     Sampling,
     StopRule,
     compare_unfiltered,
-    microbatches,
     respond,
     teacher_forced,
     teacher_forced_values,
 )
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Critic, Policy
 
 PAD, EOS, EOU = 256, 257, 258
@@ -570,23 +569,3 @@ def test_scatter_by_hand():
     mask = masks_of("101", "000", "010")
     packed = pack(torch.zeros(3, 2).long(), everything(torch.zeros(3, 2)), torch.zeros(3, 3).long(), mask)
     assert packed.scatter(torch.tensor([5.0, 6.0, 7.0])).tolist() == [[5, 0, 6], [0, 0, 0], [0, 7, 0]]
-
-
-def test_microbatches_by_hand():
-    """Sorted by the length of prompt and response, each cut to the columns that some row of it fills."""
-    prompts = masks_of("0001", "1111", "0011", "0111", "0001")
-    responses = masks_of("111", "110", "100", "101", "110")  # lengths 4, 6, 3, 6, 3; the fourth has a hole
-    cut = [
-        (part.rows.tolist(), part.prompt, part.response)
-        for part in microbatches(prompts, responses, torch.arange(5), 2)
-    ]
-    assert cut == [
-        ([2, 4], slice(2, None), slice(0, 2)),
-        ([0, 1], slice(0, None), slice(0, 3)),
-        ([3], slice(1, None), slice(0, 3)),
-    ]
-    cut = [
-        (part.rows.tolist(), part.prompt, part.response)
-        for part in microbatches(prompts, responses, torch.tensor([4, 2]), 9)
-    ]
-    assert cut == [([4, 2], slice(2, None), slice(0, 2))]

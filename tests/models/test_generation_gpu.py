@@ -10,8 +10,9 @@ from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2Fo
 
 from rlhf_dialog.data.prompts import PromptEncoder
 from rlhf_dialog.models.chat_agent import Speaker, collate
-from rlhf_dialog.models.generation import Sampling, StopRule, microbatches, respond, teacher_forced
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced
+from rlhf_dialog.models.microbatches import microbatches
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy
 
 PAD, ENDS = 256, [257, *range(0, 250, 12)]

@@ -22,7 +22,8 @@ from rlhf_dialog.models.loading import (
     load_models,
     trained_parameters,
 )
-from rlhf_dialog.models.packing import ATTENTION, pack
+from rlhf_dialog.models.packed_rows import pack
+from rlhf_dialog.models.packing import ATTENTION
 from rlhf_dialog.models.policy import Critic, Policy, accepted, new_value_head, packs
 from rlhf_dialog.models.sizes import num_embeddings
 

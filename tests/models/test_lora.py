@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+from plain import compute_in_float64
 from ranks import in_ranks
 from safetensors.torch import load_file
 from saved_models import CPU, EPISODES, MASK, PROMPT, RESPONSE, save
@@ -25,6 +26,7 @@ from rlhf_dialog.models.saved_agent import save_agent
 from rlhf_dialog.runs import identity
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training
+from rlhf_dialog.training import episodes as episodes_module
 from rlhf_dialog.training.trainer import PPOTrainer
 
 pytestmark = pytest.mark.thorough
@@ -360,3 +362,21 @@ def test_two_ranks_have_the_gradients_of_one(paths, monkeypatch, share):
     for found, only_its_own in in_ranks(2, rank_step, paths["gpt2"], rollout, rows, share):
         assert only_its_own == ({"policy": True} if share else {"policy": True, "critic": True})
         assert distance(found, expected) < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_adapters_learn_the_same_from_prompts_that_are_computed_once(paths, kind, monkeypatch):
+    keys = {"advantage_estimator": "rloo", "num_responses_per_prompt": 3, "rollout_batch_size": 6, "num_mini_batch": 1}
+    once, each = (build(paths[kind], double=True, ppo_epoch=1, **keys) for _ in range(2))
+    compute_in_float64(monkeypatch)
+    torch.manual_seed(0)
+    found = one_step(once)
+    monkeypatch.setattr(episodes_module, "numbered", lambda prompts, dialogues: torch.arange(len(prompts)))
+    torch.manual_seed(0)
+    expected = one_step(each)
+    assert set(found["gradients"]) == set(expected["gradients"])
+    for name, gradient in expected["gradients"].items():
+        assert torch.allclose(
+            found["gradients"][name], gradient, rtol=0, atol=1e-12 * max(1.0, gradient.abs().max().item())
+        ), name
+    assert any(gradient.any() for gradient in expected["gradients"].values())

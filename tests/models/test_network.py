@@ -17,7 +17,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import network
 from rlhf_dialog.models.generation import Sampling, StopRule, respond, teacher_forced, teacher_forced_values
 from rlhf_dialog.models.loading import build_trained, prepared
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, packs
 from rlhf_dialog.models.sizes import num_embeddings
 from rlhf_dialog.models.tries import check_left_padding, predicted_on_texts

@@ -1,4 +1,4 @@
-"""Packed rows: which tokens are fed, where they lie, and attention that stays within a row and behind a token."""
+"""The attention of packed rows stays within a row and behind a token, also where rows share a prompt."""
 
 from types import SimpleNamespace
 
@@ -8,16 +8,16 @@ from plain import new_case
 from torch.nn.functional import pad
 from zoo import new_lm
 
+from rlhf_dialog.models import packed_rows
 from rlhf_dialog.models import packing as packing_module
 from rlhf_dialog.models.generation import teacher_forced
+from rlhf_dialog.models.packed_rows import pack, pack_prompts
 from rlhf_dialog.models.packing import (
     ATTENTION,
     Decoding,
     KeyValues,
     Prompting,
     causal_attention,
-    pack,
-    pack_prompts,
     packed_attention,
     run_packed,
 )
@@ -26,75 +26,6 @@ from rlhf_dialog.models.policy import Policy
 
 def masks_of(*rows):
     return torch.tensor([[letter == "1" for letter in row] for row in rows])
-
-
-def listed(packed):
-    found = {name: x.tolist() if isinstance(x, torch.Tensor) else x for name, x in vars(packed).items()}
-    del found["groups"]
-    return found
-
-
-def test_pack_by_hand():
-    """The last response token is fed to nobody; a token that does not count is fed all the same."""
-    prompts, responses = torch.tensor([[90, 11, 12], [21, 91, 22]]), torch.tensor([[31, 32, 92], [41, 42, 43]])
-    packed = pack(prompts, masks_of("011", "101"), responses, masks_of("110", "101"))
-    assert listed(packed) == {
-        "ids": [11, 12, 31, 21, 22, 41, 42],
-        "positions": [0, 1, 2, 0, 1, 2, 3],
-        "place": [0, 1, 2, 4, 5, 6, 7],
-        "num_rows": 2,
-        "width": 4,
-        "keep": [1, 2, 4, 6],
-        "targets": [31, 32, 41, 43],
-        "at": [0, 1, 3, 5],
-        "shape": (2, 3),
-    }
-    assert packed.gather(responses).tolist() == [31, 32, 41, 43]
-    assert packed.scatter(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))[:, :, 0].tolist() == [[1, 2, 0], [3, 0, 4]]
-
-
-def test_pack_prompts_by_hand():
-    packed = pack_prompts(torch.tensor([[90, 11, 12], [21, 91, 22], [93, 94, 51]]), masks_of("011", "101", "001"))
-    assert listed(packed) == {
-        "ids": [11, 12, 21, 22, 51],
-        "positions": [0, 1, 0, 1, 0],
-        "place": [0, 1, 2, 3, 4],
-        "num_rows": 3,
-        "width": 2,
-        "keep": [1, 3, 4],
-        "targets": [],
-        "at": [],
-        "shape": (3, 0),
-    }
-
-
-def test_a_response_of_which_nothing_counts():
-    prompts, responses = torch.tensor([[11, 12], [21, 22]]), torch.tensor([[31, 32], [41, 42]])
-    packed = pack(prompts, masks_of("11", "01"), responses, masks_of("00", "10"))
-    assert (packed.ids.tolist(), packed.keep.tolist(), packed.targets.tolist()) == ([11, 12, 22], [2], [41])
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_pack_equals_a_loop(seed):
-    case = new_case(seed, rows=1 + seed % 5, holes=seed % 3 > 0)
-    packed = pack(*case.inputs)
-    ids, positions, keep, targets, rows = [], [], [], [], []
-    for b in range(len(case.prompt_ids)):
-        row = case.prompt_ids[b][case.prompt_mask[b]].tolist()
-        counted = case.response_mask[b].nonzero().flatten().tolist()
-        for t in range(max(counted, default=-1) + 1):
-            if t in counted:
-                keep.append(len(ids) + len(row) - 1)
-                targets.append(case.response_ids[b, t].item())
-            row.append(case.response_ids[b, t].item())
-        row = row[:-1] if counted else row
-        ids += row
-        positions += range(len(row))
-        rows.append(len(row))
-    expected = (ids, positions, keep, targets)
-    assert tuple(x.tolist() for x in (packed.ids, packed.positions, packed.keep, packed.targets)) == expected
-    assert (packed.num_rows, packed.width) == (len(rows), max(rows))
-    assert packed.place.tolist() == [b * max(rows) + i for b, n in enumerate(rows) for i in range(n)]
 
 
 # -- attention
@@ -160,7 +91,7 @@ def rows_of(lengths):
 @pytest.mark.parametrize("together", [2, 4])
 def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, monkeypatch):
     """Prompts of 3, 1 and 4 tokens in a packed sequence with `extra` tokens of rounding, then three more tokens each."""
-    monkeypatch.setattr(packing_module, "ROWS_TOGETHER", together)
+    monkeypatch.setattr(packed_rows, "ROWS_TOGETHER", together)
     torch.manual_seed(1)
     lengths, steps, heads, kv_heads, width = [3, 1, 4], 3, 4, 2, 8
     whole = [tuple(random(1, h, n + steps, width) for h in (heads, kv_heads, kv_heads)) for n in lengths]
@@ -182,32 +113,6 @@ def test_prompting_and_decoding_equal_each_row_alone(window, extra, together, mo
         cache.grow()
         wanted = torch.stack([expected[b][lengths[b] + step] for b in rows])
         torch.testing.assert_close(out[0], wanted, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("together", [1, 2, 4])
-def test_groups_by_hand(together, monkeypatch):
-    """Rows of 2, 1, 3, 1, 2 tokens: the groups are neighbours, and each is as wide as its own longest row."""
-    monkeypatch.setattr(packing_module, "ROWS_TOGETHER", together)
-    packed = rows_of([2, 1, 3, 1, 2])
-    found = [(g.first, g.count, g.width, (g.tokens.start, g.tokens.stop), g.place.tolist()) for g in packed.groups]
-    assert (
-        found
-        == {
-            1: [
-                (0, 1, 2, (0, 2), [0, 1]),
-                (1, 1, 1, (2, 3), [0]),
-                (2, 1, 3, (3, 6), [0, 1, 2]),
-                (3, 1, 1, (6, 7), [0]),
-                (4, 1, 2, (7, 9), [0, 1]),
-            ],
-            2: [
-                (0, 2, 2, (0, 3), [0, 1, 2]),
-                (2, 2, 3, (3, 7), [0, 1, 2, 3]),
-                (4, 1, 2, (7, 9), [0, 1]),
-            ],
-            4: [(0, 4, 3, (0, 7), [0, 1, 3, 6, 7, 8, 9]), (4, 1, 2, (7, 9), [0, 1])],
-        }[together]
-    )
 
 
 def test_key_values_by_hand():

@@ -6,7 +6,7 @@ from typing import Any
 import plain
 import pytest
 import torch
-from plain import new_case
+from plain import compute_in_float64, new_case, sharing
 from policies import (
     every_kind,
     fast_gradients,
@@ -40,17 +40,21 @@ def test_what_packs_and_whose_head_is_plain(kind):
 @torch.no_grad()
 @every_kind
 @pytest.mark.parametrize("packing", [True, False])
-def test_evaluation_equals_the_plain_path(kind, packing):
+@pytest.mark.parametrize("shared", [True, False])
+def test_evaluation_equals_the_plain_path(kind, packing, shared):
     policy, critic = new_policy(kind, packing=packing), with_opinion(Critic(new_lm(kind, 3, packing, precision(kind))))
     critic = critic.to(precision(kind))
     oracle, oracle_critic = plain.as_made(policy), plain.as_made(critic)
     for seed in range(8):
-        case = new_case(seed, filtered=seed % 2 == 1, holes=seed % 4 < 3)
+        case, numbers = new_case(seed, filtered=seed % 2 == 1, holes=seed % 4 < 3), None
+        if shared:
+            case, numbers = sharing(case, seed)
         temperature = (1.0, 0.6, 1.7)[seed % 3]
-        found = teacher_forced(policy, *case.inputs, temperature, case.support)
+        found = teacher_forced(policy, *case.inputs, temperature, case.support, prompt_numbers=numbers)
         expected = plain.evaluated(oracle, case, temperature)
         pairs = {name: (getattr(found, name), getattr(expected, name)) for name in ("logprobs", "entropy", "values")}
-        pairs["critic"] = teacher_forced_values(critic, *case.inputs), plain.criticised(oracle_critic, case)
+        values = teacher_forced_values(critic, *case.inputs, prompt_numbers=numbers)
+        pairs["critic"] = values, plain.criticised(oracle_critic, case)
         for name, (ours, theirs) in pairs.items():
             assert ours.dtype == precision(kind)
             mask = case.response_mask
@@ -66,13 +70,16 @@ def compare_minibatch(
     policy: Policy,
     critic: Critic | None,
     reference: Policy | None = None,
+    shared: bool = False,
     **keys: Any,
 ) -> None:
     """One minibatch by the trainer and by the plain path: the loss, and the gradient of every parameter."""
     config = settings(temperature=(1.0, 0.7)[seed % 2], use_share_model=share, **keys)
-    case = new_case(seed, rows=5, filtered=seed % 2 == 1)
+    case, numbers = new_case(seed, rows=5, filtered=seed % 2 == 1), None
+    if shared:
+        case, numbers = sharing(case, seed)
     old = old_numbers(policy, case, config.temperature)
-    totals, fast = fast_gradients(policy, critic, case, old, config, reference)
+    totals, fast = fast_gradients(policy, critic, case, old, config, reference, numbers)
     oracle, oracle_critic = plain.as_made(policy), critic and plain.as_made(critic)
     oracle.zero_grad()
     loss = plain.loss_of(oracle, oracle_critic, case, old, config, reference and plain.as_made(reference))
@@ -91,11 +98,14 @@ def compare_minibatch(
 
 @every_kind
 @pytest.mark.parametrize("share", [True, False])
-def test_loss_and_gradients_of_a_minibatch_equal_the_plain_path(kind, share):
+@pytest.mark.parametrize("shared", [True, False])
+def test_loss_and_gradients_of_a_minibatch_equal_the_plain_path(kind, share, shared, monkeypatch):
+    if shared and precision(kind) == torch.float64:
+        compute_in_float64(monkeypatch)
     policy = new_policy(kind, value_head=share)
     critic = None if share else with_opinion(Critic(new_lm(kind, 3, True, precision(kind)))).to(precision(kind))
     for seed, size in enumerate((2, 3, 16)):  # 2 and 3 do not divide 5
-        compare_minibatch(kind, share, seed, policy, critic, per_device_microbatch_size=size)
+        compare_minibatch(kind, share, seed, policy, critic, shared=shared, per_device_microbatch_size=size)
 
 
 @some_kinds
@@ -116,10 +126,12 @@ def test_exact_kl_in_the_loss_equals_the_plain_path(kind, chunked, monkeypatch):
     """Seeds 0 and 1: the whole vocabulary, and the support of a filter."""
     if chunked:
         monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 2 * 61)
+        if precision(kind) == torch.float64:
+            compute_in_float64(monkeypatch)
     for seed in (0, 1):
         reference = new_policy(kind, seed=7, value_head=False).requires_grad_(False)
         keys = {"kl_in": "loss", "kl_coef": 0.6, "per_device_microbatch_size": 2}
-        compare_minibatch(kind, True, seed, new_policy(kind), None, reference, **keys)
+        compare_minibatch(kind, True, seed, new_policy(kind), None, reference, shared=chunked, **keys)
 
 
 def test_kl_divergence_by_hand():

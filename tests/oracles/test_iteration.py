@@ -331,7 +331,9 @@ def test_an_iteration_is_that_of_the_papers(monkeypatch, estimator, keys):
         tokens = [row[kept].tolist() for row, kept in zip(getattr(rollout, name), rollout.response_mask, strict=True)]
         for found, expected in zip(tokens, episodes[name], strict=True):
             assert found == pytest.approx(expected, **TOLERANCE), name
-    permutations = [one.tolist() for one in drawn if len(one) == len(episodes["responses"])][-EPOCHS:]
+    size = GROUP if estimator in ("grpo", "rloo") else 1
+    groups = [one.tolist() for one in drawn if len(one) == len(episodes["responses"]) // size][-EPOCHS:]
+    permutations = [[group * size + i for group in one for i in range(size)] for one in groups]
     means = updated(learner, episodes, permutations, bool(keys.get("dual_clip_ppo")), estimator == "gae")
     assert metrics["objective/kl"] == pytest.approx(episodes["kl"], **TOLERANCE)
     for name in ("policy_loss", "clip_fraction", "approx_kl", "grad_norm", *(["value_loss"] * (estimator == "gae"))):

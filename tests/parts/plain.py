@@ -69,6 +69,24 @@ def new_case(seed: int, vocabulary: int = 61, rows: int = 4, filtered: bool = Fa
     return Case(prompt_ids, prompt_mask, response_ids, response_mask, support)
 
 
+def sharing(case: Case, seed: int) -> tuple[Case, Tensor]:
+    """The same with prompts that some rows share, and the number (B,) of each row's prompt."""
+    g = torch.Generator().manual_seed(seed)
+    first = torch.randint(0, max(1, len(case.prompt_ids) // 2), (len(case.prompt_ids),), generator=g)
+    return replace(case, prompt_ids=case.prompt_ids[first], prompt_mask=case.prompt_mask[first]), first
+
+
+def compute_in_float64(monkeypatch: Any) -> None:
+    """Also what a model computes in float32 in any case: norms add up there, and rows that share tokens add up elsewhere."""
+    to = Tensor.to
+
+    def wider(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        return to(self, *(torch.float64 if x is torch.float32 else x for x in args), **options)
+
+    monkeypatch.setattr(Tensor, "to", wider)
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+
+
 def as_made(module: nn.Module) -> nn.Module:
     """A copy with the attention of transformers."""
     module = copy.deepcopy(module)

@@ -17,7 +17,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.metrics import VecInfo
 from rlhf_dialog.models.generation import respond
 from rlhf_dialog.models.loading import Models
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Critic, Policy
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.training.trainer import PPOTrainer
@@ -75,6 +75,7 @@ def fast_gradients(
     old: dict[str, Any],
     config: Config,
     reference: Policy | None = None,
+    numbers: torch.Tensor | None = None,
 ):
     """Loss and gradients of one minibatch as the trainer computes them, microbatch by microbatch, and no step."""
     models = Models(policy, critic, reference or policy, byte_tokenizer())
@@ -87,6 +88,7 @@ def fast_gradients(
     ref_features = None if reference is None else features_of(reference, case)
     masks = (case.prompt_mask.cpu(), case.response_mask.cpu())
     rollout = SimpleNamespace(**vars(case), **old, ref_features=ref_features, masks_on_host=masks)
+    rollout.prompt_numbers = torch.arange(len(case.prompt_ids)) if numbers is None else numbers
     totals = trainer.update.optimizer_step(rollout, torch.arange(len(case.prompt_ids)), is_first=False)
     return totals, gradients(policy, critic)
 

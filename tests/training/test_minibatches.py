@@ -1,11 +1,42 @@
 """Which responses each optimizer step sees on each rank, and the blank ones that fill up."""
 
+import itertools
+
 import pytest
 import torch
 from trainers import make_trainer
 
-from rlhf_dialog.models.generation import Microbatch
-from rlhf_dialog.training.minibatches import blank, microbatches_of, minibatch_sizes
+from rlhf_dialog.distributed.world import World
+from rlhf_dialog.models.microbatches import Microbatch
+from rlhf_dialog.training.minibatches import blank, microbatches_of, minibatch_sizes, shuffled
+
+
+class Beside(World):
+    """The other rank has this many microbatches."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def gather(self, x):
+        return [x, self.count]
+
+
+def test_the_responses_to_a_prompt_stay_together():
+    """Groups of 3, 3, 1 and 3 responses, one of which a rank has dropped: numbers need not follow each other."""
+    numbers = torch.tensor([5, 5, 5, 9, 9, 9, 0, 2, 2, 2])
+    torch.manual_seed(2)
+    orders = {tuple(shuffled(numbers).tolist()) for _ in range(200)}
+    groups = [(0, 1, 2), (3, 4, 5), (6,), (7, 8, 9)]
+    assert orders == {sum(some, ()) for some in itertools.permutations(groups)}
+    assert shuffled(numbers[:0]).tolist() == []
+
+
+def test_without_groups_the_order_is_a_plain_permutation():
+    torch.manual_seed(4)
+    expected = torch.randperm(9)
+    torch.manual_seed(4)
+    assert torch.equal(shuffled(torch.arange(9)), expected)
 
 
 @pytest.mark.parametrize(
@@ -25,13 +56,12 @@ def test_a_blank_microbatch_fills_up_to_the_rank_with_the_most_rows():
     trainer = make_trainer(top_k=5)
     trainer.step()
     rollout = trainer.rollout
-    parts = microbatches_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=7)
+    rows, nothing = torch.tensor([0, 3, 4]), torch.tensor([], dtype=torch.long)
+    parts = microbatches_of(rollout, rows, 2, Beside(4))
     assert [len(part.rows) for _, part in parts] == [2, 1, 1, 1]
     assert [episodes is rollout for episodes, _ in parts] == [True, True, False, False]
-    assert len(microbatches_of(rollout, torch.tensor([0, 3, 4]), 2, num_rows=3)) == 2
-    assert [
-        len(part.rows) for _, part in microbatches_of(rollout, torch.tensor([], dtype=torch.long), 2, num_rows=1)
-    ] == [1]
+    assert len(microbatches_of(rollout, rows, 2, Beside(2))) == len(microbatches_of(rollout, rows, 2, World())) == 2
+    assert [len(part.rows) for _, part in microbatches_of(rollout, nothing, 2, Beside(1))] == [1]
     losses, statistics = trainer.update.losses(*parts[-1], num_tokens=torch.tensor(9), is_first=True)
     losses["policy"].backward()
     gradients = [p.grad for p in trainer.models.policy.parameters()]
@@ -45,6 +75,6 @@ def test_a_rank_without_any_episode_has_blank_microbatches_under_kl_in_loss():
     """All of its episodes were dropped, so there is no reference's feature to take the shape from."""
     trainer = make_trainer(kl_in="loss")
     trainer.step()
-    ((episodes, part),) = microbatches_of(trainer.rollout.of([]), torch.tensor([], dtype=torch.long), 2, num_rows=1)
+    ((episodes, part),) = microbatches_of(trainer.rollout.of([]), torch.tensor([], dtype=torch.long), 2, Beside(1))
     losses, statistics = trainer.update.losses(episodes, part, num_tokens=torch.tensor(9), is_first=True)
     assert losses["policy"].item() == statistics["ppo/kl_loss"].item() == 0.0

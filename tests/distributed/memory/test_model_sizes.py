@@ -19,7 +19,7 @@ from transformers import (
 
 from rlhf_dialog.distributed.memory.model_sizes import kept_bytes, lora_parameters, num_experts, sizes_of
 from rlhf_dialog.models.loading import load_causal_lm
-from rlhf_dialog.models.packing import pack
+from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy, packs
 
 
