@@ -1,4 +1,4 @@
-"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W. See `options`."""
+"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W or R. See `options`."""
 
 import argparse
 import gc
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from benchmarks import compare, machine, profile, workload
+from benchmarks import chat_workload, compare, machine, products, profile, workload
 from benchmarks.options import parse
 from benchmarks.work import Lap, update_gflop, update_speed
 from rlhf_dialog.atomic_files import replace_json
@@ -95,7 +95,10 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--json: '{options.json}' cannot be written; choose a file in an existing folder")
     if options.profile and not options.profile.is_dir():
         raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
-    options.device = launch.pick_device(workload.run_config(options, Path())).type
+    sizes = chat_workload.SHAPES if options.workload == "R" else workload.SIZES
+    if options.size not in sizes:
+        raise UserError(f"--size {options.size}: workload {options.workload} has {', '.join(sizes)}")
+    options.device = launch.pick_device(config_of(options, Path())).type
     if options.classifier_dtype == "auto":
         fast = machine.has_fast_bf16(torch.device(options.device))
         options.classifier_dtype = "bf16" if fast else "fp32"
@@ -105,28 +108,34 @@ def work_of(options: argparse.Namespace) -> dict[str, Any]:
     """The work that was measured: two results are comparable if all of this is equal."""
     names = ("size", "architecture", "critic", "dtype", "device")
     numbers = ("rollout_batch_size", "max_new_tokens", "minibatch", "epochs")
-    kind = "W" if options.w_data else "W-synthetic"
-    return {"workload": kind} | {name: getattr(options, name) for name in (*names, *numbers)}
+    kind = options.workload if options.w_data or options.model else f"{options.workload}-synthetic"
+    work = {"workload": kind} | {name: getattr(options, name) for name in (*names, *numbers)}
+    return work | ({"architecture": "llama", "critic": "no"} if options.workload == "R" else {})
+
+
+def config_of(options: argparse.Namespace, folder: Path) -> Config:
+    """The configuration of the run, with its files in the folder."""
+    return (chat_workload if options.workload == "R" else workload).run_config(options, folder)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trainer on the workload; returns all measurements."""
     imported, load, device = machine.peak_gib(), machine.load(), torch.device(options.device)
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
-        folder, size = Path(name), workload.SIZES[options.size]
-        inputs = workload.read_inputs(size, options.w_data)
-        workload.write_files(inputs, size, options.architecture, folder)
-        config = workload.run_config(options, folder)
+        folder = Path(name)
+        config = config_of(options, folder)
         launch.set_threads(config)
         before = machine.calibrate(device)
-        trainer = build(config, inputs)
+        trainer = chat_trainer(options, folder) if options.workload == "R" else classified_trainer(options, folder)
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
-        gflop = update_gflop(trainer, laps[1:])
+        gflop = update_gflop(trainer, laps[1:]) if options.workload == "W" else None
         rows = read_metrics(folder / "run" / "metrics.jsonl")
         memory: dict[str, float | None] = {"peak_gib": laps[-1].peak_gib}
         memory["above_imports_gib"] = laps[-1].peak_gib - imported
         memory["cuda_gib"] = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-        memory["forecast_gib"] = profile.forecast_gib(config, size.classifier, device)
+        judge = workload.SIZES[options.size].classifier if options.workload == "W" else None
+        memory["forecast_gib"] = profile.forecast_gib(config, judge, device)
+    least = products_of(trainer, laps[-1].ended - laps[-2].ended) if options.workload == "R" else None
     operations = profile.profiled(trainer, options.profile) if options.profile else None
     del trainer
     gc.collect()
@@ -141,11 +150,35 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "memory": memory,
         "profile": operations,
         "calibration": calibration,
-        "update": update_speed(gflop, result["phases"]["update"], calibration[machine.RATES[options.dtype]]),
+        "update": gflop and update_speed(gflop, result["phases"]["update"], calibration[machine.RATES[options.dtype]]),
+        "products": least,
         "load": {"before": load, "after": machine.load()},
         "versions": versions(),
         "machine": machine.machine(device),
     }
+
+
+def products_of(trainer: PPOTrainer, seconds: float) -> dict[str, float]:
+    """The matrix products of the newest iteration, and their share of its time."""
+    lm = trainer.models.policy.lm
+    least = products.seconds_of(products.shapes_of(trainer), lm.device, lm.dtype)
+    return {"seconds": least, "share": least / seconds}
+
+
+def chat_trainer(options: argparse.Namespace, folder: Path) -> PPOTrainer:
+    """The trainer of R as built by train_ppo.py."""
+    chat_workload.write_files(options, folder)
+    trainer = PPOAgent(config_of(options, folder)).build()
+    check_device(trainer)
+    return trainer
+
+
+def classified_trainer(options: argparse.Namespace, folder: Path) -> PPOTrainer:
+    """The trainer of W, with its files in the folder."""
+    size = workload.SIZES[options.size]
+    inputs = workload.read_inputs(size, options.w_data)
+    workload.write_files(inputs, size, options.architecture, folder)
+    return build(config_of(options, folder), inputs)
 
 
 class WorkloadAgent(PPOAgent):
@@ -243,9 +276,10 @@ def _mean(values: list[float | None]) -> float | None:
 
 def tables(result: dict[str, Any]) -> list[str | Table]:
     """The speed, the time per phase, and all other measurements."""
+    judge = f" (classifier {result['classifier_dtype']})" if result["update"] else ""
     headline = (
-        f"{result['workload']} {result['size']} {result['architecture']}, {result['critic']} critic, {result['dtype']} "
-        f"(classifier {result['classifier_dtype']}), {result['device']}: {result['tokens_per_s']:.1f} tokens/s"
+        f"{result['workload']} {result['size']} {result['architecture']}, {result['critic']} critic, {result['dtype']}"
+        f"{judge}, {result['device']}: {result['tokens_per_s']:.1f} tokens/s"
     )
     times = Table()
     for name in ("phase", "s per iteration", "share"):
@@ -277,14 +311,19 @@ def details(result: dict[str, Any]) -> dict[str, str]:
     cuda += "" if memory["forecast_gib"] is None else f"; forecast {memory['forecast_gib']:.2f} GiB"
     machine, load = result["machine"], result["load"]
     reached = "-"
-    if update["gflops"] is not None:
+    if result["products"]:
+        least = result["products"]
+        reached = (
+            f"{least['share']:.0%} of the last iteration would be matrix products alone ({least['seconds']:.1f} s)"
+        )
+    elif update["gflops"] is not None:
         share = f"{update['share_of_matmul']:.1%} of the {result['dtype']} matrix product"
         reached = f"{update['gflops']:.0f} GFLOP/s of its minimum work, {share}"
     return {
         "peak memory": f"{memory['peak_gib']:.2f} GiB, {memory['above_imports_gib']:.2f} above that after imports{cuda}",
         "ceilings": f"matrix product fp32 {speed['fp32_gflops']:.0f}, bf16 {speed['bf16_gflops']:.0f} GFLOP/s; copy "
         f"{speed['copy_gb_per_s']:.0f} GB/s",
-        "update": reached,
+        "products" if result["products"] else "update": reached,
         "load": f"{load['before'][0]} before, {load['after'][0]} after",
         "machine": f"{machine['gpu'] or machine['cpu']}, {machine['torch_threads']} threads of torch, "
         f"{machine['memory_gib']} GiB",

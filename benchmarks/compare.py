@@ -26,7 +26,7 @@ def in_turn(options: Namespace) -> dict[str, Any]:
 
     Returns our result of median speed, with all pairs in `vs`. Raises UserError when one of the two fails.
     """
-    if not options.w_data:
+    if options.workload == "W" and not options.w_data:
         logger.warning(
             "--vs without --w_data: we run W-synthetic; a peer that runs other prompts than W-synthetic is not comparable"
         )

@@ -42,16 +42,17 @@ def calibrate(device: torch.device, seconds: float = 0.5) -> dict[str, float]:
 
 def _calls_per_second(call: Any, seconds: float) -> float:
     call()
-    _wait()
+    wait()
     start, count, spent = time.perf_counter(), 0, 0.0
     while spent < seconds:
         call()
-        _wait()
+        wait()
         count, spent = count + 1, time.perf_counter() - start
     return count / spent
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Until the GPU has done its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -1,6 +1,9 @@
-"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W.
+"""Measure the speed of training: the real trainer, with all its checks and its logging, on workload W or R.
+
+W: PPO with a critic on a GPT-2 of random weights, with a classifier in the reward. R: RLOO with LoRA on a small chat model.
 
 python scripts/benchmark.py --workload W --size small --w_data DIR --json speed.json
+python scripts/benchmark.py --workload R --model fetched/smollm2 --prompts fetched/chitchat
 python scripts/benchmark.py --size small --w_data DIR --vs 'cd DIR && python trl_ppo.py --size small' --pairs 5
 
 The result is tokens_per_s: generated tokens per second of whole iterations (rollout, reward, update, logging), without the
@@ -15,14 +18,22 @@ from typing import Any
 import yaml
 
 ARCHITECTURES = ("gpt2", "llama", "qwen2")
-SIZES = ("small", "base", "1m", "14m", "30m", "test")
+SIZES = ("small", "base", "1m", "14m", "30m", "test", "135m")
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "W": {"size": "small", "max_new_tokens": 20, "epochs": 5},
+    "R": {"size": "135m", "max_new_tokens": 32, "epochs": 1},
+}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--workload", default="W", choices=("W",), help="default: W")
-    add("--size", default="small", choices=SIZES, help="small 5.5M, base 124M (default: small)")
+    add("--workload", default="W", choices=("W", "R"), help="default: W")
+    add("--size", choices=SIZES, help="W: small 5.5M (default), base 124M; R: 135m")
+    add("--model", type=Path, metavar="FOLDER", help="R: the fetched smollm2; default: random weights (R-synthetic)")
+    add(
+        "--prompts", type=Path, metavar="FOLDER", help="R: the fetched chitchat; default: made-up prompts (R-synthetic)"
+    )
     add("--architecture", default="gpt2", choices=ARCHITECTURES, help="default: gpt2")
     add(
         "--w_data",
@@ -44,9 +55,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="number of iterations; the first is a warm-up and is not counted (default: 4)",
     )
     add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
-    add("--max_new_tokens", type=int, default=20, help="tokens per response (default: 20)")
+    add("--max_new_tokens", type=int, help="tokens per response (default: 20, R 32)")
     add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
-    add("--epochs", type=int, default=5, help="passes over each rollout (default: 5)")
+    add("--epochs", type=int, help="passes over each rollout (default: 5, R 1)")
     add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto: cuda if available, else cpu")
     add(
         "--set",
@@ -73,7 +84,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="earlier --json file of the same workload; shows every phase as a ratio to it",
     )
     add("--debug", action="store_true", help="show the traceback of an error")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    for name, value in DEFAULTS[options.workload].items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return options
 
 
 def setting(text: str) -> tuple[str, Any]:

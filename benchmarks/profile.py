@@ -19,17 +19,19 @@ TABLE, TRACE = "profile.txt", "trace.json.gz"
 NUM_ROWS = 25
 
 
-def forecast_gib(config: Config, size: str, device: torch.device) -> float | None:
+def forecast_gib(config: Config, size: str | None, device: torch.device) -> float | None:
     """The forecast of the device's memory at the peak, without libraries; None when the policy's sizes cannot be read.
 
-    The classifier of W has no folder that a forecast could read, so its sizes come from its configuration.
+    W's classifier, of this size, has no folder that a forecast could read, so its sizes come from its configuration.
     """
     sizes = read_sizes(config)
     if sizes is None:
         return None
-    judge = sizes_of(workload.classifier_config(size), AutoModelForSequenceClassification)
+    judges = {}
+    if size:
+        judges["classifier"] = sizes_of(workload.classifier_config(size), AutoModelForSequenceClassification)
     setting = setting_of(config, on_cuda=device.type == "cuda")
-    return forecast(sizes[0], sizes[1], {"classifier": judge}, setting).total / 2**30
+    return forecast(sizes[0], sizes[1], judges, setting).total / 2**30
 
 
 def profiled(trainer: PPOTrainer, folder: Path) -> list[dict[str, Any]]:

@@ -167,7 +167,7 @@ def prompt_lengths(vocabulary: int) -> list[int]:
 
 def made_up_items(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
     """Prompts of exactly those lengths, of one to five turns, and references."""
-    first, later = _words_of_one_token(tokenizer)
+    first, later = single_words(tokenizer)
     rng = random.Random(2)
     items = []
     for length in prompt_lengths(len(tokenizer)):
@@ -180,7 +180,7 @@ def made_up_items(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, str]]:
     return items
 
 
-def _words_of_one_token(tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[str]]:
+def single_words(tokenizer: PreTrainedTokenizerFast) -> tuple[list[str], list[str]]:
     """Words that are one token with and without a space before them, and words that are one token after a space."""
     vocabulary = tokenizer.get_vocab()
     spaced = (token[1:] for token in vocabulary if token.startswith("Ġ"))

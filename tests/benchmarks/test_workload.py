@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import benchmark, workload
+from benchmarks import benchmark, chat_workload, workload
 from benchmarks.options import ARCHITECTURES, SIZES
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
@@ -115,4 +115,4 @@ def test_the_configuration_is_w_s(tmp_path):
 
 
 def test_the_options_know_every_size():
-    assert tuple(workload.SIZES) == SIZES
+    assert {*workload.SIZES, *chat_workload.SHAPES} == set(SIZES)

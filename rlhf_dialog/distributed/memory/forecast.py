@@ -200,7 +200,8 @@ def _rollout(sizes: Sizes, setting: Setting) -> list[Item]:
     """Keys and values of every layer for the rows generated at once, the pass over their prompts, and logits to sample from."""
     rows, length = min(setting.rows, setting.rows_at_once), setting.prompt + setting.response
     cache = rows * length * sizes.layers * 2 * sizes.kv_heads * sizes.head_dim * setting.float_bytes
-    prompts = live_bytes(sizes, min(rows, setting.microbatch) * setting.prompt, setting.prompt, setting.float_bytes)
+    read = min(setting.num_prompts(rows), setting.microbatch)
+    prompts = live_bytes(sizes, read * setting.prompt, setting.prompt, setting.float_bytes)
     buffers = 8 if setting.filtered else 4  # a filter sorts: int64 indices and a sorted copy
     features = setting.rows * setting.response * sizes.hidden * setting.float_bytes
     return [
@@ -220,8 +221,8 @@ def _rollout(sizes: Sizes, setting: Setting) -> list[Item]:
 
 def _scoring(policy: Sizes, reference: Sizes, setting: Setting) -> list[Item]:
     """Passes over microbatches without gradients, one model after the other."""
-    length = setting.prompt + setting.response
-    tokens = min(setting.microbatch, setting.rows) * length
+    length, rows = setting.prompt + setting.response, min(setting.microbatch, setting.rows)
+    tokens = setting.num_prompts(rows) * setting.prompt + rows * setting.response
     live = max(live_bytes(sizes, tokens, length, setting.float_bytes) for sizes in (policy, reference))
     return [
         Item("activations without gradients", live, ("scoring",)),
@@ -237,18 +238,21 @@ def _update(sizes: Sizes, setting: Setting) -> list[Item]:
     time. A backward pass that adds to an existing gradient holds a second gradient, of one parameter at a time.
     """
     length, trunks = setting.prompt + setting.response, 2 if setting.critic == "separate" else 1
-    tokens = min(setting.microbatch, setting.rows) * length
+    rows = min(setting.microbatch, setting.rows)
+    prompts = setting.num_prompts(rows)
+    keys = rows * length + (prompts * setting.prompt if prompts < rows else 0)
     # see packing.py
     explicit = setting.precision == "amp" and setting.packing and not setting.on_cuda and length <= 256
     trunk = replace(sizes, explicit_attention=sizes.explicit_attention or explicit)
     kept = kept_bytes(
         trunk,
-        tokens,
+        prompts * setting.prompt + rows * setting.response,
         length,
         setting.float_bytes,
         2 if setting.precision == "half" else 4,
         setting.packing,
         setting.activation_checkpointing,
+        keys,
     )
     trained = trained_count(sizes, sizes.parameters, setting)
     largest = min(sizes.largest, trained)

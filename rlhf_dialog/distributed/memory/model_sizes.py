@@ -115,6 +115,7 @@ def kept_bytes(
     norm_bytes: int = 4,
     packed: bool = True,
     checkpointing: bool = False,
+    keys: int | None = None,
 ) -> int:
     """Bytes that a forward pass of the trunk over `tokens` tokens in rows of `length` keeps for its backward.
 
@@ -124,17 +125,19 @@ def kept_bytes(
     4.1, less its masks of dropout: 16h for GPT-2. `packed` rows keep the result without padding as well.
     `float_bytes` is the width of what linear layers take and give, `norm_bytes` of what norms read: fp32 under autocast, which
     keeps the output of a norm once for each linear layer that reads it. With activation checkpointing a layer keeps its
-    input, and one layer at a time all of the above.
+    input, and one layer at a time all of the above. `keys`: the places of keys and values in all rows, where these are more
+    than the tokens, because rows share some.
     """
     outputs = sizes.norm_readers if float_bytes < norm_bytes else 2
     norms = sizes.hidden * (2 * norm_bytes * (sizes.norm_floats - 1) + outputs * float_bytes)
     width = sizes.heads * sizes.head_dim
-    attention = 4 * width + (width if packed else 0)
+    attention = 2 * width + (width if packed else 0)
     attention += sizes.heads * length if sizes.explicit_attention else 0
-    layer = norms + (attention + sizes.mlp_floats * sizes.intermediate) * float_bytes
+    of_tokens = norms + (attention + sizes.mlp_floats * sizes.intermediate) * float_bytes
+    layer = tokens * of_tokens + (tokens if keys is None else keys) * 2 * width * float_bytes
     if checkpointing:
-        return tokens * (sizes.layers * sizes.hidden * norm_bytes + layer)
-    return tokens * sizes.layers * layer
+        return tokens * sizes.layers * sizes.hidden * norm_bytes + layer
+    return sizes.layers * layer
 
 
 def live_bytes(sizes: Sizes, tokens: int, length: int, float_bytes: int = 4) -> int:

@@ -23,6 +23,7 @@ class Setting:
     microbatch: int  # responses of a pass of scoring or update, and prompts that are read at once before writing
     prompt: int  # P
     response: int  # T
+    responses_per_prompt: int = 1
     critic: CriticKind = "shared"
     own_reference: bool = False  # ref_model is another model than model_path
     precision: Literal["fp32", "amp", "half"] = "fp32"  # half: 16-bit weights and gradients, fp32 copy in the optimizer
@@ -46,6 +47,10 @@ class Setting:
     lora_targets: tuple[str, ...] = ()  # last parts of the names of linear layers; none: all of the trunk
     activation_checkpointing: bool = False
     logits_chunk: int = LOGITS_CHUNK
+
+    def num_prompts(self, rows: int) -> int:
+        """How many prompts are read for these responses: packed rows read one once for all responses to it."""
+        return math.ceil(rows / self.responses_per_prompt) if self.packing else rows
 
     @property
     def weight_bytes(self) -> int:
@@ -74,6 +79,7 @@ def setting_of(config: Config, world_size: int = 1, on_cuda: bool = False) -> Se
         rows_at_once=config.per_device_rollout_size,
         prompt=config.max_prompt_length,
         response=config.max_new_tokens,
+        responses_per_prompt=config.num_responses_per_prompt,
         critic=critic if config.estimator.needs_critic else "none",
         own_reference=config.ref_model not in (None, config.model_path),
         precision="fp32" if precision_of(config, device) == "fp32" else "amp",

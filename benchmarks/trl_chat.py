@@ -1,0 +1,138 @@
+"""TRL's RLOOTrainer or GRPOTrainer on workload R, as the peer of scripts/benchmark.py (--vs); prints JSON with tokens_per_s.
+
+python scripts/benchmark.py --workload R --vs 'python -m benchmarks.trl_chat --method grpo' --pairs 3
+
+The TRL that is installed for supervised training. Model, adapters, prompts, number and length of responses, minibatches, passes,
+sampling and reward are those of ours, in float32, without gradient checkpointing, with transformers' own `generate`, and beta is
+above 0, so that it computes the reference too.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks import chat_workload, machine
+from benchmarks.trl import Laps
+from rlhf_dialog.commands.command_line import exit_code_of
+from rlhf_dialog.data.chat_template import prompt_encoder
+from rlhf_dialog.data.prompts import load_prompts
+from rlhf_dialog.distributed import launch
+
+METHODS = ("grpo", "rloo")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--method", default="grpo", choices=METHODS, help="default: grpo")
+    add("--size", default="135m", choices=tuple(chat_workload.SHAPES), help="of R-synthetic (default: 135m)")
+    add("--model", type=Path, metavar="FOLDER", help="the fetched smollm2; default: random weights (R-synthetic)")
+    add("--prompts", type=Path, metavar="FOLDER", help="the fetched chitchat; default: made-up prompts (R-synthetic)")
+    add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
+    add("--iterations", type=int, default=4, help="the first is a warm-up and is not counted (default: 4)")
+    add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
+    add("--max_new_tokens", type=int, default=32, help="tokens per response (default: 32)")
+    add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
+    add("--epochs", type=int, default=1, help="passes over each rollout (default: 1)")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = parse(argv)
+    return exit_code_of(lambda: run(options), debug=False)
+
+
+class Counted:
+    """The constant reward; counts the tokens of the responses that it is given."""
+
+    __name__ = "constant"
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def __call__(self, completion_ids: list[list[int]], **_: Any) -> list[float]:
+        self.tokens.append(sum(map(len, completion_ids)))
+        return [0.0] * len(completion_ids)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train with TRL and print the speed."""
+    laps, reward = Laps(), Counted()
+    with tempfile.TemporaryDirectory(prefix="rlhf_dialog_trl_") as name:
+        folder = Path(name)
+        options.set = []
+        config = chat_workload.run_config(options, folder)
+        launch.set_threads(config)
+        chat_workload.write_files(options, folder)
+        trainer = build(options, config, folder, laps, reward)
+        trainer.train()
+    steps = len(laps.times) - 1
+    per_iteration = steps // options.iterations  # optimizer steps
+    ends = laps.times[::per_iteration]
+    seconds = [after - before for before, after in itertools.pairwise(ends[1:])]
+    tokens = reward.tokens[1 : len(seconds) + 1]
+    found = {"tokens_per_s": sum(tokens) / sum(seconds), "seconds": seconds, "tokens": tokens}
+    print(json.dumps({**found, "method": options.method, "peak_gib": machine.peak_gib()}))
+
+
+def build(options: argparse.Namespace, config: Any, folder: Path, laps: Laps, reward: Counted) -> Any:
+    """TRL's trainer for R: as many responses, optimizer steps and passes in an iteration as ours."""
+    import trl
+
+    tokenizer = AutoTokenizer.from_pretrained(config.model_path)
+    lm = AutoModelForCausalLM.from_pretrained(config.model_path, dtype=torch.float32)
+    dialogues = load_prompts(config.env.args.data_path, "train", config.context_size, config.min_context_size)
+    encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
+    texts = [tokenizer.decode(encoder.encode_prompt(dialogue.prompt_turns)) for dialogue in dialogues]
+    kinds: dict[str, Any] = {"grpo": (trl.GRPOTrainer, trl.GRPOConfig), "rloo": (trl.RLOOTrainer, trl.RLOOConfig)}
+    trainer_class, config_class = kinds[options.method]
+    return trainer_class(
+        model=lm,
+        reward_funcs=reward,
+        args=config_class(output_dir=str(folder), **arguments(options)),
+        train_dataset=Dataset.from_dict({"prompt": texts}),
+        processing_class=tokenizer,
+        callbacks=[laps],
+        peft_config=LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear"),
+    )
+
+
+def arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """R's numbers under TRL's names; nothing is saved, logged or shown."""
+    per_iteration = options.rollout_batch_size // options.minibatch
+    return {
+        "per_device_train_batch_size": options.minibatch,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": per_iteration,
+        "num_iterations": options.epochs,
+        "num_generations": chat_workload.RESPONSES,
+        "max_steps": options.iterations * per_iteration * options.epochs,
+        "max_completion_length": options.max_new_tokens,
+        "temperature": 1.0,
+        "beta": 0.05,
+        "learning_rate": 1e-6,
+        "bf16": options.dtype == "bf16",
+        "use_cpu": options.device == "cpu",
+        "gradient_checkpointing": False,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 0,
+        "dataloader_pin_memory": False,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The matrix products of an iteration, against a count by hand."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny import gpt2, llama
+
+from benchmarks import products
+
+LAYER = {"q": (32, 32), "k": (32, 32), "v": (32, 32), "o": (32, 32), "gate": (32, 64), "up": (32, 64), "down": (64, 32)}
+
+
+def trainer_of(lm, epochs=2):
+    """Two prompts of 3 and 1 tokens with two responses each, of 1 and 2, and of 3 and 1 tokens; microbatches of two."""
+    lengths = [(3, 1), (3, 2), (1, 3), (1, 1)]
+    prompts = torch.tensor([[column >= 3 - prompt for column in range(3)] for prompt, _ in lengths])
+    responses = torch.tensor([[column < response for column in range(3)] for _, response in lengths])
+
+    class Rollout(SimpleNamespace):
+        def __len__(self):
+            return 4
+
+    rollout = Rollout(masks_on_host=(prompts, responses), prompt_numbers=torch.tensor([0, 0, 2, 2]))
+    return SimpleNamespace(
+        rollout=rollout,
+        models=SimpleNamespace(policy=SimpleNamespace(lm=lm)),
+        speaker=SimpleNamespace(microbatch_size=1),
+        config=SimpleNamespace(ppo_epoch=epochs, per_device_microbatch_size=2),
+    )
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_the_products_of_an_iteration(is_trained):
+    """The prompts are read once; 4, 2 and 1 responses are written on; each pass sees 3 + 1 and 1 + 2 tokens."""
+    lm = llama().requires_grad_(is_trained)
+    found = products.shapes_of(trainer_of(lm))
+    passes = 1 + 2 * (3 if is_trained else 2)
+    tokens = Counter({3: 1 + passes, 1: 2, 2: 1, 4: passes}) + Counter({3: 0})
+    # of the prompts 3 and 1, of the second and third tokens 2 and 1; of the passes 4 and 3
+    trunk = products.trunk_of(lm.base_model)
+    expected = Counter()
+    for rows, times in tokens.items():
+        for shape, count in trunk.items():
+            expected[rows, *shape] += count * times
+    head = lm.get_output_embeddings()
+    for rows, times in {4: 1 + passes, 2: 1, 1: 1, 3: passes}.items():
+        expected[rows, head.in_features, head.out_features] += times
+    assert found == expected
+
+
+def test_the_layers_that_every_token_passes():
+    """GPT-2 of two layers of width 32: queries, keys and values together, and a network of four times the width."""
+    found = products.trunk_of(gpt2().base_model)
+    assert sum(count * rows * columns for (rows, columns), count in found.items()) == 2 * 12 * 32 * 32
+
+
+def test_the_time_is_that_of_all_products(monkeypatch):
+    monkeypatch.setattr(products, "_timed", lambda call: float(call().shape[0]))
+    shapes = Counter({(5, 8, 4): 3, (2, 8, 16): 10})
+    assert products.seconds_of(shapes, torch.device("cpu"), torch.float32) == 3 * 5 + 10 * 2
