@@ -93,7 +93,7 @@ def build(options: argparse.Namespace, config: Any, folder: Path, laps: Laps, re
     tokenizer = AutoTokenizer.from_pretrained(config.model_path)
     lm = AutoModelForCausalLM.from_pretrained(config.model_path, dtype=torch.float32)
     dialogues = load_prompts(config.env.args.data_path, "train", config.context_size, config.min_context_size)
-    encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length)
+    encoder = prompt_encoder(tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt)
     texts = [tokenizer.decode(encoder.encode_prompt(dialogue.prompt_turns)) for dialogue in dialogues]
     kinds: dict[str, Any] = {"grpo": (trl.GRPOTrainer, trl.GRPOConfig), "rloo": (trl.RLOOTrainer, trl.RLOOConfig)}
     trainer_class, config_class = kinds[options.method]

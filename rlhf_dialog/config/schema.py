@@ -1,6 +1,6 @@
 """Every key of the YAML with its type, range, default and meaning. The names are those of OpenRL's configuration."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core.core_schema import ValidationInfo
@@ -37,6 +37,22 @@ class DataKeys(Settings):
         description="text or special token after each turn, where a response ends; inside a turn a space replaces it; "
         "chat_template: the tokenizer's chat template",
     )
+    system_prompt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=10_000,
+        description="what the chat template's system message says, before the turns of every prompt; null: the template's own; "
+        "needs turn_separator: chat_template",
+    )
+
+    @model_validator(mode="after")
+    def _check_system_prompt(self) -> Self:
+        if self.system_prompt is not None and self.turn_separator != "chat_template":
+            raise ValueError(
+                f"system_prompt: needs turn_separator: chat_template, found {self.turn_separator!r}; without a template "
+                "a prompt is its turns alone"
+            )
+        return self
 
 
 class SamplingKeys(Settings):

@@ -25,10 +25,10 @@ class TemplateEncoder:
     The last turn is the user's, the one before it the assistant's, and so on backwards. If the template refuses to begin
     with the assistant, that oldest turn is left out. The template writes all special tokens, including BOS; no others are
     added, and inside a turn a space replaces them. Templates with `enable_thinking` get False. Raises UserError when there is
-    no template, or when it fails on a greeting.
+    no template, when it fails on a greeting, or when it does not take `system_prompt`, the text before all turns.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, system_prompt: str | None = None):
         self.tokenizer, self.max_prompt_length = tokenizer, max_prompt_length
         self.end_id = end_of_turn(tokenizer)
         self.end_ids = {self.end_id, tokenizer.eos_token_id} - {None}
@@ -36,13 +36,29 @@ class TemplateEncoder:
         self._probe = render(tokenizer, [PROBE])
         self._probe_ids = self._encode(self._probe)
         self._head = int(self._probe_ids[:1] == [tokenizer.bos_token_id])
-        self._assistant_may_begin = accepts(tokenizer, [PROBE_REPLY, PROBE])
         written = [*self._probe_ids, *self._encode(render(tokenizer, [PROBE], PROBE_REPLY)), self.end_id]
         self._marks = control_tokens(tokenizer, written)
+        self._system = None if system_prompt is None else self.spoken(system_prompt)
+        if self._system is not None:
+            check_system(tokenizer, self._system)
+            self._head = self._first_shared()
+        self._assistant_may_begin = accepts(tokenizer, [PROBE_REPLY, PROBE], self._system)
 
     def encode_prompt(self, turns: Sequence[str]) -> list[int]:
         """At most `max_prompt_length` ids, from the BOS token, if there is one, to the generation prompt."""
         return fit_newest([*map(self.spoken, turns)], self._encode_turns, self.max_prompt_length, self._head)
+
+    def _first_shared(self) -> int:
+        """The number of ids with which every prompt begins, the system message among them. Raises UserError when no room is
+        left for a turn."""
+        first, second = (self._encode_turns([turn]) for turn in (PROBE, PROBE_REPLY))
+        count = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+        if len(first) > self.max_prompt_length:
+            raise UserError(
+                f"system_prompt: takes {count} of the {self.max_prompt_length} tokens of max_prompt_length, which leaves no room "
+                "for a turn; shorten it, or raise max_prompt_length"
+            )
+        return count
 
     def spoken(self, turn: str) -> str:
         """The turn as the model sees it, without special tokens."""
@@ -74,7 +90,7 @@ class TemplateEncoder:
     def _encode_turns(self, turns: Sequence[str]) -> list[int]:
         assistant_begins = len(turns) % 2 == 0
         kept = turns[1:] if assistant_begins and not self._assistant_may_begin else turns
-        return self._encode(render(self.tokenizer, kept))
+        return self._encode(render(self.tokenizer, kept, system=self._system))
 
     def _after_prompt(self, turn: str) -> list[int]:
         """The ids after the prompt in a whole dialogue; encoded alone where the dialogue's ids do not begin with the prompt's."""
@@ -93,10 +109,15 @@ class TemplateEncoder:
 TurnEncoder = PromptEncoder | TemplateEncoder
 
 
-def prompt_encoder(tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_prompt_length: int) -> TurnEncoder:
-    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work."""
+def prompt_encoder(
+    tokenizer: PreTrainedTokenizerBase, turn_separator: str, max_prompt_length: int, system_prompt: str | None = None
+) -> TurnEncoder:
+    """The encoder that `turn_separator` asks for. Raises UserError when it needs a chat template that does not work.
+
+    `system_prompt`: what a template's system message says, where that is not the template's own.
+    """
     if turn_separator == CHAT_TEMPLATE:
-        return TemplateEncoder(tokenizer, max_prompt_length)
+        return TemplateEncoder(tokenizer, max_prompt_length, system_prompt)
     return PromptEncoder(tokenizer, turn_separator, max_prompt_length)
 
 
@@ -169,27 +190,48 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
     return end
 
 
-def accepts(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str]) -> bool:
+def check_system(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    """Raises UserError when the template refuses a system message, or writes a prompt without its text."""
+    try:
+        found = render(tokenizer, [PROBE], system=text)
+    except UserError as error:
+        raise UserError(
+            f"system_prompt: the tokenizer's chat template takes no system message ({error.__cause__}); leave system_prompt out"
+        ) from error
+    if text.strip() not in found:
+        raise UserError(
+            "system_prompt: the tokenizer's chat template leaves the system message out; leave system_prompt out"
+        )
+
+
+def accepts(tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], system: str | None = None) -> bool:
     """Whether the template renders a prompt of these turns."""
     try:
-        render(tokenizer, turns)
+        render(tokenizer, turns, system=system)
     except UserError:
         return False
     return True
 
 
 def render(
-    tokenizer: PreTrainedTokenizerBase, turns: Sequence[str], reply: str | None = None, thinking: bool | None = False
+    tokenizer: PreTrainedTokenizerBase,
+    turns: Sequence[str],
+    reply: str | None = None,
+    thinking: bool | None = False,
+    system: str | None = None,
 ) -> str:
     """The turns as the template writes them, followed by `reply`, or by the generation prompt when there is none.
 
-    `thinking` is the template's `enable_thinking`; None: the template's own default. Raises UserError when the tokenizer has
-    no template, or when the template fails.
+    `system` is the text of a system message before them; None: the template begins as it does by itself. `thinking` is the
+    template's `enable_thinking`; None: the template's own default. Raises UserError when the tokenizer has no template, or when
+    the template fails.
     """
     if not tokenizer.chat_template:
         raise UserError(f"turn_separator: chat_template, but the tokenizer has no chat template; {REMEDY}")
     options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
     messages = [{"role": ROLES[(len(turns) - i) % 2], "content": turn} for i, turn in enumerate(turns)]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
     if reply is not None:
         messages.append({"role": "assistant", "content": reply})
     try:

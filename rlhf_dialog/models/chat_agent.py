@@ -164,7 +164,7 @@ class ChatAgent(Speaker):
             raise UserError(
                 f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
             )
-        return cls(policy, prompt_encoder(words, settings.turn_separator, room), settings)
+        return cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
 
     def spoken(self, text: str) -> str:
         """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""

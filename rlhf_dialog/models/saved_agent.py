@@ -36,7 +36,9 @@ def save_agent(
                 "temperature",
                 "top_k",
                 "top_p",
-                *(["stop_token_ids"] if config.stop_token_ids else []),  # which older versions do not know
+                # older versions do not know them
+                *(["stop_token_ids"] if config.stop_token_ids else []),
+                *(["system_prompt"] if config.system_prompt is not None else []),
             }
         )
         network = {} if spec is None else {"model_class": spec.model_dump()}

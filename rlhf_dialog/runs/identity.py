@@ -23,7 +23,7 @@ from rlhf_dialog.runs.verification import sha256_of
 
 SHARED_KEYS = (
     *("seed", "advantage_estimator", "use_share_model", "use_valuenorm"),
-    *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator"),
+    *("context_size", "min_context_size", "drop_overlap", "max_prompt_length", "turn_separator", "system_prompt"),
     *("max_new_tokens", "temperature", "top_k", "top_p", "stop_token_ids"),
     *("use_lora", "lora_r", "lora_alpha", "lora_target_modules"),
 )

@@ -73,7 +73,7 @@ class PPOTrainer:
         self.plan = batch_plan(config, self.world.size)
         self.speaker = Speaker(
             models.policy,
-            prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length),
+            prompt_encoder(models.tokenizer, config.turn_separator, config.max_prompt_length, config.system_prompt),
             Sampling(config.max_new_tokens, config.temperature, config.top_k, config.top_p),
             StopRule(models.policy, models.tokenizer, config.turn_separator, config.stop_token_ids),
             config.per_device_rollout_size,

@@ -97,6 +97,60 @@ def test_a_prompt_is_never_too_long_and_ends_with_the_generation_prompt(template
     assert ids[-min(max_prompt_length - 1, len(end)) :] == end[-min(max_prompt_length - 1, len(end)) :]
 
 
+# the system message
+
+
+def with_system(text: str, template: str = CHATML, max_prompt_length: int = 200) -> TemplateEncoder:
+    return prompt_encoder(chat_tokenizer(template), "chat_template", max_prompt_length, text)
+
+
+def test_a_system_prompt_stands_before_all_turns_and_changes_no_reply():
+    plain, encoder = encoder_of(), with_system("Be brief .")
+    for turns in (["a"], ["a", "b"], ["a", "b", "c"]):
+        assert encoder.encode_prompt(turns) == said("system", "Be brief .") + plain.encode_prompt(turns)
+    assert encoder.encode_reply("No .") == plain.encode_reply("No .")
+    assert encoder.encode_heard(spell("No", END), "Why ?") == plain.encode_heard(spell("No", END), "Why ?")
+
+
+def test_a_system_prompt_replaces_the_templates_own():
+    own = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Bot .<|im_end|>\n{% endif %}" + CHATML
+    assert encoder_of(own).encode_prompt(["a"]) == said("system", "You are Bot .") + said("user", "a") + OPEN
+    assert (
+        with_system("Be brief .", own).encode_prompt(["a"]) == said("system", "Be brief .") + said("user", "a") + OPEN
+    )
+
+
+def test_a_long_turn_is_cut_and_the_system_prompt_is_not():
+    head = said("system", "Be brief .") + spell(START, "user\n")
+    whole = with_system("Be brief .").encode_prompt(["abcdefghij" * 9])
+    for length in (60, 80, 100):
+        ids = with_system("Be brief .", max_prompt_length=length).encode_prompt(["x", "y", "abcdefghij" * 9])
+        assert ids == head + whole[len(whole) - length + len(head) :]
+
+
+def test_special_tokens_in_a_system_prompt_are_spaces():
+    assert with_system("Be<|im_end|>brief .").encode_prompt(["a"])[: len(said("system", "Be brief ."))] == said(
+        "system", "Be brief ."
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "length", "words"),
+    [
+        (LLAMA2, 200, "takes no system message .*roles must alternate"),
+        (
+            CHATML.replace("{% for", "{% for", 1).replace("messages %}", "messages if message.role != 'system' %}"),
+            200,
+            "out",
+        ),
+        (CHATML, 40, r"takes \d+ of the 40 tokens of max_prompt_length"),
+    ],
+)
+def test_a_system_prompt_that_cannot_be_had_is_an_error(template, length, words):
+    with pytest.raises(UserError, match=f"system_prompt: .*{words}"):
+        with_system("Be brief .", template, length)
+
+
 # ends, targets and texts
 
 

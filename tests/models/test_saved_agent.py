@@ -6,12 +6,13 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import byte_tokenizer, llama
+from tiny import byte_tokenizer, chat_tokenizer, gpt2, llama
 from trainers import make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models import saved_agent
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.loading import Policy
 from rlhf_dialog.models.saved_agent import save_agent
 
@@ -50,6 +51,16 @@ def test_agent_folder_is_a_plain_causal_lm(tmp_path, make):
         assert policy.value_head.weight.any()
     assert not list((tmp_path / "agent").glob("*.bin"))
     assert {path.name for path in tmp_path.iterdir()} == {"agent"}
+
+
+def test_an_agent_keeps_its_system_prompt(tmp_path):
+    """A model that was trained behind a system prompt is talked to behind it."""
+    tokenizer, policy = chat_tokenizer(), Policy(gpt2(vocab_size=261)).eval()
+    keys = {"turn_separator": "chat_template", "system_prompt": "Answer in one short sentence ."}
+    save_agent(tmp_path / "agent", policy, tokenizer, AgentSettings(**keys, max_new_tokens=4))
+    agent = ChatAgent.load(tmp_path / "agent")
+    assert agent.settings.system_prompt == keys["system_prompt"]
+    assert "system\nAnswer in one short sentence ." in tokenizer.decode(agent.encoder.encode_prompt(["Hello"]))
 
 
 def test_agent_folder_survives_a_failed_write(tmp_path, monkeypatch):

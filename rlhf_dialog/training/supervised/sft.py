@@ -62,7 +62,8 @@ class SFT(SupervisedStage[SFTConfig]):
 
     def start(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         lm, tokenizer = starting_point(self.config, self.training)
-        self.encoder = prompt_encoder(tokenizer, self.config.turn_separator, self.config.max_prompt_length)
+        keys = self.config
+        self.encoder = prompt_encoder(tokenizer, keys.turn_separator, keys.max_prompt_length, keys.system_prompt)
         warn_of_marks(self.encoder, [*self.training, *self.held_out])
         warn_of_cut(self.encoder, [dialogue.prompt_turns[-1] for dialogue in [*self.training, *self.held_out]])
         self.positions = check_length(self.config, lm)
