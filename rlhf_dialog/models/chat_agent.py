@@ -9,7 +9,8 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from rlhf_dialog.config.schema import ClassConfig, DataKeys, SamplingKeys
+from rlhf_dialog.config.schema import ClassConfig
+from rlhf_dialog.config.talk import DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue, without

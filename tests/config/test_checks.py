@@ -178,7 +178,6 @@ def test_what_cannot_be_the_name_of_a_repository(name, tmp_path):
         ({"stop_token_ids": [3, -1]}, "stop_token_ids.1: found -1, wanted greater than or equal to 0"),
         ({"stop_token_ids": [True]}, "stop_token_ids.0: found True, wanted a valid integer"),
         ({"stop_token_ids": 3}, "stop_token_ids: found 3, wanted a valid list"),
-        ({"system_prompt": "Be brief."}, "system_prompt: needs turn_separator: chat_template, found '<EOU>'"),
     ],
 )
 def test_ends_and_estimators_that_contradict_each_other(tmp_path, keys, message):

@@ -28,8 +28,9 @@ from rlhf_dialog.config.loading import (
     read_yaml,
     shipped,
 )
-from rlhf_dialog.config.schema import Config, DataKeys
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.config.synonyms import NO_EFFECT
+from rlhf_dialog.config.talk import DataKeys
 from rlhf_dialog.errors import UserError
 
 SEEDS = ROOT.parent / "shared" / "seed_configs"

@@ -1,0 +1,62 @@
+"""How a model is spoken to and speaks: the keys that runs, supervised training and saved agents have in common."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from rlhf_dialog.config.settings import Settings
+
+TokenId = Annotated[int, Field(ge=0, strict=True)]
+
+
+class DataKeys(Settings):
+    """Prompts and responses"""
+
+    context_size: int = Field(5, ge=1, le=10**6, description="number of most recent turns in a prompt")
+    min_context_size: int = Field(
+        1, ge=1, description="minimum number of turns before a reply; 5 gives OpenRL's prompts"
+    )
+    drop_overlap: bool = Field(
+        False, description="leave out training dialogues that nearly repeat a validation or test dialogue"
+    )
+    max_prompt_length: int = Field(
+        128,
+        ge=2,
+        le=10**6,
+        description="maximum tokens of a prompt; drops the oldest turns first, then tokens from the left",
+    )
+    turn_separator: str = Field(
+        "<EOU>",
+        min_length=1,
+        description="text or special token after each turn, where a response ends; inside a turn a space replaces it; "
+        "chat_template: the tokenizer's chat template",
+    )
+    system_prompt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=10_000,
+        description="what the chat template's system message says, before the turns of every prompt; null: the template's own; "
+        "needs turn_separator: chat_template",
+    )
+
+    @model_validator(mode="after")
+    def _check_system_prompt(self) -> Self:
+        if self.system_prompt is not None and self.turn_separator != "chat_template":
+            raise ValueError(
+                f"system_prompt: needs turn_separator: chat_template, found {self.turn_separator!r}; without a template "
+                "a prompt is its turns alone"
+            )
+        return self
+
+
+class SamplingKeys(Settings):
+    """Sampling"""
+
+    max_new_tokens: int = Field(20, ge=1, le=10**6, description="maximum length of a response in tokens")
+    temperature: float = Field(1.0, ge=1e-4, description="sampling temperature; applied to every log-probability too")
+    top_k: int = Field(0, ge=0, description="sample from the k likeliest tokens; used in log-probabilities too; 0: off")
+    top_p: float = Field(1.0, gt=0, le=1, description="sample from this share of the probability, as top_k; 1: off")
+    stop_token_ids: list[TokenId] = Field(
+        [],
+        description="ids that end a response too, beside the model's end tokens and turn_separator; their text stays in it",
+    )
