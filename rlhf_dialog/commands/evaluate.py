@@ -43,10 +43,12 @@ from rlhf_dialog.terminal import Console
 if TYPE_CHECKING:
     from rlhf_dialog.evaluation.compare import Comparison
     from rlhf_dialog.evaluation.measure import Judges
+    from rlhf_dialog.evaluation.one_bias import BiasPrompts
     from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
     from rlhf_dialog.models.generation import Sampling
 
 logger = logging.getLogger(__name__)
+BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 
 class EvaluateOptions(JudgeOptions):
@@ -61,6 +63,10 @@ class EvaluateOptions(JudgeOptions):
     sweep: bool = option(
         "also at temperature 0.9 and 0.7, with top-k 20, greedy, and --baseline at the temperature whose distinct-2 is "
         "the agent's: what sharper sampling gains without any training"
+    )
+    baselines: bool = option(
+        "also the best of 2, 4 and 8 replies by the score, and --baseline with one bias: a constant shift of its logits, "
+        "learned from the agent on training prompts and scaled on validation prompts. What needs no dialogue to be learned"
     )
     replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
     samples: Path | None = option("JSON file for the replies of three prompts")
@@ -102,6 +108,8 @@ def check(options: EvaluateOptions) -> None:
         raise UserError(f"--min_new_tokens: found {options.min_new_tokens}, wanted at least 0")
     check_seed(options.seed)
     check_device(options.device)
+    if options.baselines and not options.baseline:
+        raise UserError("--baselines: compares an agent with its start; name that with --baseline")
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
@@ -140,17 +148,20 @@ def run(options: EvaluateOptions) -> None:
     agent = load_agent(options, options.agent)
     task = read_task(options, agent)
     judges = judges_of(options, task)
-    if options.best_of and judges.scorer is None:
-        raise UserError(
-            "--best_of: there is no reward to choose the best reply by; name one with --config, or leave --best_of out"
-        )
+    for name in ("best_of", "baselines"):
+        if getattr(options, name) and judges.scorer is None:
+            raise UserError(
+                f"--{name}: there is no reward to choose the best reply by; name one with --config, or leave --{name} out"
+            )
     prompts = held_out_prompts(task, options)
     warn_of_marks(agent.encoder, prompts)
     filters = {"temperature": options.temperature, "top_k": options.top_k, "top_p": options.top_p}
     sampling = sampling_like(agent.sampling, filters, options.min_new_tokens, options.greedy)
     systems = {"after": agent, "before": load_baseline(options, agent)} if options.baseline else {"metrics": agent}
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
-    result = comparison.run(train_replies(task), options.sweep, options.best_of)
+    counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
+    bias_prompts = prompts_of_bias(task, options) if options.baselines else None
+    result = comparison.run(train_replies(task), options.sweep, sorted(counts), bias_prompts)
     result["settings"] = settings_of(options, task, sampling, judges, prompts)
     write_results(options, report.finite(result), comparison)
 
@@ -290,6 +301,14 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
     return prompts
 
 
+def prompts_of_bias(task: Task, options: EvaluateOptions) -> "BiasPrompts":
+    """Training and validation prompts for the row of one bias."""
+    from rlhf_dialog.evaluation.one_bias import BiasPrompts, drawn
+
+    training, validation = task.prompts("train", task.drop_overlap), task.prompts("validation")
+    return BiasPrompts(drawn(training, BIAS_PROMPTS, options.seed), drawn(validation, BIAS_PROMPTS, options.seed))
+
+
 def train_replies(task: Task) -> list[str]:
     """The references of the training split; none, with a notice, when it cannot be read."""
     try:
@@ -323,7 +342,7 @@ def settings_of(
         "num_resamples": NUM_RESAMPLES,
         "context_size": task.context_size,
         "min_context_size": task.min_context_size,
-        "sampling": vars(sampling),
+        "sampling": sampling.settings,
         "seed": options.seed,
         "batch_size": options.batch_size,
         "legacy_eou": options.legacy_eou,
@@ -334,6 +353,7 @@ def settings_of(
         "relevance_models": {name: str(path) for name, path in relevance_folders(options).items()},
         "own_metrics": judges.own_metrics,
         "best_of": options.best_of,
+        **({"baselines": True} if options.baselines else {}),
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",

@@ -1,13 +1,15 @@
 """One agent, or two on the same prompts, next to sharper sampling and to replies that no model wrote."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation import measure, replies
+from rlhf_dialog.evaluation import measure, one_bias, replies
 from rlhf_dialog.evaluation.measure import Judges, Measured
+from rlhf_dialog.evaluation.one_bias import BiasPrompts, OneBias
 from rlhf_dialog.evaluation.replies import Replies
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling
@@ -60,11 +62,17 @@ class Comparison:
     batch_size: int = 64
     answers: dict[str, Replies] = field(default_factory=dict)
 
-    def run(self, train_replies: list[str], with_sweep: bool = False, best_of: int | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        train_replies: list[str],
+        with_sweep: bool = False,
+        best_of: Sequence[int] = (),
+        bias_prompts: BiasPrompts | None = None,
+    ) -> dict[str, Any]:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
-        With `best_of`, the sweep also has the best of that number of replies by the score. `train_replies` are what the baseline
-        `random_train_reply` draws from. Raises RewardError when the reward fails.
+        With `best_of`, the sweep also has the best of these numbers of replies by the score, with `bias_prompts` the start with
+        one bias. `train_replies` are what the baseline `random_train_reply` draws from. Raises RewardError when the reward fails.
         """
         self.answers = {name: self._answers_of(agent, name) for name, agent in self.systems.items()}
         measured = {name: measure.measure(answers, self.judges) for name, answers in self.answers.items()}
@@ -74,9 +82,13 @@ class Comparison:
         names = list(next(iter(result.values())))
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
-        if with_sweep or best_of:
+        if with_sweep or best_of or bias_prompts:
             ours = measured["after" if "after" in measured else "metrics"]
-            swept = (self._sweep(ours) if with_sweep else {}) | self._best_of(best_of or 0)
+            swept = self._sweep(ours) if with_sweep else {}
+            for count in best_of:
+                swept |= self._best_of(count)
+            if bias_prompts:
+                swept |= self._one_bias(bias_prompts, measured)
             result["sweep"] = {name: self._complete(answers, names) for name, answers in swept.items()}
             result["sweep_difference"] = {
                 name: measure.differences(answers, ours, self.seed) for name, answers in swept.items()
@@ -131,8 +143,6 @@ class Comparison:
 
     def _best_of(self, count: int) -> dict[str, Measured]:
         """Every agent with the best of `count` replies to each prompt, by names such as `before, best of 4`."""
-        if not count:
-            return {}
         rows = {}
         for system, agent in self.systems.items():
             title = f"{system}, best of {count}"
@@ -142,6 +152,24 @@ class Comparison:
             ]
             rows[title] = measure.measure(measure.best_of(drawn, self.judges), self.judges)
         return rows
+
+    def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
+        """The start with one bias, at the scale with the best score on validation prompts; nothing for two tokenizers."""
+        agent, start = self.systems["after"], self.systems["before"]
+        if agent.encoder.tokenizer.get_vocab() != start.encoder.tokenizer.get_vocab():
+            logger.warning("no row for one bias: the two agents have different tokenizers")
+            return {}
+
+        def answers(bias: OneBias, asked: list[Dialogue]) -> Measured:
+            return measure.measure(self._generate(start, asked, bias.of(self.sampling), "one bias"), self.judges)
+
+        bias = one_bias.bias_of(agent, start, prompts.training, self.sampling, self.seed, self.batch_size)
+        bias = one_bias.scaled(bias, lambda bias: answers(bias, prompts.validation).points()["score"])
+        found = answers(bias, self.prompts)
+        points = {name: one.points()["score"] for name, one in (measured | {"shifted": found}).items()}
+        share = one_bias.share_of_gain(points["shifted"], points["after"], points["before"])
+        reached = "" if share is None else f", {share:.0%} of the gain"
+        return {f"before, one bias (scale {bias.scale:g}{reached})": found}
 
     def matched(self, wanted: float) -> Match | None:
         """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.

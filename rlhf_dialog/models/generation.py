@@ -5,7 +5,7 @@ B episodes, P prompt tokens (padded left), T response tokens (padded right), V v
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -35,7 +35,8 @@ LOOK_EVERY = 8  # tokens, on a GPU
 class Sampling:
     """How tokens are sampled; `greedy` takes the most likely token instead.
 
-    Among the first `min_new_tokens` tokens of a response, those that would end it have probability 0.
+    Among the first `min_new_tokens` tokens of a response, those that would end it have probability 0. `bias`: what is added to
+    the logits (V,) of the first token of a response, and of all others.
     """
 
     max_new_tokens: int = 20
@@ -44,10 +45,16 @@ class Sampling:
     top_p: float = 1.0
     min_new_tokens: int = 0
     greedy: bool = False
+    bias: tuple[Tensor, Tensor] | None = field(default=None, compare=False)
 
     @property
     def filtered(self) -> bool:
         return self.top_k > 0 or self.top_p < 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All but the bias, as JSON."""
+        return {name: value for name, value in vars(self).items() if name != "bias"}
 
     def filters(self) -> LogitsProcessorList:
         """The library's own top-k and top-p filters; they set the logits of dropped tokens to -inf."""
@@ -228,6 +235,8 @@ def write_tokens(
     limit, filters = uniform.shape[1], sampling.filters()
     for t in range(limit):
         logits = at_least_float32(decoder.policy.logits(decoder.features))
+        if sampling.bias is not None:
+            logits = logits + sampling.bias[min(t, 1)]
         if t < sampling.min_new_tokens:
             logits = stop.without_ends(logits, sheet.ids[:, :t].index_select(0, sheet.rows))
         scores = filters(sheet.ids, logits / sampling.temperature)  # type: ignore[arg-type]
@@ -279,7 +288,7 @@ def _joined(parts: list[Responses], pad_id: int) -> Responses:
         return parts[0]
     empty = {"ids": pad_id, "support": -1}
     columns: dict[str, Tensor | None] = {}
-    for name in (field.name for field in fields(Responses)):
+    for name in (column.name for column in fields(Responses)):
         found = [getattr(part, name) for part in parts]
         columns[name] = None if found[0] is None else torch.cat(as_wide(found, empty.get(name, 0)))
     return Responses(**columns)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Judges and metrics of one's own, relevance models, and the best of several replies."""
 
 import json
+import re
 
 import pytest
 from relevance_models import save_letters
@@ -76,6 +77,25 @@ def test_the_best_of_several_replies_by_the_reward(script, runs, tmp_path):
     assert set(three["sweep"]) == set(three["sweep_difference"]) == {"metrics, best of 3"}
     assert three["sweep"]["metrics, best of 3"]["score"]["mean"] > three["metrics"]["score"]["mean"]
     assert three["settings"]["best_of"] == 3
+
+
+def test_the_baselines_that_need_no_dialogue_to_be_learned(script, runs, tmp_path):
+    """The start with one bias, and the best of 2, 4 and 8 replies of both."""
+    found = evaluated(script, tmp_path, "--agent", runs[0], "--baseline", runs[1], "--max_prompts", 8, "--baselines")
+    rows = list(found["sweep"])
+    assert [row for row in rows if "bias" not in row] == [
+        f"{name}, best of {count}" for count in (2, 4, 8) for name in ("after", "before")
+    ]
+    (shifted,) = (row for row in rows if "bias" in row)
+    assert re.fullmatch(r"before, one bias \(scale (0\.5|1|1\.5|2|3)(, -?\d+% of the gain)?\)", shifted)
+    assert found["sweep"][shifted]["score"]["mean"] is not None
+    assert found["settings"]["baselines"] is True
+
+
+def test_the_baselines_need_a_start(script, runs, tmp_path, capsys):
+    argv = ["--agent", str(runs[0]), "--output", str(tmp_path / "e.json"), "--baselines"]
+    assert script.main(argv) == 2
+    assert "--baselines: compares an agent with its start; name that with --baseline" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -212,7 +212,7 @@ def numbers_of(seed: int, sampling: Sampling) -> torch.Tensor:
 
 
 def _answer(reply: GrowingReply, request: _Request, sampling: Sampling) -> Answer:
-    used = {**asdict(sampling), "seed": request.seed}
+    used = {**sampling.settings, "seed": request.seed}
     return Answer(reply.text, reply.ids, reply.logprobs, used, request.version, reply.ended, reply.truncated)
 
 

@@ -1,0 +1,103 @@
+"""One bias: how much of what training gained a shift of the logits gains that is the same in every dialogue.
+
+Of an agent against its start: b[v] = the mean over training prompts of log agent - log start for each token v, one vector for
+the first token of a response and one for all others, times a scale that is chosen on validation prompts. The start with this
+added to its logits has learned which words are paid, and nothing about dialogue.
+
+B prompts, K response tokens, V vocabulary.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation import replies
+from rlhf_dialog.models.chat_agent import ChatAgent, collate
+from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.logprobs import at_least_float32
+from rlhf_dialog.models.packed_rows import pack
+from rlhf_dialog.models.policy import in_chunks
+
+logger = logging.getLogger(__name__)
+SCALES = (0.5, 1.0, 1.5, 2.0, 3.0)
+
+
+@dataclass(frozen=True)
+class BiasPrompts:
+    """The prompts of which the bias is the mean, and those on which its scale is chosen."""
+
+    training: list[Dialogue]
+    validation: list[Dialogue]
+
+
+@dataclass(frozen=True)
+class OneBias:
+    """The shift of the logits (V,) of a response's first token and of all others, and its scale."""
+
+    first: Tensor
+    others: Tensor
+    scale: float = 1.0
+
+    def of(self, sampling: Sampling) -> Sampling:
+        """The sampling with the shift."""
+        return replace(sampling, bias=(self.scale * self.first, self.scale * self.others))
+
+
+@torch.no_grad()
+def bias_of(
+    agent: ChatAgent, start: ChatAgent, prompts: list[Dialogue], sampling: Sampling, seed: int = 0, batch_size: int = 64
+) -> OneBias:
+    """The bias, on the replies of the agent to these prompts. Both agents have the same tokenizer."""
+    answers = replies.generate_replies(agent, prompts, sampling, seed, batch_size, "one bias")
+    parts = [_changes(agent, start, batch) for batch in replies.batches(answers.dialogues, batch_size, "one bias")]
+    num_first, num_others = (sum(counts[i] for _, _, counts in parts) for i in range(2))
+    first, others = sum(part[0] for part in parts), sum(part[1] for part in parts)
+    return OneBias(torch.as_tensor(first / max(num_first, 1)), torch.as_tensor(others / max(num_others, 1)))
+
+
+def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """The sums (V,) of the changes at first and at other tokens of these replies, and the numbers of these tokens."""
+    replied = [agent.encoder.encode_reply(dialogue.response) for dialogue in dialogues]
+    flipped, flipped_mask = collate([ids[::-1] for ids in replied], agent.encoder.pad_id)
+    mask, device = flipped_mask.flip(1), agent.policy.lm.device
+    states = []
+    for speaker in (agent, start):
+        prompt_ids, prompt_mask = speaker.encode([dialogue.prompt_turns for dialogue in dialogues])
+        packed = pack(prompt_ids, prompt_mask, flipped.flip(1).to(device), mask)
+        states.append(speaker.policy.features(packed)[0])
+    is_first = torch.zeros_like(mask)
+    is_first[:, 0] = True
+    kept = packed.gather(is_first.to(device))
+
+    def summed(ours: Tensor, theirs: Tensor, at_start: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs = (
+            at_least_float32(speaker.policy.logits(features)).log_softmax(-1)
+            for speaker, features in ((agent, ours), (start, theirs))
+        )
+        change = next(logprobs) - next(logprobs)
+        return change[at_start].sum(0, keepdim=True), change[~at_start].sum(0, keepdim=True)
+
+    first, others = in_chunks(summed, agent.policy.positions_at_once, *states, kept)
+    return first.sum(0), others.sum(0), (int(kept.sum()), int((~kept).sum()))
+
+
+def scaled(bias: OneBias, score: Callable[[OneBias], float]) -> OneBias:
+    """The bias at that one of SCALES which has the largest score; ties: the smallest."""
+    tried = [replace(bias, scale=scale) for scale in SCALES]
+    scores = [score(one) for one in tried]
+    logger.info("one bias: %s", ", ".join(f"scale {s:g}: {x:.3f}" for s, x in zip(SCALES, scores, strict=True)))
+    return tried[scores.index(max(scores))]
+
+
+def share_of_gain(shifted: float, agent: float, start: float) -> float | None:
+    """The share of the agent's gain over its start that the shifted start reaches; None where the agent has gained nothing."""
+    return (shifted - start) / (agent - start) if agent > start else None
+
+
+def drawn(prompts: Sequence[Dialogue], count: int, seed: int) -> list[Dialogue]:
+    """At most `count` of the prompts."""
+    return replies.pick_prompts(list(prompts), count, seed)
