@@ -36,6 +36,7 @@ from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
 from rlhf_dialog.rewards.length_hold import LengthHold
+from rlhf_dialog.rewards.likelihood import LikelihoodPrice
 from rlhf_dialog.rewards.meteor import Meteor
 from rlhf_dialog.rewards.nlp_reward import NLPReward
 from rlhf_dialog.rewards.no_reward import NoReward
@@ -51,6 +52,7 @@ __all__ = [
     "Intent",
     "LengthHold",
     "LengthMatch",
+    "LikelihoodPrice",
     "Meteor",
     "NLPReward",
     "NoReward",

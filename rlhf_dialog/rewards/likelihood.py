@@ -1,0 +1,110 @@
+"""A price on what a language model finds unlikely: word salad, lists of rare words, sentences that break off."""
+
+import math
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.rewards.base import BaseReward, reaches_nothing
+
+if TYPE_CHECKING:
+    from rlhf_dialog.models.chat_agent import ChatAgent
+
+ARGS = "reward_class.args"
+MODEL = "likelihood model"  # its name among the frozen models of a reward
+BATCH = 16  # dialogues read at once
+
+
+@RewardFactory.register("LikelihoodPrice")
+class LikelihoodPrice(BaseReward):
+    """min(0, m - floor) in nats, with m the mean log-probability of the response's first tokens under a frozen model.
+
+    Only below the floor there is a price: set it to what the model finds of people's replies, so that nobody is paid for being
+    more likely than those. The end token does not count, except of an empty response, whose only token it is.
+
+    `model`: the folder of a causal LM, or of an agent, whose settings say how a prompt is written; `system_prompt`: that of a
+    chat model's template; `tokens`: how many of the first tokens count. Raises UserError for a folder that cannot be loaded, and
+    for arguments that cannot work.
+    """
+
+    name = "likelihood_price"
+    uses_device = True
+
+    reaches_out = reaches_nothing  # the model is always a folder of this machine
+
+    def __init__(self, model: str, floor: float = -4.0, tokens: int = 12, system_prompt: str | None = None):
+        if isinstance(floor, bool) or not isinstance(floor, Real) or not -math.inf < floor < 0:
+            raise UserError(f"{ARGS}.floor: {floor!r} must be a number below 0: nats a token, such as -4")
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+            raise UserError(f"{ARGS}.tokens: {tokens!r} must be a whole number, at least 1")
+        self.floor, self.tokens = float(floor), tokens
+        self.speaker: ChatAgent = load_speaker(str(model), system_prompt)
+
+    def __call__(self, dialogues: list[Dialogue]) -> list[float]:
+        """One number of at most 0 for each dialogue."""
+        return [min(0.0, mean - self.floor) for mean in self.means(dialogues)]
+
+    def means(self, dialogues: list[Dialogue]) -> list[float]:
+        """The mean log-probability of each response's first tokens, in nats."""
+        with self.at_work():
+            parts = [dialogues[start : start + BATCH] for start in range(0, len(dialogues), BATCH)]
+            return [mean for part in parts for mean in self._means(part)]
+
+    def _means(self, dialogues: list[Dialogue]) -> list[float]:
+        import torch
+
+        from rlhf_dialog.models.chat_agent import collate
+        from rlhf_dialog.models.generation import teacher_forced
+
+        encoder, policy = self.speaker.encoder, self.speaker.policy
+        replies = [encoder.encode_reply(dialogue.response) for dialogue in dialogues]
+        counted = [(ids[:-1] or ids)[: self.tokens] for ids in replies]
+        flipped, flipped_mask = collate([ids[::-1] for ids in counted], encoder.pad_id)
+        prompts = [encoder.encode_prompt(dialogue.turns_before[-self.context_size :]) for dialogue in dialogues]
+        first: dict[tuple[int, ...], int] = {}
+        numbers = torch.tensor([first.setdefault(tuple(prompt), i) for i, prompt in enumerate(prompts)])
+        prompt_ids, prompt_mask = self.speaker.batch(prompts)
+        ids, mask = flipped.flip(1).to(prompt_ids.device), flipped_mask.flip(1)
+        with torch.no_grad():
+            forced = teacher_forced(
+                policy, prompt_ids, prompt_mask, ids, mask, 1.0, with_entropy=False, prompt_numbers=numbers
+            )
+        sums: list[float] = forced.logprobs.sum(dim=1, dtype=torch.float64).tolist()
+        return [total / len(own) for total, own in zip(sums, counted, strict=True)]
+
+    @property
+    def context_size(self) -> int:
+        return self.speaker.settings.context_size
+
+    def frozen_models(self) -> dict[str, Any]:
+        """The language model."""
+        return {MODEL: self.speaker.policy}
+
+    @classmethod
+    def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
+        """The folder of the language model."""
+        return {MODEL: args["model"]} if args.get("model") else {}
+
+
+def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
+    """The frozen model with its encoder: with an agent's own settings, else with its chat template."""
+    from rlhf_dialog.data.chat_models import chat_settings
+    from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent, read_settings
+
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise UserError(f"{ARGS}.model: '{folder}' is not a folder; name that of a causal LM on this machine")
+    settings = read_settings(path, AgentSettings(**chat_settings(path)))
+    if system_prompt is not None:
+        if not isinstance(system_prompt, str) or not system_prompt or settings.turn_separator != CHAT_TEMPLATE:
+            raise UserError(
+                f"{ARGS}.system_prompt: {system_prompt!r} must be a text, for a model with a chat template; '{folder}' writes "
+                f"prompts with {settings.turn_separator!r}"
+            )
+        settings = AgentSettings(**{**settings.model_dump(), "system_prompt": system_prompt})
+    speaker = ChatAgent.load(path, settings=settings)
+    speaker.policy.requires_grad_(False)
+    return speaker

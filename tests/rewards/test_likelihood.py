@@ -1,0 +1,96 @@
+"""The price on unlikely replies: by a loop over tokens, what counts, and what cannot work."""
+
+import pytest
+import torch
+from tiny import byte_tokenizer, chat_tokenizer, gpt2
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.models.chat_agent import AgentSettings
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.saved_agent import save_agent
+from rlhf_dialog.rewards.likelihood import MODEL, LikelihoodPrice
+
+TURNS = ["Hello .", "Where is it ?"]
+DIALOGUES = [
+    Dialogue(turns, response=text)
+    for turns, text in (
+        (TURNS, "Inside , please ."),
+        (TURNS, "A"),
+        (["Hello ."], ""),
+        (TURNS, "zzzzzzzzzzzzzzzzzzzzzz"),
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    target = tmp_path_factory.mktemp("models") / "lm"
+    save_agent(target, Policy(gpt2()).eval(), byte_tokenizer(), AgentSettings(context_size=2, max_prompt_length=99))
+    return target
+
+
+def by_hand(speaker, dialogue, tokens):
+    """The mean of log softmax at each place, one forward pass for each token."""
+    ids = speaker.encoder.encode_prompt(dialogue.prompt_turns)
+    reply = speaker.encoder.encode_reply(dialogue.response)
+    counted = reply[: min(len(reply) - 1, tokens)] if dialogue.response else reply
+    logprobs = []
+    for token in counted:
+        with torch.no_grad():
+            logprobs.append(speaker.policy.lm(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token].item())
+        ids = [*ids, token]
+    return sum(logprobs) / len(logprobs)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 12])
+def test_the_price_is_what_lies_below_the_floor(folder, tokens):
+    reward = LikelihoodPrice(str(folder), floor=-5.55, tokens=tokens)
+    means = [by_hand(reward.speaker, dialogue, tokens) for dialogue in DIALOGUES]
+    assert reward.means(DIALOGUES) == pytest.approx(means, abs=1e-5)
+    assert reward(DIALOGUES) == pytest.approx([min(0.0, mean + 5.55) for mean in means], abs=1e-5)
+    assert min(means) < -5.55 < max(means)  # some pay, and some do not
+    assert reward([]) == []
+
+
+def test_a_score_does_not_depend_on_the_others(folder):
+    reward = LikelihoodPrice(str(folder), floor=-1)
+    assert reward(DIALOGUES) == pytest.approx([reward([dialogue])[0] for dialogue in DIALOGUES], abs=1e-5)
+    assert reward(DIALOGUES * 9) == pytest.approx(reward(DIALOGUES) * 9, abs=1e-5)
+
+
+def test_the_model_is_frozen_and_named(folder):
+    reward = LikelihoodPrice(str(folder))
+    assert not any(p.requires_grad for p in reward.frozen_models()[MODEL].parameters())
+    assert LikelihoodPrice.model_paths({"model": "x"}) == {MODEL: "x"}
+    assert LikelihoodPrice.model_paths({}) == {}
+    assert LikelihoodPrice.reaches_out({"model": "x"}) == {}
+
+
+def test_a_chat_model_reads_prompts_behind_the_system_prompt(tmp_path):
+    gpt2(vocab_size=261).save_pretrained(tmp_path)
+    chat_tokenizer().save_pretrained(tmp_path)
+    plain, told = (LikelihoodPrice(str(tmp_path), system_prompt=text) for text in (None, "Be brief ."))
+    prompts = [one.speaker.encoder.encode_prompt(TURNS) for one in (plain, told)]
+    assert "system" not in chat_tokenizer().decode(prompts[0])
+    assert "Be brief ." in chat_tokenizer().decode(prompts[1])
+    assert plain(DIALOGUES) != told(DIALOGUES)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"floor": 0}, "floor: 0 must be a number below 0"),
+        ({"floor": "low"}, "floor: 'low' must be"),
+        ({"floor": float("-inf")}, "floor: -inf must be"),
+        ({"tokens": 0}, "tokens: 0 must be a whole number, at least 1"),
+        ({"model": "user/name"}, "model: 'user/name' is not a folder"),
+        (
+            {"system_prompt": "Be brief ."},
+            "system_prompt: 'Be brief .' must be a text, for a model with a chat template",
+        ),
+    ],
+)
+def test_arguments_that_cannot_work(folder, args, words):
+    with pytest.raises(UserError, match=words):
+        LikelihoodPrice(**{"model": str(folder), **args})
