@@ -32,6 +32,8 @@ class LikelihoodPrice(BaseReward):
 
     name = "likelihood_price"
     uses_device = True
+    floor: float
+    tokens: int
 
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
