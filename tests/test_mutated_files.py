@@ -59,7 +59,7 @@ def test_a_mutated_file_is_read_or_says_what_is_wrong(name, whole, tmp_path):
     ("name", "number"),
     [
         pytest.param(name, number, marks=mark)
-        for number, mark in ((20, pytest.mark.thorough), (300, pytest.mark.slow))
+        for number, mark in ((8, pytest.mark.thorough), (300, pytest.mark.slow))
         for name in KINDS
     ],
 )

@@ -56,6 +56,7 @@ SCRIPTS = {  # script -> the command that it starts, or why it opens no folder o
     "month.py": "a bot that it made",
     "pins.py": "reads the project's own files",
     "site_pages.py": "reads the project's own pages",
+    "blind.py": "reads files of replies and verdicts, which name nothing",
     "write_config_docs.py": "writes alone",
     "write_restaurant.py": "writes alone",
     "write_scaling_docs.py": "writes alone",
