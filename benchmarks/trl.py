@@ -38,14 +38,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--trl", type=Path, required=True, metavar="FOLDER", help="folder that holds TRL 1.12, see above")
     add("--size", default="small", choices=tuple(workload.SIZES), help="default: small")
+    add_sizes(parser, device="cuda", max_new_tokens=20, epochs=5)
+    return parser.parse_args(argv)
+
+
+def add_sizes(parser: argparse.ArgumentParser, device: str, max_new_tokens: int, epochs: int) -> None:
+    """The options of every peer, with the defaults of its workload."""
+    add = parser.add_argument
     add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
-    add("--device", default="cuda", choices=("cpu", "cuda"), help="default: cuda")
+    add("--device", default=device, choices=("cpu", "cuda"), help=f"default: {device}")
     add("--iterations", type=int, default=4, help="the first is a warm-up and is not counted (default: 4)")
     add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
-    add("--max_new_tokens", type=int, default=20, help="tokens per response (default: 20)")
+    add("--max_new_tokens", type=int, default=max_new_tokens, help=f"tokens per response (default: {max_new_tokens})")
     add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
-    add("--epochs", type=int, default=5, help="passes over each rollout (default: 5)")
-    return parser.parse_args(argv)
+    add("--epochs", type=int, default=epochs, help=f"passes over each rollout (default: {epochs})")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks import chat_workload, machine
-from benchmarks.trl import Laps
+from benchmarks.trl import Laps, add_sizes
 from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
@@ -37,13 +37,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--size", default="135m", choices=tuple(chat_workload.SHAPES), help="of R-synthetic (default: 135m)")
     add("--model", type=Path, metavar="FOLDER", help="the fetched smollm2; default: random weights (R-synthetic)")
     add("--prompts", type=Path, metavar="FOLDER", help="the fetched chitchat; default: made-up prompts (R-synthetic)")
-    add("--dtype", default="fp32", choices=("fp32", "bf16"), help="bf16: autocast (default: fp32)")
-    add("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
-    add("--iterations", type=int, default=4, help="the first is a warm-up and is not counted (default: 4)")
-    add("--rollout_batch_size", type=int, default=64, help="responses per iteration (default: 64)")
-    add("--max_new_tokens", type=int, default=32, help="tokens per response (default: 32)")
-    add("--minibatch", type=int, default=16, help="responses per optimizer step (default: 16)")
-    add("--epochs", type=int, default=1, help="passes over each rollout (default: 1)")
+    add_sizes(parser, device="cpu", max_new_tokens=32, epochs=1)
     return parser.parse_args(argv)
 
 

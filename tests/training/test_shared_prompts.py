@@ -7,6 +7,7 @@ from steps import LR, distance, one_step
 from tiny import gpt2, llama
 from trainers import make_trainer
 
+from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models import packed_rows
 from rlhf_dialog.training import episodes as episodes_module
 
@@ -39,7 +40,7 @@ def unshared(prompts, dialogues):
 
 @pytest.mark.parametrize("keys", ESTIMATORS)
 @pytest.mark.parametrize("more", [{"per_device_microbatch_size": 4}, {"per_device_microbatch_size": 6, "top_k": 9}])
-@pytest.mark.parametrize("new_lm", [gpt2, llama])
+@pytest.mark.parametrize("new_lm", [gpt2, pytest.param(llama, marks=pytest.mark.thorough)])
 def test_the_step_is_that_of_prompts_computed_for_each_response(monkeypatch, keys, more, new_lm):
     compute_in_float64(monkeypatch)
     computed, pack = [], packed_rows._packed
@@ -64,7 +65,6 @@ def test_the_step_is_that_of_prompts_computed_for_each_response(monkeypatch, key
 
 def test_which_prompts_are_shared():
     """Equal prompts of one group; without a group in `meta` none is."""
-    from rlhf_dialog.data.dialogue import Dialogue
 
     groups = [0, 0, 1, 0, 2, None, None]
     prompts = [[5, 6], [5, 6], [5, 6], [5], [7], [8], [8]]
