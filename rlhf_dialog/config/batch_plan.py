@@ -49,8 +49,9 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
     steps = minibatches * config.ppo_epoch
     lines = [
         f"iteration: {responses} responses ({source}{f', {n} for each of {prompts} prompts' if n > 1 else ''})",
-        f"{config.num_mini_batch} minibatches asked, {responses} responses: {sizes}",
-        f"{config.ppo_epoch} epochs x {minibatches} minibatches = {steps} optimizer steps an iteration",
+        f"{_count(config.num_mini_batch, 'minibatch')} asked, {_count(responses, 'response')}: {sizes}",
+        f"{_count(config.ppo_epoch, 'epoch')} x {_count(minibatches, 'minibatch')} = {_count(steps, 'optimizer step')} an "
+        "iteration",
     ]
     table = _batch_table(config, prompts, minibatches, world_size)
     if prompts < world_size:
@@ -75,9 +76,22 @@ def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int
         "minibatch": f"{minibatches} an epoch: {_shares(prompts * n, minibatches)} responses; one optimizer step of all "
         "processes each (num_mini_batch)",
         "microbatch": f"at most {micro} responses in a forward pass (per_device_microbatch_size)",
-        "accumulation": f"at most {math.ceil(part / micro)} microbatches of a process for a step",
+        "accumulation": f"{_accumulation(part, micro, n)} of a process for a step",
     }
     return "\n".join(f"  {name:<14}{meaning}" for name, meaning in rows.items())
+
+
+def _accumulation(part: int, micro: int, n: int) -> str:
+    """How many microbatches `part` responses make; those to one prompt stay together, so that some are not full."""
+    if n == 1 or micro < n:
+        return f"at most {_count(math.ceil(part / micro), 'microbatch')}"
+    return f"about {_count(math.ceil(math.ceil(part / n) / (micro // n)), 'microbatch')}"
+
+
+def _count(number: int, name: str) -> str:
+    """`1 epoch`, `2 minibatches`."""
+    ending = "" if number == 1 else "es" if name.endswith("batch") else "s"
+    return f"{number} {name}{ending}"
 
 
 def _shares(total: int, parts: int) -> str:

@@ -255,7 +255,7 @@ class ConsoleTracker:
 
     def _show_iteration(self, step: int, metrics: Metrics) -> None:
         text = (
-            f"iteration {step}  reward {metrics['objective/score']:.3f}  KL {metrics['objective/kl']:.3f}  "
+            f"iteration {step}  reward {metrics['objective/score']:.3f}  KL {metrics['objective/kl']:z.3f}  "
             f"FPS {metrics['FPS']:.0f}"
         )
         if self.live:

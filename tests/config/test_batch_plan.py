@@ -40,6 +40,8 @@ def test_batch_plan_of_the_document(write):
         ("rollout_batch_size: 64\nnum_mini_batch: 4\nppo_epoch: 2", (64, 64, 4, 8), "4 of 16"),
         ("max_new_tokens: 48\nnum_mini_batch: 3", (14, 14, 3, 15), "2 of 5 and 1 of 4"),  # 640 / 48 = 13.3
         ("max_new_tokens: 1000", (1, 1, 1, 5), "1 of 1"),
+        ("rollout_batch_size: 1\nppo_epoch: 1", (1, 1, 1, 1), "1 epoch x 1 minibatch = 1 optimizer step an iteration"),
+        ("rollout_batch_size: 16\nnum_mini_batch: 2", (16, 16, 2, 10), "5 epochs x 2 minibatches = 10 optimizer steps"),
         ("advantage_estimator: grpo\nrollout_batch_size: 16\nnum_mini_batch: 2", (4, 16, 2, 10), "4 for each of 4"),
         (
             "advantage_estimator: rloo\nnum_responses_per_prompt: 3\nnum_mini_batch: 2",
@@ -54,6 +56,25 @@ def test_batch_plan_by_hand(write, text, numbers, words):
     found = plan(text, write)
     assert (found.num_prompts, found.num_responses, found.num_minibatches, found.num_optimizer_steps) == numbers
     assert words in found.text
+
+
+@pytest.mark.parametrize(
+    ("micro", "n", "words"),
+    [
+        (16, 1, "at most 1 microbatch of"),
+        (5, 1, "at most 4 microbatches of"),
+        (8, 4, "about 2 microbatches of"),  # of two prompts each
+        (6, 4, "about 4 microbatches of"),  # of one prompt each: four of six responses
+        (16, 8, "about 1 microbatch of"),
+        (2, 4, "at most 8 microbatches of"),
+    ],
+)
+def test_how_many_microbatches_a_step_has(write, micro, n, words):
+    """Minibatches of 16 responses."""
+    text = (
+        f"rollout_batch_size: 32\nnum_mini_batch: 2\nnum_responses_per_prompt: {n}\nper_device_microbatch_size: {micro}"
+    )
+    assert words in plan(text, write).text
 
 
 @given(

@@ -132,13 +132,14 @@ def test_without_a_terminal_there_is_one_plain_line_per_log(capsys):
     tracker = ConsoleTracker(config())
     tracker.log(3, METRICS)
     tracker.advance(0.5)
-    tracker.log(4, METRICS)
+    tracker.log(4, METRICS | {"objective/kl": -1e-9})
     tracker.close()
     out = capsys.readouterr().out
     assert "\x1b" not in out
     first, second = out.splitlines()
     assert " ".join(first.split()) == "iteration 3 reward 0.250 KL 0.031 FPS 812 length 11.5 tokens 1200"
     assert second.startswith("iteration 4")
+    assert "KL 0.000" in second  # without a sign
 
 
 def test_plain_lines_can_be_asked_for_on_a_terminal(monkeypatch):
