@@ -98,6 +98,8 @@ def check(options: argparse.Namespace) -> None:
     sizes = chat_workload.SHAPES if options.workload == "R" else workload.SIZES
     if options.size not in sizes:
         raise UserError(f"--size {options.size}: workload {options.workload} has {', '.join(sizes)}")
+    if options.workload == "R":
+        chat_workload.check(options)
     options.device = launch.pick_device(config_of(options, Path())).type
     if options.classifier_dtype == "auto":
         fast = machine.has_fast_bf16(torch.device(options.device))

@@ -64,12 +64,16 @@ class BenchmarkConstant(BaseReward):
         return [0.0] * len(dialogues)
 
 
-def write_files(options: Namespace, folder: Path) -> None:
-    """R-synthetic's model with its tokenizer, and its prompts. Raises UserError when only one of the two folders is given."""
+def check(options: Namespace) -> None:
+    """Raises UserError when only one of the two folders is given."""
     if (options.model is None) != (options.prompts is None):
         raise UserError(
             "--model and --prompts: give both (`rlhf-dialog fetch smollm2 chitchat` writes them), or neither"
         )
+
+
+def write_files(options: Namespace, folder: Path) -> None:
+    """R-synthetic's model with its tokenizer, and its prompts; nothing where these are given."""
     if options.model is not None:
         return
     shape = SHAPES[options.size]

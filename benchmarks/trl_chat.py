@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_trl_") as name:
         folder = Path(name)
         options.set = []
+        chat_workload.check(options)
         config = chat_workload.run_config(options, folder)
         launch.set_threads(config)
         chat_workload.write_files(options, folder)
