@@ -303,10 +303,11 @@ def held_out_prompts(task: Task, options: EvaluateOptions) -> list[Dialogue]:
 
 def prompts_of_bias(task: Task, options: EvaluateOptions) -> "BiasPrompts":
     """Training and validation prompts for the row of one bias."""
-    from rlhf_dialog.evaluation.one_bias import BiasPrompts, drawn
+    from rlhf_dialog.evaluation.one_bias import BiasPrompts
+    from rlhf_dialog.evaluation.replies import pick_prompts
 
     training, validation = task.prompts("train", task.drop_overlap), task.prompts("validation")
-    return BiasPrompts(drawn(training, BIAS_PROMPTS, options.seed), drawn(validation, BIAS_PROMPTS, options.seed))
+    return BiasPrompts(*(pick_prompts(some, BIAS_PROMPTS, options.seed) for some in (training, validation)))
 
 
 def train_replies(task: Task) -> list[str]:

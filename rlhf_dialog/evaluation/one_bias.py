@@ -8,7 +8,7 @@ B prompts, K response tokens, V vocabulary.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -96,8 +96,3 @@ def scaled(bias: OneBias, score: Callable[[OneBias], float]) -> OneBias:
 def share_of_gain(shifted: float, agent: float, start: float) -> float | None:
     """The share of the agent's gain over its start that the shifted start reaches; None where the agent has gained nothing."""
     return (shifted - start) / (agent - start) if agent > start else None
-
-
-def drawn(prompts: Sequence[Dialogue], count: int, seed: int) -> list[Dialogue]:
-    """At most `count` of the prompts."""
-    return replies.pick_prompts(list(prompts), count, seed)
