@@ -134,6 +134,7 @@ def test_adapters_leave_no_seed_on_a_gpu(cuda_generators):
 
 
 SEEDS = {  # where the random numbers of the whole process are seeded, and why that is meant there
+    "benchmarks/chat_workload.py": "a benchmark's own process",
     "benchmarks/workload.py": "a benchmark's own process",
     "distributed/random_states.py": "a run, at its start and at its resume",
     "benchmarks/trl.py": "a benchmark's own process",
