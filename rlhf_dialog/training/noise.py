@@ -30,7 +30,7 @@ LEAST_IN_16_BITS = (
     0.015,
 )  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
 LEAST_IN_32_BITS = 1e-6, 1e-6
-UNITS = 2  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
+UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
 MEAN_IN_32_BITS = (
     0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
 )
