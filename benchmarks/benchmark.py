@@ -31,6 +31,7 @@ from rlhf_dialog.terminal import Console
 from rlhf_dialog.training.trainer import PPOTrainer
 
 logger = logging.getLogger("rlhf_dialog.benchmark")
+WORKLOADS: dict[str, Any] = {"W": workload, "R": chat_workload}
 PHASES = ("rollout", "reward", "update")  # in this order; `rest` is the remainder of an iteration
 PARTS = {"rollout": ("generation", "reference"), "update": ("forward", "backward", "optimizer")}
 OWN = {
@@ -95,12 +96,9 @@ def check(options: argparse.Namespace) -> None:
         raise UserError(f"--json: '{options.json}' cannot be written; choose a file in an existing folder")
     if options.profile and not options.profile.is_dir():
         raise UserError(f"--profile: '{options.profile}' is not a folder; choose an existing one")
-    sizes = chat_workload.SHAPES if options.workload == "R" else workload.SIZES
-    if options.size not in sizes:
+    if options.size not in (sizes := WORKLOADS[options.workload].SIZES):
         raise UserError(f"--size {options.size}: workload {options.workload} has {', '.join(sizes)}")
-    if options.workload == "R":
-        chat_workload.check(options)
-    options.device = launch.pick_device(config_of(options, Path())).type
+    options.device = launch.pick_device(WORKLOADS[options.workload].run_config(options, Path())).type
     if options.classifier_dtype == "auto":
         fast = machine.has_fast_bf16(torch.device(options.device))
         options.classifier_dtype = "bf16" if fast else "fp32"
@@ -115,20 +113,15 @@ def work_of(options: argparse.Namespace) -> dict[str, Any]:
     return work | ({"architecture": "llama", "critic": "no"} if options.workload == "R" else {})
 
 
-def config_of(options: argparse.Namespace, folder: Path) -> Config:
-    """The configuration of the run, with its files in the folder."""
-    return (chat_workload if options.workload == "R" else workload).run_config(options, folder)
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the trainer on the workload; returns all measurements."""
     imported, load, device = machine.peak_gib(), machine.load(), torch.device(options.device)
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_benchmark_") as name:
         folder = Path(name)
-        config = config_of(options, folder)
+        config = WORKLOADS[options.workload].run_config(options, folder)
         launch.set_threads(config)
         before = machine.calibrate(device)
-        trainer = chat_trainer(options, folder) if options.workload == "R" else classified_trainer(options, folder)
+        trainer = TRAINERS[options.workload](options, config, folder)
         laps = train(trainer, Path(config.run_dir).expanduser() / str(config.experiment_name))
         gflop = update_gflop(trainer, laps[1:]) if options.workload == "W" else None
         rows = read_metrics(folder / "run" / "metrics.jsonl")
@@ -167,20 +160,23 @@ def products_of(trainer: PPOTrainer, seconds: float) -> dict[str, float]:
     return {"seconds": least, "share": least / seconds}
 
 
-def chat_trainer(options: argparse.Namespace, folder: Path) -> PPOTrainer:
+def chat_trainer(options: argparse.Namespace, config: Config, folder: Path) -> PPOTrainer:
     """The trainer of R as built by train_ppo.py."""
     chat_workload.write_files(options, folder)
-    trainer = PPOAgent(config_of(options, folder)).build()
+    trainer = PPOAgent(config).build()
     check_device(trainer)
     return trainer
 
 
-def classified_trainer(options: argparse.Namespace, folder: Path) -> PPOTrainer:
+def classified_trainer(options: argparse.Namespace, config: Config, folder: Path) -> PPOTrainer:
     """The trainer of W, with its files in the folder."""
     size = workload.SIZES[options.size]
     inputs = workload.read_inputs(size, options.w_data)
     workload.write_files(inputs, size, options.architecture, folder)
-    return build(config_of(options, folder), inputs)
+    return build(config, inputs)
+
+
+TRAINERS = {"W": classified_trainer, "R": chat_trainer}
 
 
 class WorkloadAgent(PPOAgent):

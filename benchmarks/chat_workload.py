@@ -24,7 +24,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.rewards import BaseReward
 
 RESPONSES = 4
-SHAPES: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "135m": {
         "hidden_size": 576,
         "intermediate_size": 1536,
@@ -64,19 +64,11 @@ class BenchmarkConstant(BaseReward):
         return [0.0] * len(dialogues)
 
 
-def check(options: Namespace) -> None:
-    """Raises UserError when only one of the two folders is given."""
-    if (options.model is None) != (options.prompts is None):
-        raise UserError(
-            "--model and --prompts: give both (`rlhf-dialog fetch smollm2 chitchat` writes them), or neither"
-        )
-
-
 def write_files(options: Namespace, folder: Path) -> None:
     """R-synthetic's model with its tokenizer, and its prompts; nothing where these are given."""
     if options.model is not None:
         return
-    shape = SHAPES[options.size]
+    shape = SIZES[options.size]
     tokenizer = made_up_tokenizer(shape["vocab_size"])
     tokenizer.chat_template = TEMPLATE
     tokenizer.eos_token = "<EOU>"
@@ -105,6 +97,10 @@ def prompt_lengths() -> list[int]:
 
 def run_config(options: Namespace, folder: Path) -> Config:
     """The configuration of the run: the numbers of R, then `--set`, and defaults for the rest. Raises UserError."""
+    if (options.model is None) != (options.prompts is None):
+        raise UserError(
+            "--model and --prompts: give both (`rlhf-dialog fetch smollm2 chitchat` writes them), or neither"
+        )
     keys: dict[str, Any] = {
         "model_path": str(options.model or folder / "policy"),
         "env.args.data_path": str(options.prompts or folder / "prompts.jsonl"),

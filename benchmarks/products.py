@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from benchmarks.machine import wait
 from rlhf_dialog.models import cpu_linear
 from rlhf_dialog.models.microbatches import microbatches
+from rlhf_dialog.models.packed_rows import leaders
 from rlhf_dialog.training.trainer import PPOTrainer
 
 Shape = tuple[int, int, int]  # (M, I, O)
@@ -64,8 +65,7 @@ def trunk_of(trunk: nn.Module) -> Counter[tuple[int, int]]:
 
 def first_of_each(numbers: Tensor) -> Tensor:
     """Whether each row is the first with its number."""
-    seen: set[int] = set()
-    return torch.tensor([not (number in seen or seen.add(number)) for number in numbers.tolist()])  # type: ignore[func-returns-value]
+    return leaders(numbers) == torch.arange(len(numbers))
 
 
 def seconds_of(shapes: Counter[Shape], device: torch.device, dtype: torch.dtype) -> float:

@@ -161,7 +161,7 @@ def build(ppo: Any, options: argparse.Namespace, folder: Path, laps: Laps) -> An
 
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """W's numbers under TRL's names; nothing is saved, logged or shown."""
+    """W's numbers under TRL's names."""
     rows = options.rollout_batch_size
     return {
         "per_device_train_batch_size": rows,
@@ -175,11 +175,18 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
         "learning_rate": 1e-6,
         "kl_coef": 0.05,
         "whiten_rewards": False,
+        "num_sample_generations": 0,
+        **usual(options),
+    }
+
+
+def usual(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of every peer: nothing is saved, logged or shown."""
+    return {
         "bf16": options.dtype == "bf16",
         "use_cpu": options.device == "cpu",
         "gradient_checkpointing": False,
         "report_to": [],
-        "num_sample_generations": 0,
         "save_strategy": "no",
         "logging_strategy": "no",
         "disable_tqdm": True,

@@ -21,7 +21,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks import chat_workload, machine
-from benchmarks.trl import Laps, add_sizes
+from benchmarks.trl import Laps, add_sizes, usual
 from rlhf_dialog.commands.command_line import exit_code_of
 from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.prompts import load_prompts
@@ -34,10 +34,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--method", default="grpo", choices=METHODS, help="default: grpo")
-    add("--size", default="135m", choices=tuple(chat_workload.SHAPES), help="of R-synthetic (default: 135m)")
+    add("--size", default="135m", choices=tuple(chat_workload.SIZES), help="of R-synthetic (default: 135m)")
     add("--model", type=Path, metavar="FOLDER", help="the fetched smollm2; default: random weights (R-synthetic)")
     add("--prompts", type=Path, metavar="FOLDER", help="the fetched chitchat; default: made-up prompts (R-synthetic)")
     add_sizes(parser, device="cpu", max_new_tokens=32, epochs=1)
+    parser.set_defaults(set=[])  # of the keys of docs/CONFIG.md
     return parser.parse_args(argv)
 
 
@@ -65,8 +66,6 @@ def run(options: argparse.Namespace) -> None:
     laps, reward = Laps(), Counted()
     with tempfile.TemporaryDirectory(prefix="rlhf_dialog_trl_") as name:
         folder = Path(name)
-        options.set = []
-        chat_workload.check(options)
         config = chat_workload.run_config(options, folder)
         launch.set_threads(config)
         chat_workload.write_files(options, folder)
@@ -104,7 +103,7 @@ def build(options: argparse.Namespace, config: Any, folder: Path, laps: Laps, re
 
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """R's numbers under TRL's names; nothing is saved, logged or shown."""
+    """R's numbers under TRL's names."""
     per_iteration = options.rollout_batch_size // options.minibatch
     return {
         "per_device_train_batch_size": options.minibatch,
@@ -117,15 +116,7 @@ def arguments(options: argparse.Namespace) -> dict[str, Any]:
         "temperature": 1.0,
         "beta": 0.05,
         "learning_rate": 1e-6,
-        "bf16": options.dtype == "bf16",
-        "use_cpu": options.device == "cpu",
-        "gradient_checkpointing": False,
-        "report_to": [],
-        "save_strategy": "no",
-        "logging_strategy": "no",
-        "disable_tqdm": True,
-        "seed": 0,
-        "dataloader_pin_memory": False,
+        **usual(options),
     }
 
 

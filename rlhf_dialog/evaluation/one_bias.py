@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation import replies
-from rlhf_dialog.models.chat_agent import ChatAgent, collate
+from rlhf_dialog.models.chat_agent import ChatAgent, collate_replies
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.logprobs import at_least_float32
 from rlhf_dialog.models.packed_rows import pack
@@ -61,24 +61,21 @@ def bias_of(
 
 def _changes(agent: ChatAgent, start: ChatAgent, dialogues: list[Dialogue]) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """The sums (V,) of the changes at first and at other tokens of these replies, and the numbers of these tokens."""
-    replied = [agent.encoder.encode_reply(dialogue.response) for dialogue in dialogues]
-    flipped, flipped_mask = collate([ids[::-1] for ids in replied], agent.encoder.pad_id)
-    mask, device = flipped_mask.flip(1), agent.policy.lm.device
+    ids, mask = collate_replies([agent.encoder.encode_reply(one.response) for one in dialogues], agent.encoder.pad_id)
     states = []
     for speaker in (agent, start):
         prompt_ids, prompt_mask = speaker.encode([dialogue.prompt_turns for dialogue in dialogues])
-        packed = pack(prompt_ids, prompt_mask, flipped.flip(1).to(device), mask)
+        packed = pack(prompt_ids, prompt_mask, ids.to(prompt_ids.device), mask)
         states.append(speaker.policy.features(packed)[0])
     is_first = torch.zeros_like(mask)
     is_first[:, 0] = True
-    kept = packed.gather(is_first.to(device))
+    kept = packed.gather(is_first.to(prompt_ids.device))
+
+    def logprobs(speaker: ChatAgent, features: Tensor) -> Tensor:
+        return at_least_float32(speaker.policy.logits(features)).log_softmax(-1)
 
     def summed(ours: Tensor, theirs: Tensor, at_start: Tensor) -> tuple[Tensor, Tensor]:
-        logprobs = (
-            at_least_float32(speaker.policy.logits(features)).log_softmax(-1)
-            for speaker, features in ((agent, ours), (start, theirs))
-        )
-        change = next(logprobs) - next(logprobs)
+        change = logprobs(agent, ours) - logprobs(start, theirs)
         return change[at_start].sum(0, keepdim=True), change[~at_start].sum(0, keepdim=True)
 
     first, others = in_chunks(summed, agent.policy.positions_at_once, *states, kept)

@@ -190,6 +190,12 @@ def collate(prompts_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     return prompt_ids, prompt_mask
 
 
+def collate_replies(replies_ids: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """`response_ids (B, T)` and `response_mask (B, T)`, as `collate`, but right padded."""
+    ids, mask = collate([ids[::-1] for ids in replies_ids], pad_id)
+    return ids.flip(1), mask.flip(1)
+
+
 def read_settings(folder: Path, default: AgentSettings | None = None) -> AgentSettings:
     """The settings beside a model, or `default`. Raises UserError when the file is damaged, or newer than this program."""
     path = Path(os.path.expanduser(folder)) / AGENT_FILE

@@ -6,7 +6,7 @@ never waits for the GPU; masks on the GPU are fetched.
 B rows, N computed tokens, M tokens of all rows (more than N where prompts are shared), L tokens of the longest row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -122,6 +122,16 @@ def pack_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Packed:
     (prompt_mask,) = fetch(prompt_mask)
     nothing = torch.empty(0, dtype=torch.long)
     return _packed(prompt_ids, prompt_mask, prompt_mask.sum(dim=1).cumsum(dim=0) - 1, prompt_ids[:, :0], nothing)
+
+
+def numbers_of(prompts: Iterable[Hashable]) -> Tensor:
+    """A number for each prompt (B,), on the host: the same for equal ones.
+
+    >>> numbers_of(["a", "b", "a"])
+    tensor([0, 1, 0])
+    """
+    first: dict[Hashable, int] = {}
+    return torch.tensor([first.setdefault(prompt, i) for i, prompt in enumerate(prompts)], dtype=torch.long)
 
 
 def leaders(prompt_numbers: Tensor) -> Tensor:

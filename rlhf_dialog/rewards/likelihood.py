@@ -58,28 +58,24 @@ class LikelihoodPrice(BaseReward):
     def _means(self, dialogues: list[Dialogue]) -> list[float]:
         import torch
 
-        from rlhf_dialog.models.chat_agent import collate
+        from rlhf_dialog.models.chat_agent import collate_replies
         from rlhf_dialog.models.generation import teacher_forced
+        from rlhf_dialog.models.packed_rows import numbers_of
 
         encoder, policy = self.speaker.encoder, self.speaker.policy
         replies = [encoder.encode_reply(dialogue.response) for dialogue in dialogues]
         counted = [(ids[:-1] or ids)[: self.tokens] for ids in replies]
-        flipped, flipped_mask = collate([ids[::-1] for ids in counted], encoder.pad_id)
-        prompts = [encoder.encode_prompt(dialogue.turns_before[-self.context_size :]) for dialogue in dialogues]
-        first: dict[tuple[int, ...], int] = {}
-        numbers = torch.tensor([first.setdefault(tuple(prompt), i) for i, prompt in enumerate(prompts)])
+        host_ids, mask = collate_replies(counted, encoder.pad_id)
+        size = self.speaker.settings.context_size
+        prompts = [encoder.encode_prompt(dialogue.turns_before[-size:]) for dialogue in dialogues]
         prompt_ids, prompt_mask = self.speaker.batch(prompts)
-        ids, mask = flipped.flip(1).to(prompt_ids.device), flipped_mask.flip(1)
+        ids, numbers = host_ids.to(prompt_ids.device), numbers_of(map(tuple, prompts))
         with torch.no_grad():
             forced = teacher_forced(
                 policy, prompt_ids, prompt_mask, ids, mask, 1.0, with_entropy=False, prompt_numbers=numbers
             )
         sums: list[float] = forced.logprobs.sum(dim=1, dtype=torch.float64).tolist()
         return [total / len(own) for total, own in zip(sums, counted, strict=True)]
-
-    @property
-    def context_size(self) -> int:
-        return self.speaker.settings.context_size
 
     def frozen_models(self) -> dict[str, Any]:
         """The language model."""
@@ -106,7 +102,7 @@ def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":
                 f"{ARGS}.system_prompt: {system_prompt!r} must be a text, for a model with a chat template; '{folder}' writes "
                 f"prompts with {settings.turn_separator!r}"
             )
-        settings = AgentSettings(**{**settings.model_dump(), "system_prompt": system_prompt})
+        settings = settings.model_copy(update={"system_prompt": system_prompt})
     speaker = ChatAgent.load(path, settings=settings)
     speaker.policy.requires_grad_(False)
     return speaker

@@ -17,6 +17,7 @@ from rlhf_dialog.environments.base import Environment, Limits, answer, check_tur
 from rlhf_dialog.models.chat_agent import Reply, Speaker
 from rlhf_dialog.models.generation import Responses, as_wide, random_numbers
 from rlhf_dialog.models.host import fetch, send, send_all
+from rlhf_dialog.models.packed_rows import numbers_of
 from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.training.segments import Segments, Span, segments_of
 
@@ -210,11 +211,8 @@ def play(
 
 def numbered(prompts: Sequence[list[int]], dialogues: Sequence[Dialogue]) -> Tensor:
     """A number for each prompt (B,), on the host: the same for equal prompts of the same `group` in the dialogue's `meta`."""
-    first: dict[Any, int] = {}
-    keys = [
-        (dialogue.meta.get("group", i), *ids) for i, (ids, dialogue) in enumerate(zip(prompts, dialogues, strict=True))
-    ]
-    return torch.tensor([first.setdefault(key, i) for i, key in enumerate(keys)], dtype=torch.long)
+    groups = [dialogue.meta.get("group", i) for i, dialogue in enumerate(dialogues)]
+    return numbers_of((group, *ids) for group, ids in zip(groups, prompts, strict=True))
 
 
 def _drawn(streams: Sequence[torch.Generator], speaker: Speaker) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.models.chat_agent import Speaker, collate
+from rlhf_dialog.models.chat_agent import Speaker, collate_replies
 from rlhf_dialog.models.generation import Responses, teacher_forced
 from rlhf_dialog.models.host import send
 from rlhf_dialog.models.loading import Models
@@ -166,8 +166,9 @@ def _predicted(
     prompt_numbers: Tensor,
 ) -> Responses:
     """The responses with the policy's log-probabilities, entropies and values, each (B, T)."""
-    flipped, flipped_mask = collate([ids[::-1] for ids in responses], speaker.encoder.pad_id)
-    ids, mask, device = send(flipped.flip(1), prompt_ids.device), flipped_mask.flip(1), prompt_ids.device
+    device = prompt_ids.device
+    host_ids, mask = collate_replies(responses, speaker.encoder.pad_id)
+    ids = send(host_ids, device)
     columns: dict[str, Tensor] = {}
     rows = torch.arange(len(ids))
     for part in microbatches(prompt_mask, mask, rows, speaker.microbatch_size, device, prompt_numbers):

@@ -115,4 +115,4 @@ def test_the_configuration_is_w_s(tmp_path):
 
 
 def test_the_options_know_every_size():
-    assert {*workload.SIZES, *chat_workload.SHAPES} == set(SIZES)
+    assert {*workload.SIZES, *chat_workload.SIZES} == set(SIZES)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from browsers import browser  # noqa: F401  a fixture
 from devices import deterministic, device  # noqa: F401  fixtures
 from handlers import handlers  # noqa: F401
 from own_networks import own_networks  # noqa: F401

@@ -1,14 +1,12 @@
 """The page of a blind reading in a browser, opened from disk and judged by keyboard."""
 
 import json
-import shutil
 
 import pytest
 
 from rlhf_dialog.evaluation import blind
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
 HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)"><b>bold</b>'
 ROWS = [
@@ -19,18 +17,6 @@ ROWS = [
     }
     for i in range(4)
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

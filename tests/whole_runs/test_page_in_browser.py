@@ -1,7 +1,6 @@
 """The page in a browser (chromium, driven by playwright), on a desk and on a phone; plain sqlite3 reads the store."""
 
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from agents import save
 from rlhf_dialog.feedback.store.bot import Bot
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
 HOSTILE = (
     '<script>fetch("http://example.invalid/a")</script><img src="http://example.invalid/b.png" onerror="alert(1)">\n'
@@ -57,18 +55,6 @@ def served(bot, *arguments):
 def address(bot):
     with served(bot) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
 
 
 @contextmanager
