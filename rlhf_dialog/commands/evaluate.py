@@ -68,6 +68,11 @@ class EvaluateOptions(JudgeOptions):
         "also the best of 2, 4 and 8 replies by the score, and --baseline with one bias: a constant shift of its logits, "
         "learned from the agent on training prompts and scaled on validation prompts. What needs no dialogue to be learned"
     )
+    system_prompt: tuple[str, ...] = option(
+        "also --baseline (without one, --agent) behind this system prompt, `null` for that of the model's template: what a "
+        "prompt gains without any training. May be given several times",
+        again=True,
+    )
     replies: Path | None = option("JSONL file for every prompt with the replies of agents and baselines")
     samples: Path | None = option("JSON file for the replies of three prompts")
     config: str | None = option(
@@ -110,6 +115,8 @@ def check(options: EvaluateOptions) -> None:
     check_device(options.device)
     if options.baselines and not options.baseline:
         raise UserError("--baselines: compares an agent with its start; name that with --baseline")
+    if "" in options.system_prompt:
+        raise UserError("--system_prompt: is empty; give a text, or null for that of the model's template")
     if options.data_path == "":
         raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
     check_outputs(options)
@@ -161,7 +168,8 @@ def run(options: EvaluateOptions) -> None:
     comparison = Comparison(systems, prompts, judges, sampling, options.seed, options.batch_size)
     counts = {*([options.best_of] if options.best_of else []), *(BEST_OF if options.baselines else [])}
     bias_prompts = prompts_of_bias(task, options) if options.baselines else None
-    result = comparison.run(train_replies(task), options.sweep, sorted(counts), bias_prompts)
+    system_prompts = [None if text == "null" else text for text in options.system_prompt]
+    result = comparison.run(train_replies(task), options.sweep, sorted(counts), bias_prompts, system_prompts)
     result["settings"] = settings_of(options, task, sampling, judges, prompts)
     write_results(options, report.finite(result), comparison)
 
@@ -178,7 +186,7 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
         replace_json(options.samples, report.samples_of(comparison.prompts, agents))
     console = Console(width=None if sys.stdout.isatty() else 165)
     console.print(*report.tables_of(result, console.width))
-    for note in result["settings"]["notes"]:
+    for note in report.notes_of(result):
         console.print(note, markup=False, highlight=False)
     logger.info("written: %s", options.output)
 
@@ -355,6 +363,7 @@ def settings_of(
         "own_metrics": judges.own_metrics,
         "best_of": options.best_of,
         **({"baselines": True} if options.baselines else {}),
+        **({"system_prompts": list(options.system_prompt)} if options.system_prompt else {}),
         "truncation_penalty": judges.scorer.truncation_penalty if judges.scorer else None,
         "meteor": meteor_variant(judges.wordnet),
         "sacrebleu_tokenize": "intl",

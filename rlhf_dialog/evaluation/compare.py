@@ -68,11 +68,15 @@ class Comparison:
         with_sweep: bool = False,
         best_of: Sequence[int] = (),
         bias_prompts: BiasPrompts | None = None,
+        system_prompts: Sequence[str | None] = (),
     ) -> dict[str, Any]:
         """Every metric of every system with its interval, as `evaluation.json` holds them.
 
         With `best_of`, the sweep also has the best of these numbers of replies by the score, with `bias_prompts` the start with
-        one bias. `train_replies` are what the baseline `random_train_reply` draws from. Raises RewardError when the reward fails.
+        one bias, with `system_prompts` the start (without one, the agent) behind each of these (None: the template's own).
+        `train_replies` are what the baseline `random_train_reply` draws from. `preferred` says of each judge for which share of
+        the prompts the agent's reply has more than that of the start, or of a row of the sweep. Raises RewardError when the
+        reward fails.
         """
         self.answers = {name: self._answers_of(agent, name) for name, agent in self.systems.items()}
         measured = {name: measure.measure(answers, self.judges) for name, answers in self.answers.items()}
@@ -82,16 +86,22 @@ class Comparison:
         names = list(next(iter(result.values())))
         if "before" in self.systems:
             result["difference"] = self._difference(measured)
-        if with_sweep or best_of or bias_prompts:
-            ours = measured["after" if "after" in measured else "metrics"]
+        ours = measured["after" if "after" in measured else "metrics"]
+        swept: dict[str, Measured] = {}
+        if with_sweep or best_of or bias_prompts or system_prompts:
             swept = self._sweep(ours) if with_sweep else {}
             for count in best_of:
                 swept |= self._best_of(count)
             if bias_prompts:
                 swept |= self._one_bias(bias_prompts, measured)
+            swept |= self._prompted(system_prompts)
             result["sweep"] = {name: self._complete(answers, names) for name, answers in swept.items()}
             result["sweep_difference"] = {
                 name: measure.differences(answers, ours, self.seed) for name, answers in swept.items()
+            }
+        if self.judges.own and (rivals := {k: x for k, x in (measured | swept).items() if x is not ours}):
+            result["preferred"] = {
+                name: measure.preferred(rival, ours, self.judges.own, self.seed) for name, rival in rivals.items()
             }
         agent = next(iter(self.systems.values()))
         others = replies.baseline_replies(self.prompts, train_replies, agent, self.seed)
@@ -170,6 +180,16 @@ class Comparison:
         share = one_bias.share_of_gain(points["shifted"], points["after"], points["before"])
         reached = "" if share is None else f", {share:.0%} of the gain"
         return {f"before, one bias (scale {bias.scale:g}{reached})": found}
+
+    def _prompted(self, system_prompts: Sequence[str | None]) -> dict[str, Measured]:
+        """The start behind each system prompt, by names such as `before, system prompt 1`."""
+        name, start = [*self.systems.items()][-1]
+        rows = {}
+        for number, text in enumerate(system_prompts, start=1):
+            title = f"{name}, system prompt {number}"
+            answers = self.answers[title] = self._generate(start.behind(text), self.prompts, self.sampling, title)
+            rows[title] = measure.measure(answers, self.judges)
+        return rows
 
     def matched(self, wanted: float) -> Match | None:
         """The baseline at the temperature that gives it the `wanted` distinct-2, by bisection on all prompts.

@@ -229,6 +229,16 @@ def differences(before: Measured, after: Measured, seed: int = 0) -> dict[str, I
     return compared
 
 
+def preferred(before: Measured, after: Measured, names: Iterable[str], seed: int = 0) -> dict[str, Interval]:
+    """By each of these metrics, the share of prompts with a larger number after than before; ties count half."""
+    shares = {}
+    for name in names:
+        change = after.per_prompt[name] - before.per_prompt[name]
+        share = np.where(np.isfinite(change), (np.sign(change) + 1) / 2, np.nan)
+        shares[name] = intervals.interval(replace(intervals.mean_of(share), units=after.dialogues), seed)
+    return shares
+
+
 def _on_common_prompts(measured: Measured, other: Measured) -> Measured:
     """The same numbers, with NaN for the prompts for which the other system has none."""
     common = {

@@ -13,7 +13,7 @@ from rlhf_dialog.config.schema import ClassConfig
 from rlhf_dialog.config.talk import DataKeys, SamplingKeys
 from rlhf_dialog.data import hub
 from rlhf_dialog.data.chat_template import TurnEncoder, control_tokens, prompt_encoder
-from rlhf_dialog.data.dialogue import Dialogue, without
+from rlhf_dialog.data.dialogue import CHAT_TEMPLATE, Dialogue, without
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.models.generation import Responses, Sampling, StopRule, respond
 from rlhf_dialog.models.host import fetch, send
@@ -166,6 +166,16 @@ class ChatAgent(Speaker):
                 f"--agent: '{folder}' has {positions} positions, too few for {settings.max_new_tokens} new tokens"
             )
         return cls(policy, prompt_encoder(words, settings.turn_separator, room, settings.system_prompt), settings)
+
+    def behind(self, system_prompt: str | None) -> "ChatAgent":
+        """The same model behind another system prompt; None: the template's own. Raises UserError without a chat template."""
+        if self.settings.turn_separator != CHAT_TEMPLATE:
+            raise UserError(
+                f"a system prompt needs a model with a chat template; this one separates turns by "
+                f"{self.settings.turn_separator!r}"
+            )
+        encoder = prompt_encoder(self.encoder.tokenizer, CHAT_TEMPLATE, self.encoder.max_prompt_length, system_prompt)
+        return ChatAgent(self.policy, encoder, self.settings.model_copy(update={"system_prompt": system_prompt}))
 
     def spoken(self, text: str) -> str:
         """`text` as the model sees it: a space replaces what would end a turn, and the tokenizer's special tokens."""

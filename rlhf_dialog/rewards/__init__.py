@@ -32,6 +32,7 @@
 from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.rewards.composite import CompositeReward, build_reward
 from rlhf_dialog.rewards.copy_price import CopyPrice
+from rlhf_dialog.rewards.encoder_similarity import EncoderSimilarity
 from rlhf_dialog.rewards.errors import RewardError
 from rlhf_dialog.rewards.intent import Intent
 from rlhf_dialog.rewards.length import LengthMatch
@@ -49,6 +50,7 @@ __all__ = [
     "BaseReward",
     "CompositeReward",
     "CopyPrice",
+    "EncoderSimilarity",
     "Intent",
     "LengthHold",
     "LengthMatch",

@@ -1,7 +1,6 @@
 """A price on what a language model finds unlikely: word salad, lists of rare words, sentences that break off."""
 
 import math
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,31 +22,39 @@ class LikelihoodPrice(BaseReward):
     """min(0, m - floor) in nats, with m the mean log-probability of the response's first tokens under a frozen model.
 
     Only below the floor there is a price: set it to what the model finds of people's replies, so that nobody is paid for being
-    more likely than those. The end token does not count, except of an empty response, whose only token it is.
+    more likely than those. `floor: null` gives m itself, for a judge of an evaluation. The end token does not count, except of an
+    empty response, whose only token it is.
 
     `model`: the folder of a causal LM, or of an agent, whose settings say how a prompt is written; `system_prompt`: that of a
     chat model's template; `tokens`: how many of the first tokens count. Raises UserError for a folder that cannot be loaded, and
     for arguments that cannot work.
     """
 
-    name = "likelihood_price"
     uses_device = True
-    floor: float
+    floor: float | None
     tokens: int
 
     reaches_out = reaches_nothing  # the model is always a folder of this machine
 
-    def __init__(self, model: str, floor: float = -4.0, tokens: int = 12, system_prompt: str | None = None):
-        if isinstance(floor, bool) or not isinstance(floor, Real) or not -math.inf < floor < 0:
-            raise UserError(f"{ARGS}.floor: {floor!r} must be a number below 0: nats a token, such as -4")
+    def __init__(self, model: str, floor: float | None = -4.0, tokens: int = 12, system_prompt: str | None = None):
+        if floor is not None and not _is_floor(floor):
+            raise UserError(
+                f"{ARGS}.floor: {floor!r} must be a number below 0: nats a token, such as -4; or null for none"
+            )
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
             raise UserError(f"{ARGS}.tokens: {tokens!r} must be a whole number, at least 1")
-        self.floor, self.tokens = float(floor), tokens
+        self.floor, self.tokens = floor, tokens
         self.speaker: ChatAgent = load_speaker(str(model), system_prompt)
+
+    @property
+    def name(self) -> str:
+        """`likelihood_price`, or `likelihood` without a floor."""
+        return "likelihood" if self.floor is None else "likelihood_price"
 
     def __call__(self, dialogues: list[Dialogue]) -> list[float]:
         """One number of at most 0 for each dialogue."""
-        return [min(0.0, mean - self.floor) for mean in self.means(dialogues)]
+        means, floor = self.means(dialogues), self.floor
+        return means if floor is None else [min(0.0, mean - floor) for mean in means]
 
     def means(self, dialogues: list[Dialogue]) -> list[float]:
         """The mean log-probability of each response's first tokens, in nats."""
@@ -85,6 +92,10 @@ class LikelihoodPrice(BaseReward):
     def model_paths(cls, args: dict[str, Any]) -> dict[str, str]:
         """The folder of the language model."""
         return {MODEL: args["model"]} if args.get("model") else {}
+
+
+def _is_floor(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < 0
 
 
 def load_speaker(folder: str, system_prompt: str | None) -> "ChatAgent":

@@ -3,12 +3,17 @@
 from types import SimpleNamespace
 
 import pytest
+from tiny import byte_tokenizer, chat_tokenizer, gpt2
 
+from rlhf_dialog.data.chat_template import prompt_encoder
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.generation import Sampling
+from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.rewards.base import BaseReward
 
 
 def matching(monkeypatch, distinct_2) -> tuple[Comparison, list[float]]:
@@ -76,3 +81,56 @@ def test_what_counts_tokens_is_not_compared_between_two_tokenizers(monkeypatch, 
         assert difference["mean_length"]["mean"] == expected
         assert difference["rouge1"]["mean"] == 1.0
     assert "different tokenizers" in caplog.text
+
+
+class Vowels(BaseReward):
+    """A judge that counts vowels."""
+
+    name = "vowels"
+
+    def __call__(self, dialogues):
+        return [float(sum(letter in "aeiou" for letter in dialogue.response)) for dialogue in dialogues]
+
+
+def chat_agent(seed: int, system_prompt: str | None) -> ChatAgent:
+    settings = AgentSettings(turn_separator="chat_template", system_prompt=system_prompt, max_new_tokens=9)
+    tokenizer = chat_tokenizer()
+    encoder = prompt_encoder(tokenizer, "chat_template", settings.max_prompt_length, system_prompt)
+    return ChatAgent(Policy(gpt2(seed, vocab_size=261)).eval(), encoder, settings)
+
+
+def test_the_start_behind_other_system_prompts_is_a_row_each():
+    """The rows are those of a start that has the prompt itself; the agent keeps its own."""
+    prompts = [Dialogue([text]) for text in ("Hello .", "Where is it ?", "No .", "A table , please .")]
+    judges = Judges(own={"judge_vowels": Vowels()})
+    systems = {"after": chat_agent(1, "Be brief ."), "before": chat_agent(0, "Be brief .")}
+    texts = ["Be brief .", "Be very loud .", None]
+    compared = Comparison(systems, prompts, judges, Sampling(9), seed=5)
+    result = compared.run([], system_prompts=texts)
+    rows = [f"before, system prompt {number}" for number in (1, 2, 3)]
+    assert list(result["sweep"]) == rows
+    assert list(result["preferred"]) == ["before", *rows]
+
+    def replies(name):
+        return [dialogue.response for dialogue in compared.answers[name].dialogues]
+
+    assert replies(rows[0]) == replies("before")
+    for row, text in zip(rows, texts, strict=True):
+        alone = Comparison({"metrics": chat_agent(0, text)}, prompts, judges, Sampling(9), seed=5)
+        alone.run([])
+        assert replies(row) == [dialogue.response for dialogue in alone.answers["metrics"].dialogues]
+    assert len({tuple(replies(row)) for row in rows}) == 3
+    shares = []
+    for ours, theirs in zip(replies("after"), replies("before"), strict=True):
+        counts = [sum(text.count(letter) for letter in "aeiou") for text in (ours, theirs)]
+        shares.append(1.0 if counts[0] > counts[1] else 0.5 if counts[0] == counts[1] else 0.0)
+    assert result["preferred"]["before"]["judge_vowels"]["mean"] == pytest.approx(sum(shares) / 4)
+
+
+def test_a_model_without_a_template_has_no_system_prompt():
+    settings = AgentSettings()
+    encoder = prompt_encoder(byte_tokenizer(), settings.turn_separator, settings.max_prompt_length)
+    with pytest.raises(
+        UserError, match="a system prompt needs a model with a chat template; this one separates turns by"
+    ):
+        ChatAgent(Policy(gpt2()).eval(), encoder, settings).behind("Be brief .")

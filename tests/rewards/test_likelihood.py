@@ -53,6 +53,12 @@ def test_the_price_is_what_lies_below_the_floor(folder, tokens):
     assert reward([]) == []
 
 
+def test_without_a_floor_it_is_the_mean_itself(folder):
+    judge, price = LikelihoodPrice(str(folder), floor=None), LikelihoodPrice(str(folder))
+    assert judge(DIALOGUES) == pytest.approx([by_hand(judge.speaker, one, 12) for one in DIALOGUES], abs=1e-5)
+    assert (judge.name, price.name) == ("likelihood", "likelihood_price")
+
+
 def test_a_score_does_not_depend_on_the_others(folder):
     reward = LikelihoodPrice(str(folder), floor=-1)
     assert reward(DIALOGUES) == pytest.approx([reward([dialogue])[0] for dialogue in DIALOGUES], abs=1e-5)
