@@ -45,6 +45,9 @@ class TableOptions(Options):
     encoder: str = option("folder of a sentence encoder that the reward never saw, such as fetched/minilm")
     work: Path = option("folder for the replies of each row")
     output: Path = option("JSON file to write")
+    replies: Path | None = option(
+        "JSONL file for every prompt with the replies of all rows, as scripts/blind.py reads it"
+    )
     system_prompt: tuple[str, ...] = option(
         "also the start behind this system prompt, `null` for that of its template; may be given several times",
         again=True,
@@ -65,9 +68,14 @@ def run(options: TableOptions) -> None:
     if not options.agent:
         raise UserError("--agent: name at least one agent")
     import rlhf_dialog.runs.agent  # noqa: F401  the built-in rewards register themselves
+    from rlhf_dialog.evaluation import report
+    from rlhf_dialog.evaluation.replies import Replies
 
     table = Table(options, load_config(find_config(options.config), {}))
     rows = table.rows()
+    if options.replies:
+        answers = {name: Replies(dialogues, [0] * len(dialogues)) for name, dialogues in rows.items()}
+        replace_text(options.replies, report.replies_of(table.prompts, answers))
     measured = {name: table.measures(name, dialogues) for name, dialogues in rows.items()}
     result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}

@@ -10,6 +10,7 @@ from transformers import BertConfig, BertModel
 
 from benchmarks import chat_table
 from benchmarks.chat_table import AGENTS, PEOPLE, START, markdown, summary
+from rlhf_dialog.commands import blind
 
 
 @pytest.fixture
@@ -72,6 +73,13 @@ def test_a_stopped_table_goes_on_with_the_next_row(world):
     assert table(world) == 0
     assert lost.read_text() == before
     assert json.loads((world / "table.json").read_text())["rows"] == whole
+
+
+def test_its_replies_can_be_read_blind(world):
+    assert table(world, "--replies", str(world / "replies.jsonl")) == 0
+    given = ["--replies", str(world / "replies.jsonl"), "--pairs", "5", "--systems", f"{AGENTS} 1", START]
+    assert blind.main([*given, "--output", str(world / "reading")]) == 0
+    assert (world / "reading" / "page.html").is_file()
 
 
 @pytest.mark.parametrize("words", [("--agent", "nowhere"), ("--seed", "-1")])
