@@ -135,7 +135,8 @@ class Table:
             name = f"{START}, system prompt: {text}"
             found[name] = self.row(name, lambda behind=behind: self.generate(self.speaker(start, behind)))  # type: ignore[misc]
         if self.options.best_of:
-            found[f"{START}, best of {BEST_OF}"] = self.row(f"{START}, best of {BEST_OF}", self.best)
+            name = f"{START}, best of {BEST_OF}"
+            found[name] = self.row(name, lambda: self.best(found[START]))
         for number, folder in enumerate(self.options.agent, start=1):
             name = f"{AGENTS} {number}"
             found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
@@ -176,12 +177,14 @@ class Table:
         reward = build_reward(self.config.reward_class.id, self.config.reward_class.args)
         return Scorer(reward, truncation_penalty=self.config.truncation_penalty)
 
-    def best(self) -> "Replies":
-        """Of several replies of the start to each prompt the one with the highest score."""
+    def best(self, first: list[Dialogue]) -> "Replies":
+        """Of several replies of the start to each prompt, `first` among them, the one with the highest score."""
         from rlhf_dialog.evaluation import measure
+        from rlhf_dialog.evaluation.replies import Replies
 
         speaker = self.speaker(str(self.config.model_path), self.config.system_prompt)
-        drawn = [self.generate(speaker, self.options.seed + i) for i in range(BEST_OF)]
+        others = [self.generate(speaker, self.options.seed + i) for i in range(1, BEST_OF)]
+        drawn = [Replies(first, [0] * len(first)), *others]
         return measure.best_of(drawn, measure.judges_of(self.scorer()))
 
     def biased(self) -> "Replies":
