@@ -18,11 +18,13 @@ class Wing(NamedTuple):  # not a dataclass: those load `inspect`, for which `--h
     commands: name -> module and meaning, in the order of the help
     registered: kind of a registry -> id -> where its class or function is
     chat: what `commands.chat` asks for -> where it is
+    settings: kind of YAML -> where its class of keys is
     """
 
     commands: Mapping[str, Command]
     registered: Mapping[str, Mapping[str, str]]
     chat: Mapping[str, str]
+    settings: Mapping[str, str]
 
 
 TASK_ORIENTED = Wing(
@@ -70,6 +72,7 @@ TASK_ORIENTED = Wing(
         },
     },
     chat={"environment": "rlhf_dialog.task_oriented.commands.chat_environment:converse_in"},
+    settings={"policy": "rlhf_dialog.task_oriented.runs.settings:PolicyConfig"},
 )
 FEEDBACK = Wing(
     commands={
@@ -81,6 +84,7 @@ FEEDBACK = Wing(
         "partner": "rlhf_dialog.feedback.commands.chat_bot:Partner",
         "words": "rlhf_dialog.feedback.commands.chat_words:run_word",
     },
+    settings={},
 )
 WINGS = (TASK_ORIENTED, FEEDBACK)
 
@@ -99,6 +103,11 @@ def registered(kind: str) -> dict[str, Callable[[], Any]]:
 def for_chat(what: str) -> Any:
     """What a wing offers to `chat` under this name."""
     return load(next(wing.chat[what] for wing in WINGS if what in wing.chat))
+
+
+def settings(kind: str) -> Any:
+    """The class of the keys of a wing's YAML."""
+    return load(next(wing.settings[kind] for wing in WINGS if kind in wing.settings))
 
 
 def load(place: str) -> Any:
