@@ -9,13 +9,22 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-Command = tuple[str, str]  # module with `main(argv) -> exit code`, what the command does
+GROUPS = ("start here", "measure", "teach", "policies of acts", "publish", "develop")  # in the order of the help
+START, MEASURE, TEACH, ACTS, PUBLISH, DEVELOP = GROUPS
 
 
-class Wing(NamedTuple):  # not a dataclass: those load `inspect`, for which `--help` would wait
+class Command(NamedTuple):  # not a dataclass: those load `inspect`, for which `--help` would wait
+    """One command. module: with `main(argv) -> exit code`; meaning: what it does, in the help; group: one of GROUPS."""
+
+    module: str
+    meaning: str
+    group: str
+
+
+class Wing(NamedTuple):
     """What one wing offers.
 
-    commands: name -> module and meaning, in the order of the help
+    commands: name -> command, in the order of the help
     registered: kind of a registry -> id -> where its class or function is
     chat: what `commands.chat` asks for -> where it is
     settings: kind of YAML -> where its class of keys is
@@ -29,21 +38,23 @@ class Wing(NamedTuple):  # not a dataclass: those load `inspect`, for which `--h
 
 TASK_ORIENTED = Wing(
     commands={
-        "train-policy": (
-            "rlhf_dialog.task_oriented.commands.train_policy",
-            "train a dialogue policy that chooses acts",
+        "train-policy": Command(
+            "rlhf_dialog.task_oriented.commands.train_policy", "train a dialogue policy that chooses acts", ACTS
         ),
-        "evaluate-policy": (
+        "evaluate-policy": Command(
             "rlhf_dialog.task_oriented.commands.evaluate_policy",
             "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
+            ACTS,
         ),
-        "benchmark-policies": (
+        "benchmark-policies": Command(
             "rlhf_dialog.task_oriented.commands.benchmark_policies.command",
             "compare dialogue policies: each policy, error rate and seed in one table",
+            ACTS,
         ),
-        "compare-users": (
+        "compare-users": Command(
             "rlhf_dialog.task_oriented.commands.compare_users",
             "compare simulated users with real ones, and say where they differ",
+            ACTS,
         ),
     },
     registered={
@@ -76,7 +87,9 @@ TASK_ORIENTED = Wing(
 )
 FEEDBACK = Wing(
     commands={
-        "feedback": ("rlhf_dialog.feedback.commands.feedback", "let a bot learn from what people say of its answers")
+        "feedback": Command(
+            "rlhf_dialog.feedback.commands.feedback", "let a bot learn from what people say of its answers", TEACH
+        )
     },
     registered={},
     chat={
