@@ -1,6 +1,7 @@
 # make quickstart   install, then the whole pipeline on a small model and data set made on the spot (offline); INDEX=URL takes
 #                   torch from an index of your own, such as https://download.pytorch.org/whl/cpu
 # make month        30 days of talking with simulated people, and a night of learning after each (offline, about 10 minutes)
+# make smollm2      fetch a small pretrained chat model and conversations of people, and train it with PPO (about 40 minutes)
 # make test         install with the test tools, then the default tests: about three minutes
 # make test-whole   the tests that make test leaves out because they are long: whole runs, long matrices, fuzzing
 # make test-all     every test: the slow ones, those of several processes and of DeepSpeed (installed for them), those marked
@@ -15,13 +16,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart month test test-whole test-all lint hooks bench docs pins site clean
+.PHONY: quickstart month smollm2 test test-whole test-all lint hooks bench docs pins site clean
 
 quickstart: .venv/installed
 	$(BIN)/python scripts/quickstart.py
 
 month: .venv/installed
 	$(BIN)/python scripts/month.py
+
+smollm2: .venv/installed-smollm2
+	$(BIN)/rlhf-dialog fetch smollm2 minilm chitchat --output fetched
+	test -f runs/chitchat_relevance/report.json || $(BIN)/rlhf-dialog train-relevance-model --config relevance_chitchat.yaml
+	$(BIN)/rlhf-dialog train --config chat_smollm2.yaml --resume auto
+	$(BIN)/rlhf-dialog evaluate --agent runs/chat_smollm2/agent --baseline fetched/smollm2 --max_prompts 100 --temperature 0.7 \
+		--judge '{id: EncoderSimilarity, args: {model: fetched/minilm}}' --output runs/chat_smollm2/evaluation.json
 
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations=10
@@ -63,6 +71,10 @@ site: .venv/installed-docs
 
 .venv/installed-dev: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+.venv/installed-smollm2: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gguf,peft]"
 	touch $@
 
 .venv/installed-all: .venv/installed-dev

@@ -15,6 +15,7 @@ from rlhf_dialog.config.batch_plan import batch_plan
 from rlhf_dialog.config.loading import load_config, load_settings
 from rlhf_dialog.config.schema import Config, Settings
 from rlhf_dialog.distributed.deepspeed_config import read_engine_file
+from rlhf_dialog.fetching.parts import PARTS
 
 
 def load(path: Path) -> Settings:
@@ -129,3 +130,18 @@ def test_the_judges_of_relevance_learn_from_the_dialogues_that_the_reward_leaves
     ppo = load_config(ROOT / "configs/dailydialog_relevance_small.yaml")
     assert reward["output"] in json.dumps(ppo.reward_class.args)
     assert (ppo.context_size, ppo.min_context_size) == (reward["context_size"], reward["min_context_size"])
+
+
+def test_the_chat_models_run_reads_what_fetch_and_the_relevance_model_write():
+    relevance = load(ROOT / "configs/relevance_chitchat.yaml").model_dump()
+    ppo = load_config(ROOT / "configs/chat_smollm2.yaml")
+    parts = {part["id"]: part.get("args") or {} for part in ppo.reward_class.args["parts"]}
+    assert relevance["half"] == "reward"
+    assert ppo.env.args.data_path == relevance["data_path"]
+    assert parts["RelevanceReward"]["model"] == relevance["output"]
+    assert (ppo.context_size, ppo.min_context_size) == (relevance["context_size"], relevance["min_context_size"])
+    price = parts["LikelihoodPrice"]
+    assert (price["model"], price["system_prompt"]) == (ppo.model_path, ppo.system_prompt)
+    assert "EncoderSimilarity" not in parts  # it judges
+    assert {Path(path).parent.name for path in (ppo.model_path, relevance["data_path"])} == {"fetched"}
+    assert {Path(path).name for path in (ppo.model_path, relevance["data_path"])} <= PARTS.keys()

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from processes import ROOT
+from relevance_models import save_letters
 from transformers import AutoModel, AutoTokenizer
 
 from rlhf_dialog import ChatAgent
-from rlhf_dialog.commands import fetch
+from rlhf_dialog.commands import fetch, train
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.data.sources import load_records
 from rlhf_dialog.errors import UserError
@@ -56,3 +58,11 @@ def test_the_conversations_are_data(parts):
     assert sum(counts.values()) == 4017
     assert min(counts.values()) > 150
     assert len(load_prompts(str(parts / "chitchat"), "validation", 3, 1)) > 500
+
+
+def test_ppo_of_the_chat_model_goes_through_every_stage(parts, tmp_path, monkeypatch):
+    """The shipped configuration, with a relevance model that has learned nothing in the place of the trained one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fetched").symlink_to(parts)
+    save_letters(tmp_path / "runs" / "chitchat_relevance")
+    assert train.main(["--config", str(ROOT / "configs" / "chat_smollm2.yaml"), "--smoke"]) == 0

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rlhf_dialog.models.generation import Sampling
 
 logger = logging.getLogger(__name__)
+WIDTH = 100  # columns of a log or a pipe
 BEST_OF, BIAS_PROMPTS = (2, 4, 8), 256  # of --baselines
 
 
@@ -184,7 +185,9 @@ def write_results(options: EvaluateOptions, result: dict[str, Any], comparison: 
     if options.samples:
         agents = {name: comparison.answers[name] for name in comparison.systems}
         replace_json(options.samples, report.samples_of(comparison.prompts, agents))
-    console = Console(width=None if sys.stdout.isatty() else 165)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    if verdict := report.verdict_of(result):
+        console.print(verdict, markup=False, highlight=False)
     console.print(*report.tables_of(result, console.width))
     for note in report.notes_of(result):
         console.print(note, markup=False, highlight=False)

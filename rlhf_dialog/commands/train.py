@@ -44,6 +44,7 @@ class TrainOptions(RunOptions[Config]):
         metavar="FILE",
     )
     register: str | None = option(f"{REGISTER}; give it again to resume", None, metavar="FILE")
+    verbose: bool = option("say before the first iteration what needs memory, and how responses become optimizer steps")
     smoke: bool = option(
         "test every stage with two prompts, from the data to a reply of the saved agent; keeps no files"
     )
@@ -84,6 +85,8 @@ def run(options: TrainOptions) -> None:
     from rlhf_dialog.runs.agent import PPOAgent
     from rlhf_dialog.runs.smoke import smoke
 
+    if options.verbose:
+        logging.getLogger("rlhf_dialog").setLevel(logging.DEBUG)
     keep_freed_memory()
     agent = PPOAgent(config, options.overwrite, resume, weights_from=weights, resume_from=options.resume_from)
     options.folders.append(agent.run_folder)
@@ -110,7 +113,7 @@ def _print_from_trl(given: str, options: TrainOptions) -> None:
         raise UserError(
             '--from_trl: give a YAML file, or a command line in quotes: --from_trl="python ppo.py --seed 1"'
         )
-    names = [name for name in ("overwrite", "smoke", "debug") if getattr(options, name)]
+    names = [name for name in ("overwrite", "verbose", "smoke", "debug") if getattr(options, name)]
     if others := [*options.keys, *names, *([] if options.config is None else ["config"])]:
         raise UserError(f"--from_trl only prints a YAML; leave --{others[0]} out, and give it with --config run.yaml")
     text, notes = from_trl(given)

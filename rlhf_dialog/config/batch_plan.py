@@ -13,7 +13,8 @@ MOST_RESPONSES = 10**6  # an iteration, as of rollout_batch_size
 class BatchPlan:
     """How the numbers of the configuration become responses, minibatches and optimizer steps of one iteration.
 
-    All counts are those of all processes together. `text` shows the arithmetic and a table of what each number means.
+    All counts are those of all processes together. `text` shows the arithmetic and a table of what each number means. `fits`:
+    the numbers divide without a rest, so that every minibatch has the size that was asked for.
     """
 
     num_prompts: int
@@ -21,6 +22,14 @@ class BatchPlan:
     num_minibatches: int
     num_optimizer_steps: int
     text: str
+    fits: bool
+
+    @property
+    def line(self) -> str:
+        """The responses and steps of an iteration in one line."""
+        n, steps = self.num_responses // self.num_prompts, _count(self.num_optimizer_steps, "optimizer step")
+        each = f" ({n} to each of {self.num_prompts} prompts)" if n > 1 else ""
+        return f"{_count(self.num_responses, 'response')}{each} and {steps} an iteration"
 
 
 def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
@@ -59,7 +68,8 @@ def batch_plan(config: Config, world_size: int = 1) -> BatchPlan:
             f"{prompts} prompts an iteration are too few for {world_size} processes:\n{table}\nset "
             f"rollout_batch_size: {world_size * n}, or start at most {prompts} processes"
         )
-    return BatchPlan(prompts, responses, minibatches, steps, "\n".join([*lines, table]))
+    fits = responses == wanted and responses % config.num_mini_batch == 0
+    return BatchPlan(prompts, responses, minibatches, steps, "\n".join([*lines, table]), fits)
 
 
 def _batch_table(config: Config, prompts: int, minibatches: int, world_size: int) -> str:

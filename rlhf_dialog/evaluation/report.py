@@ -28,6 +28,7 @@ SHOWN = (
     "copied",
     "copied_two",
 )
+OF_REFERENCES = ("true_replies", "random_reference")
 
 
 def finite(node: Any) -> Any:
@@ -63,6 +64,30 @@ def samples_of(prompts: list[Dialogue], replies: "dict[str, Replies]") -> list[d
         }
         for i in chosen
     ]
+
+
+def verdict_of(result: dict[str, Any]) -> str | None:
+    """`better: +0.54 [+0.46, +0.61] of score; nearest baseline: before, best of 8 (1.02)`; None without two scores to compare.
+
+    Better or worse where the interval of the difference leaves 0 out. The nearest baseline is the row with the highest score
+    that is neither the agent's nor made of references.
+    """
+    change = result.get("difference", {}).get("score", {})
+    if change.get("mean") is None:
+        return None
+    word = "better" if change["low"] > 0 else "worse" if change["high"] < 0 else "no clear difference"
+    rows = {"before": result["before"]} | result.get("sweep", {}) | result["baselines"]
+    scores = {
+        name: row["score"]["mean"]
+        for name, row in rows.items()
+        if row["score"]["mean"] is not None and not name.startswith("after") and name not in OF_REFERENCES
+    }
+    nearest = max(scores, key=scores.__getitem__)
+    agent = result["after"]["score"]["mean"]
+    return (
+        f"{word}: {change['mean']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}] of score, to {agent:.3f}; nearest "
+        f"baseline: {nearest} ({scores[nearest]:.3f})"
+    )
 
 
 def tables_of(result: dict[str, Any], width: int) -> Iterator[Table]:

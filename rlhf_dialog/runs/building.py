@@ -37,6 +37,7 @@ class Parts:
     vec_info: VecInfo
     source: list[Dialogue] | Simulated
     validation: Validation | None
+    memory: forecast.Forecast | None = None
 
 
 ReadSource = Callable[[BaseReward], tuple[list[Dialogue] | Simulated, Validation | None]]
@@ -47,7 +48,9 @@ def prepare(config: Config, world: World, times: StageTimes, read_source: ReadSo
     seed_rank(config.seed, world)
     batch_plan(config, world.size)
     check_placement(config, world.device)
-    forecast.report_forecast(config, world.device, deepspeed_setting(config, world))  # before anything is loaded
+    memory = forecast.report_forecast(
+        config, world.device, deepspeed_setting(config, world)
+    )  # before anything is loaded
     with world.fail_together():
         with times.measured("reward"):
             reward = build_reward(config.reward_class.id, config.reward_class.args)
@@ -56,7 +59,7 @@ def prepare(config: Config, world: World, times: StageTimes, read_source: ReadSo
             source, validation = read_source(reward)
     if validation:
         world.on_main(validation.check)
-    return Parts(reward, vec_info, source, validation)
+    return Parts(reward, vec_info, source, validation, memory)
 
 
 def load(config: Config, world: World, parts: Parts, times: StageTimes) -> tuple[PPOTrainer, dict[str, Any]]:
@@ -71,6 +74,8 @@ def load(config: Config, world: World, parts: Parts, times: StageTimes) -> tuple
     warn_of_marks(trainer.speaker.encoder, [*prompts, *(parts.validation.prompts if parts.validation else ())])
     count = trained_parameters(m for m in (models.policy, models.critic) if m is not None)
     what = f"environment {config.environment.id}" if config.environment else f"{len(prompts)} prompts"
-    logger.info("%s; %.1f million trained parameters on %s", what, count / 1e6, world.device)
-    logger.info("%s", trainer.plan.text)
+    about = f", about {forecast.human(parts.memory.total)} of memory" if parts.memory else ""
+    plan = trainer.plan
+    logger.info("%s; %.1f million trained parameters on %s%s; %s", what, count / 1e6, world.device, about, plan.line)
+    logger.log(logging.DEBUG if plan.fits else logging.INFO, "%s", plan.text)
     return trainer, of_run

@@ -34,6 +34,32 @@ def test_batch_plan_of_the_document(write):
 
 
 @pytest.mark.parametrize(
+    ("text", "line", "fits"),
+    [
+        ("", "32 responses and 100 optimizer steps an iteration", False),
+        (
+            "rollout_batch_size: 1\nnum_mini_batch: 1\nppo_epoch: 1",
+            "1 response and 1 optimizer step an iteration",
+            True,
+        ),
+        (
+            "rollout_batch_size: 64\nnum_responses_per_prompt: 4\nnum_mini_batch: 4\nppo_epoch: 1",
+            "64 responses (4 to each of 16 prompts) and 4 optimizer steps an iteration",
+            True,
+        ),
+        (
+            "num_responses_per_prompt: 3\nnum_mini_batch: 3\nppo_epoch: 1",
+            "33 responses (3 to each of 11 prompts) and 3 optimizer steps an iteration",
+            False,
+        ),
+    ],
+)
+def test_the_plan_in_a_line_and_whether_it_fits(write, text, line, fits):
+    found = plan(text, write)
+    assert (found.line, found.fits) == (line, fits)
+
+
+@pytest.mark.parametrize(
     ("text", "numbers", "words"),
     [
         ("rollout_batch_size: 13", (13, 13, 13, 65), "20 minibatches asked, 13 responses: 13 of 1"),

@@ -3,11 +3,12 @@
 import json
 import math
 
+import pytest
 from rich.console import Console
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.evaluation.replies import Replies
-from rlhf_dialog.evaluation.report import finite, markdown, replies_of, samples_of, tables_of
+from rlhf_dialog.evaluation.report import finite, markdown, notes_of, replies_of, samples_of, tables_of, verdict_of
 
 
 def interval(mean, low=None, high=None):
@@ -64,3 +65,35 @@ def test_a_line_for_each_prompt_with_every_reply():
     assert [line["index"] for line in lines] == list(range(8))
     assert lines[3]["prompt"] == ["3 ?"]
     assert lines[3]["replies"] == {"agent": {"response": "ja 3", "truncated": False}}
+
+
+def scores(**rows):
+    return {name: {"score": interval(mean)} for name, mean in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(0.46, 0.61, "better"), (-0.1, 0.9, "no clear difference"), (-0.9, -0.2, "worse")]
+)
+def test_the_verdict_comes_with_the_nearest_baseline(low, high, word):
+    """Neither the agent's own rows nor those of references are baselines."""
+    rows = scores(after=1.12, before=0.58)
+    sweep = scores(**{"after, best of 4": 1.3, "before, best of 4": 0.9, "before, one bias": 1.03})
+    result = {**rows, "difference": {"score": interval(0.54, low, high)}, "sweep": sweep}
+    result["baselines"] = scores(true_replies=1.4, random_reference=1.2, constant_reply=None, repeat_last_turn=0.2)
+    assert verdict_of(result) == (
+        f"{word}: +0.540 [{low:+.3f}, {high:+.3f}] of score, to 1.120; nearest baseline: before, one bias (1.030)"
+    )
+
+
+def test_without_two_scores_there_is_no_verdict():
+    assert verdict_of(RESULT) is None
+    assert verdict_of({**scores(after=None, before=None), "difference": {"score": interval(None)}}) is None
+
+
+def test_the_judges_preferences_come_before_the_notes():
+    preferred = {"before": {"judge_x": interval(0.625, 0.5, 0.75)}}
+    assert notes_of({**RESULT, "preferred": preferred}) == [
+        "judge_x: more for the agent than for 'before' at 62% [50%, 75%] of the prompts (ties count half)",
+        "What an interval leaves out.",
+        "Who judges.",
+    ]

@@ -61,10 +61,29 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert found[0]["objective/kl"] == pytest.approx(0, abs=1e-5)
     captured = capsys.readouterr()
     assert "ppo.yaml" in captured.err
-    assert "2 minibatches asked, 8 responses: 2 of 4" in captured.err
+    before, _, _ = captured.err.partition("run folder: ")
+    config, about = before.splitlines()
+    assert config.startswith("config: ")
+    assert "million trained parameters on cpu, about" in about
+    assert " of memory; 8 responses and 4 optimizer steps an iteration" in about
     assert [line.split()[1] for line in captured.out.splitlines() if line.startswith("iteration ")] == ["1", "2"]
     assert "samples of iteration 2" in captured.out
     assert "samples of iteration 1" not in captured.out
+
+
+@pytest.mark.whole_run
+def test_verbose_shows_what_needs_memory_and_how_responses_become_steps(run, capsys):
+    assert run("--verbose") == 0
+    captured = capsys.readouterr()
+    assert "memory forecast per process, without libraries: " in captured.err
+    assert "2 minibatches asked, 8 responses: 2 of 4" in captured.err
+    assert "debug:" not in captured.err
+
+
+@pytest.mark.whole_run
+def test_a_batch_that_does_not_divide_is_shown(run, capsys):
+    assert run("--num_mini_batch", "3") == 0
+    assert "3 minibatches asked, 8 responses: 2 of 3 and 1 of 2" in capsys.readouterr().err
 
 
 @pytest.mark.whole_run

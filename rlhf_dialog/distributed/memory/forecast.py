@@ -283,8 +283,9 @@ def processes_here() -> int:
 
 
 def report_forecast(config: Config, device: torch.device, setting: Setting | None = None) -> Forecast | None:
-    """Log the forecast of this process, with a warning where it exceeds the free memory; None when no forecast is possible, as
-    for a network of the user's.
+    """The forecast of this process; None when no forecast is possible, as for a network of the user's.
+
+    Logged as a table with --verbose, and with a warning where it exceeds the free memory.
 
     Several processes on one machine share its memory, but have one GPU each.
     """
@@ -296,17 +297,19 @@ def report_forecast(config: Config, device: torch.device, setting: Setting | Non
     if sizes is None:
         return None
     forecast_of_run = forecast(*sizes, setting)
-    logger.info("%s", forecast_of_run.table())
     processes = processes_here()
     on_host = forecast_of_run.host_total if setting.on_cuda else forecast_of_run.total + forecast_of_run.host_total
-    for needed, free, where in (
+    places = (
         (forecast_of_run.total, free_on_gpu(device) if setting.on_cuda else None, str(device)),
         (
             on_host * processes,
             free_on_host(),
             "this machine" + (f" for {processes} processes" if processes > 1 else ""),
         ),
-    ):
+    )
+    tight = any(free is not None and needed > free for needed, free, _ in places)
+    logger.log(logging.INFO if tight else logging.DEBUG, "%s", forecast_of_run.table())
+    for needed, free, where in places:
         if free is not None and needed > free:
             helps = "; ".join(remedies(sizes, setting)) or "use a smaller model"
             logger.warning(

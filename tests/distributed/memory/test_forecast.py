@@ -307,10 +307,13 @@ def told(folders, monkeypatch, caplog, free, **keys):
     return found, [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_run_that_fits_prints_its_forecast_alone(folders, monkeypatch, caplog):
+def test_a_run_that_fits_keeps_its_table_for_verbose(folders, monkeypatch, caplog):
     found, warnings = told(folders, monkeypatch, caplog, 10**12)
-    assert warnings == []
+    assert warnings == caplog.messages == []
+    caplog.set_level(logging.DEBUG, logger="rlhf_dialog")
+    report_forecast(settings(model_path=str(folders / "lm")), CPU)
     assert caplog.messages == [found.table()]
+    caplog.set_level(logging.INFO, logger="rlhf_dialog")
     caplog.clear()
     assert told(folders, monkeypatch, caplog, found.total)[1] == []
     assert told(folders, monkeypatch, caplog, None)[1] == []
@@ -319,6 +322,7 @@ def test_a_run_that_fits_prints_its_forecast_alone(folders, monkeypatch, caplog)
 def test_a_run_that_does_not_fit_is_warned(folders, monkeypatch, caplog):
     found, warnings = told(folders, monkeypatch, caplog, 5 * MIB)
     assert len(warnings) == 1
+    assert caplog.messages[0] == found.table()
     largest = f"{found.largest.name} {human(found.largest.bytes)}"
     for words in (human(found.total), "in the update", "5.0 MiB are free on this machine", largest):
         assert words in warnings[0]
