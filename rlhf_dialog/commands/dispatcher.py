@@ -16,6 +16,11 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         "run the whole pipeline offline on a small model and synthetic dialogues",
         START,
     ),
+    "doctor": Command(
+        "rlhf_dialog.commands.doctor",
+        "measure this machine, and say what runs on it and about how long it takes",
+        START,
+    ),
     "fetch": Command(
         "rlhf_dialog.commands.fetch", "fetch a chat model, an encoder and conversations of people, without a hub", START
     ),

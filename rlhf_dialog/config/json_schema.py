@@ -59,7 +59,7 @@ def _with_ids(key: Schema, known: list[str], definitions: Mapping[str, Schema]) 
     one = {"anyOf": [{"enum": known}, {"type": ["string", "number"]}], "description": meaning}
     written_out = {**definition, "properties": {**definition["properties"], "id": one}}
     others = [branch for branch in branches if "$ref" not in branch]
-    said = {word: key[word] for word in ("description", "default") if word in key}
+    said: Schema = {word: key[word] for word in ("description", "default") if word in key}
     return {"anyOf": [written_out, *others], **said} if others else {**written_out, **said}
 
 

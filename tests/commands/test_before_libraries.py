@@ -50,6 +50,7 @@ WRITE = {
     "write-dialogues",
     "fetch",
     "schema",
+    "doctor",
     "feedback",
 }  # they read no folder; `feedback` is below
 BOTS = {

@@ -14,7 +14,7 @@ from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 
 GROUPS = {
-    "start here": ["quickstart", "fetch", "train", "chat"],
+    "start here": ["quickstart", "doctor", "fetch", "train", "chat"],
     "measure": ["evaluate", "plot-run"],
     "teach": [
         *("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"),
