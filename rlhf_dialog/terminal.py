@@ -2,14 +2,16 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import console
 from rich.segment import Segment
 from rich.text import Text
 
+T = TypeVar("T")
 # C0 but tab and newline, DEL, C1, marks and overrides of the direction of text, line separators, halves of characters
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ud800-\udfff]")
 
@@ -44,6 +46,42 @@ def plain(record: logging.LogRecord) -> bool:
     """A filter for the handler of a library that logs other people's text: without colours, and as `visible`."""
     record.msg, record.args = visible(re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage())), None
     return True
+
+
+class TimeLeft:
+    """How long the rest of something takes at the speed so far, from the shares that are done."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.first: float | None = None
+
+    def text(self, share: float) -> str:
+        """`2 min left`; empty before anything is done since the first share, and at the end. `share`: from 0 to 1."""
+        if self.first is None:
+            self.first, self.start = share, time.monotonic()
+        done = share - self.first
+        if done <= 0 or share >= 1:
+            return ""
+        return f"{lasting((time.monotonic() - self.start) * (1 - share) / done)} left"
+
+
+def lasting(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def each_logged(items: Sequence[T], title: str, logger: logging.Logger, interval: float = 60.0) -> Iterator[T]:
+    """The items; every `interval` seconds a line of the log says how many are done, and how long the rest takes."""
+    left, said = TimeLeft(), time.monotonic()
+    left.text(0.0)
+    for number, item in enumerate(items):
+        if number and time.monotonic() - said >= interval:
+            said, share = time.monotonic(), number / len(items)
+            logger.info("%s: %d of %d, %.0f %%, %s", title, number, len(items), 100 * share, left.text(share))
+        yield item
 
 
 class Console(console.Console):

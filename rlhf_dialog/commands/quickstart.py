@@ -29,7 +29,7 @@ from rlhf_dialog.commands.command_line import check_seed
 from rlhf_dialog.commands.options import Options, option, run_command
 from rlhf_dialog.config.loading import shipped
 from rlhf_dialog.own_files import json_or, read_json
-from rlhf_dialog.terminal import Console
+from rlhf_dialog.terminal import Console, lasting
 
 PACKAGE = Path(rlhf_dialog.__file__).parent
 RUN = Path("runs/quickstart")
@@ -158,7 +158,10 @@ def run(folder: Path, seed: int = 0) -> int:
     console = Console(highlight=False)
     start = time.perf_counter()
     for number, stage in enumerate((stage.with_seed(seed) for stage in STAGES), 1):
-        console.print(f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold]\n$ python {stage.command}")
+        left = lasting(seconds_left(number - 1, time.perf_counter() - start))
+        console.print(
+            f"\n[bold]{number}/{len(STAGES)} {stage.title}[/bold], about {left} left\n$ python {stage.command}"
+        )
         code = run_stage(stage, folder, console)
         if code:
             console.print(f"stage {number} ended with exit code {code}")
@@ -173,6 +176,15 @@ def run(folder: Path, seed: int = 0) -> int:
         console.print(f"check the targets:  {shown} {CHECK}")
     console.print(f"talk to it:         {shown} -m rlhf_dialog chat --agent {folder / RUN}/agent --temperature 0.3")
     return 0
+
+
+def seconds_left(done: int, seconds: float) -> float:
+    """What the other stages take when so many are done after these seconds: by their budgets, on a machine as fast as so far.
+
+    Stages that were skipped took no time, so that the machine counts as no faster than the budgets say.
+    """
+    before, after = (sum(stage.budget for stage in some) for some in (STAGES[:done], STAGES[done:]))
+    return after * max(1.0, seconds / before if before else 1.0)
 
 
 def run_stage(stage: Stage, folder: Path, console: Console) -> int:

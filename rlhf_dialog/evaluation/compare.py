@@ -90,8 +90,7 @@ class Comparison:
         swept: dict[str, Measured] = {}
         if with_sweep or best_of or bias_prompts or system_prompts:
             swept = self._sweep(ours) if with_sweep else {}
-            for count in best_of:
-                swept |= self._best_of(count)
+            swept |= self._best_of(best_of)
             if bias_prompts:
                 swept |= self._one_bias(bias_prompts, measured)
             swept |= self._prompted(system_prompts)
@@ -151,17 +150,21 @@ class Comparison:
             rows[match.title] = measure.measure(match.answers, self.judges)
         return rows
 
-    def _best_of(self, count: int) -> dict[str, Measured]:
-        """Every agent with the best of `count` replies to each prompt, by names such as `before, best of 4`."""
-        rows = {}
+    def _best_of(self, counts: Sequence[int]) -> dict[str, Measured]:
+        """Every agent with the best of so many replies to each prompt, by names such as `before, best of 4`."""
+        drawn = {}
         for system, agent in self.systems.items():
-            title = f"{system}, best of {count}"
-            drawn = [
-                replies.generate_replies(agent, self.prompts, self.sampling, self.seed + i, self.batch_size, title)
-                for i in range(count)
+            drawn[system] = [
+                replies.generate_replies(
+                    agent, self.prompts, self.sampling, self.seed + i, self.batch_size, f"{system}, reply {i + 1}"
+                )
+                for i in range(max(counts, default=0))
             ]
-            rows[title] = measure.measure(measure.best_of(drawn, self.judges), self.judges)
-        return rows
+        return {
+            f"{system}, best of {count}": measure.measure(measure.best_of(some[:count], self.judges), self.judges)
+            for count in counts
+            for system, some in drawn.items()
+        }
 
     def _one_bias(self, prompts: BiasPrompts, measured: dict[str, Measured]) -> dict[str, Measured]:
         """The start with one bias, at the scale with the best score on validation prompts; nothing for two tokenizers."""

@@ -1,5 +1,6 @@
 """Replies of an agent, and of baselines that need no model, to the same held-out prompts. B prompts."""
 
+import logging
 import random
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,9 @@ from rlhf_dialog.metrics.text import others
 from rlhf_dialog.models.chat_agent import Speaker
 from rlhf_dialog.models.generation import Sampling, random_numbers, teacher_forced
 from rlhf_dialog.models.sizes import num_positions
+from rlhf_dialog.terminal import each_logged
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 CONSTANT_REPLY = "Yes , I am ."
 LONG_CONSTANT_REPLY = "I don't know , but I think it is a good idea for you to do that ."
@@ -112,8 +115,10 @@ def batches(prompts: list[Dialogue], size: int, title: str) -> Iterable[list[Dia
 
 
 def progress(items: Sequence[T], title: str) -> Iterable[T]:
-    """The items, with a progress bar on a terminal."""
-    return track(items, description=title, transient=True, disable=not sys.stdout.isatty())
+    """The items, with a progress bar on a terminal, and a line a minute in a log."""
+    if sys.stdout.isatty():
+        return track(items, description=title, transient=True)
+    return each_logged(items, title, logger)
 
 
 def baseline_replies(

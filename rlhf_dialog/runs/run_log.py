@@ -38,8 +38,8 @@ class RunLog:
         """The metrics of an iteration, the progress and, where it is time, samples."""
         if self.trackers is None:
             return
-        self.trackers.log(trainer.iteration, metrics)
         self.trackers.advance(trainer.progress)
+        self.trackers.log(trainer.iteration, metrics)
         interval = self.config.sample_interval
         if trainer.rollout and interval and trainer.iteration % interval == 0:
             self.trackers.show_samples(trainer.rollout, trainer.iteration)

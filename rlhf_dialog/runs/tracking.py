@@ -19,7 +19,7 @@ from rlhf_dialog.config.schema import Config
 from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
 from rlhf_dialog.evaluation.dialogues import lines_of
 from rlhf_dialog.runs.wandb_tracker import Tracked, WandbTracker
-from rlhf_dialog.terminal import Console, message, visible
+from rlhf_dialog.terminal import Console, TimeLeft, message, visible
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -227,6 +227,7 @@ class ConsoleTracker:
         self.progress = live_line(self.console, self.live)
         self.eval_metric = config.eval_metric
         self.task = self.progress.add_task("collecting the first rollout", total=1.0)
+        self.time_left, self.left = TimeLeft(), ""
         self.progress.start()
 
     def log(self, step: int, metrics: Metrics) -> None:
@@ -262,11 +263,13 @@ class ConsoleTracker:
             self.progress.update(self.task, description=text)
         else:
             tokens, length = metrics["time_steps"], metrics["response/length"]
-            self.console.print(f"{text}  length {length:.1f}  tokens {tokens:.0f}", highlight=False)
+            left = f"  {self.left}" if self.left else ""
+            self.console.print(f"{text}  length {length:.1f}  tokens {tokens:.0f}{left}", highlight=False)
 
     def advance(self, share: float) -> None:
-        """Show that `share` (0 to 1) of the run is done."""
+        """Show that `share` (0 to 1) of the run is done; the plain lines that follow say how long the rest takes."""
         self.progress.update(self.task, completed=share)
+        self.left = self.time_left.text(share)
 
     def show_samples(self, rollout: Rollout, step: int, num_samples: int = 3) -> None:
         """Print a table of dialogues of a rollout with the parts of their reward; those of several turns as a whole."""

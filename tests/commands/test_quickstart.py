@@ -118,3 +118,11 @@ def test_the_command_ends_with_the_first_stage_that_fails(folder, monkeypatch, c
     assert quickstart.main(["--folder", str(folder)]) == 1
     assert "stage 1 ended with exit code 1" in capsys.readouterr().out
     assert times_run(folder) == 1
+
+
+def test_the_time_left_is_that_of_the_budgets_or_longer():
+    budgets = [stage.budget for stage in quickstart.STAGES]
+    assert quickstart.seconds_left(0, 0.0) == sum(budgets)
+    assert quickstart.seconds_left(4, 2.0 * sum(budgets[:4])) == pytest.approx(2 * sum(budgets[4:]))
+    assert quickstart.seconds_left(4, 0.1) == sum(budgets[4:])  # skipped
+    assert quickstart.seconds_left(len(budgets), 100.0) == 0

@@ -10,10 +10,12 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.compare import Comparison, sampling_like
 from rlhf_dialog.evaluation.measure import Judges
+from rlhf_dialog.evaluation.replies import generate_replies
 from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.scoring import Scorer
 
 
 def matching(monkeypatch, distinct_2) -> tuple[Comparison, list[float]]:
@@ -134,3 +136,24 @@ def test_a_model_without_a_template_has_no_system_prompt():
         UserError, match="a system prompt needs a model with a chat template; this one separates turns by"
     ):
         ChatAgent(Policy(gpt2()).eval(), encoder, settings).behind("Be brief .")
+
+
+def test_the_best_of_several_replies_is_drawn_once_for_all_counts(monkeypatch):
+    prompts = [Dialogue([text]) for text in ("Hello .", "Where is it ?", "No .", "A table , please .")]
+    agent, seeds = chat_agent(0, None), []
+
+    def generate(speaker, prompts, sampling, seed, *rest):
+        seeds.append(seed)
+        return generate_replies(speaker, prompts, sampling, seed)
+
+    monkeypatch.setattr("rlhf_dialog.evaluation.replies.generate_replies", generate)
+    compared = Comparison({"metrics": agent}, prompts, Judges(Scorer(Vowels())), Sampling(9), seed=3)
+    result = compared.run([], best_of=(2, 4))
+    assert seeds == [3, 3, 4, 5, 6]  # the agent's own replies, and four more
+    counts = []
+    for seed in (3, 4, 5, 6):
+        dialogues = generate_replies(agent, prompts, Sampling(9), seed).dialogues
+        counts.append([sum(letter in "aeiou" for letter in dialogue.response) for dialogue in dialogues])
+    for count in (2, 4):
+        wanted = sum(max(column) for column in zip(*counts[:count], strict=True)) / len(prompts)
+        assert result["sweep"][f"metrics, best of {count}"]["score"]["mean"] == pytest.approx(wanted)

@@ -142,6 +142,21 @@ def test_without_a_terminal_there_is_one_plain_line_per_log(capsys):
     assert "KL 0.000" in second  # without a sign
 
 
+def test_plain_lines_say_how_long_the_rest_takes(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("rlhf_dialog.terminal.time.monotonic", lambda: now)
+    tracker = ConsoleTracker(config())
+    for step, share in ((1, 0.05), (2, 0.1), (20, 1.0)):
+        tracker.advance(share)
+        tracker.log(step, METRICS)
+        now += 40
+    tracker.close()
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert second.endswith("tokens 1200  12 min left")  # 90 % at 5 % in 40 s
+    assert first.endswith("tokens 1200")
+    assert last.endswith("tokens 1200")
+
+
 def test_plain_lines_can_be_asked_for_on_a_terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert ConsoleTracker(config()).live

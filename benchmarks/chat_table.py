@@ -1,0 +1,273 @@
+"""The table of configs/chat_smollm2.yaml: agents of several training seeds, beside what needs no training.
+
+python benchmarks/chat_table.py --agent runs/seed_1/agent --agent runs/seed_2/agent --config chat_smollm2.yaml \\
+    --encoder fetched/minilm --system_prompt null --temperature 0.7 --work runs/chat_table --output table.json
+
+Each row of replies is a file in the work folder as soon as it is finished, and is not written again: a stopped command goes on
+with the next row. N prompts, S agents.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlhf_dialog.atomic_files import replace_json, replace_text
+from rlhf_dialog.commands.command_line import check_seed
+from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.config.loading import find_config, load_config
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.data.hub import check_folder
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
+from rlhf_dialog.own_files import read_json
+
+if TYPE_CHECKING:
+    from rlhf_dialog.evaluation.replies import Replies
+    from rlhf_dialog.models.chat_agent import ChatAgent
+    from rlhf_dialog.rewards import BaseReward
+
+START, PEOPLE, AGENTS = "start", "people's replies", "agents"
+BEST_OF = 4
+BIAS_PROMPTS = 64
+PAIRED = ("encoder_similarity", "likelihood", "score")  # of which the differences to the agents are shown
+
+
+class TableOptions(Options):
+    description = __doc__
+    agent: tuple[str, ...] = option("agent of one training seed; may be given several times", again=True)
+    config: str = option("YAML of the runs: model_path is the start, and the data and reward are those of the rows")
+    encoder: str = option("folder of a sentence encoder that the reward never saw, such as fetched/minilm")
+    work: Path = option("folder for the replies of each row")
+    output: Path = option("JSON file to write")
+    replies: Path | None = option(
+        "JSONL file for every prompt with the replies of all rows, as scripts/blind.py reads it"
+    )
+    system_prompt: tuple[str, ...] = option(
+        "also the start behind this system prompt, `null` for that of its template; may be given several times",
+        again=True,
+    )
+    best_of: bool = option(f"also the best of {BEST_OF} replies of the start by the score")
+    bias: bool = option("also the start with one bias, learned from the first agent")
+    split: str = option("read test once, for a table to publish", "validation", choices=("validation", "test"))
+    max_prompts: int = option("number of prompts, drawn with --seed (default: 300)", 300)
+    temperature: float = option("of all rows (default: 1)", 1.0)
+    seed: int = option("seed of prompts and replies (default: 0)", 0)
+
+
+def run(options: TableOptions) -> None:
+    """Write the missing rows, and the table of all."""
+    check_seed(options.seed)
+    for folder in (*options.agent, options.encoder):
+        check_folder(folder, "--agent or --encoder")
+    if not options.agent:
+        raise UserError("--agent: name at least one agent")
+    import rlhf_dialog.runs.agent  # noqa: F401  the built-in rewards register themselves
+    from rlhf_dialog.evaluation import report
+    from rlhf_dialog.evaluation.replies import Replies
+
+    table = Table(options, load_config(find_config(options.config), {}))
+    rows = table.rows()
+    if options.replies:
+        answers = {name: Replies(dialogues, [0] * len(dialogues)) for name, dialogues in rows.items()}
+        replace_text(options.replies, report.replies_of(table.prompts, answers))
+    measured = {name: table.measures(name, dialogues) for name, dialogues in rows.items()}
+    result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
+    settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
+    replace_json(options.output, {"settings": settings, **result})
+    print(markdown(result))
+
+
+@dataclass
+class Table:
+    """What the rows are made with, and what measures them."""
+
+    options: TableOptions
+    config: Config
+
+    def __post_init__(self) -> None:
+        from rlhf_dialog.evaluation.measure import dialogue_numbers
+
+        self.prompts = self.some_prompts(self.options.split, self.options.max_prompts)
+        self.dialogue_numbers = dialogue_numbers(self.prompts)
+        self.options.work.mkdir(parents=True, exist_ok=True)
+        self.speakers: dict[str, ChatAgent] = {}
+        self.judges: list[BaseReward] = []
+
+    def some_prompts(self, split: str, count: int) -> list[Dialogue]:
+        """At most this number of prompts of a split, drawn by the seed."""
+        from rlhf_dialog.data.prompts import load_prompts
+        from rlhf_dialog.evaluation.replies import pick_prompts
+
+        config = self.config
+        every = load_prompts(
+            str(config.env.args.data_path),
+            split,
+            config.context_size,
+            config.min_context_size,
+            config.drop_overlap,
+            config.turn_separator,
+        )
+        return pick_prompts(every, count, self.options.seed)
+
+    def speaker(self, folder: str, system_prompt: str | None) -> "ChatAgent":
+        """A model with the settings of the runs."""
+        from rlhf_dialog.models.chat_agent import AgentSettings, ChatAgent
+
+        names = AgentSettings.model_fields.keys() & Config.model_fields.keys() - {"model_class"}
+        settings = AgentSettings(**{name: getattr(self.config, name) for name in names})
+        if folder not in self.speakers:
+            self.speakers = {folder: ChatAgent.load(folder, settings=settings)}  # one model at a time
+        return self.speakers[folder].behind(system_prompt)
+
+    def rows(self) -> dict[str, list[Dialogue]]:
+        """The replies of every row."""
+        own, start = self.config.system_prompt, str(self.config.model_path)
+        found = {PEOPLE: [replace(prompt, response=prompt.reference or "") for prompt in self.prompts]}
+        found[START] = self.row(START, lambda: self.generate(self.speaker(start, own)))
+        for text in self.options.system_prompt:
+            behind = None if text == "null" else text
+            name = f"{START}, system prompt: {text}"
+            found[name] = self.row(name, lambda behind=behind: self.generate(self.speaker(start, behind)))  # type: ignore[misc]
+        if self.options.best_of:
+            name = f"{START}, best of {BEST_OF}"
+            found[name] = self.row(name, lambda: self.best(found[START]))
+        for number, folder in enumerate(self.options.agent, start=1):
+            name = f"{AGENTS} {number}"
+            found[name] = self.row(name, lambda folder=folder: self.generate(self.speaker(folder, own)))  # type: ignore[misc]
+        if self.options.bias:
+            found[f"{START}, one bias"] = self.row(f"{START}, one bias", self.biased)
+        return found
+
+    def row(self, name: str, write: "Callable[[], Replies]") -> list[Dialogue]:
+        """The replies that the work folder holds of a row, else those that `write` makes."""
+        options = self.options
+        title = "".join(letter if letter.isalnum() else "_" for letter in name)[:80]
+        path = options.work / f"{title}_{options.split}_{options.temperature:g}_{len(self.prompts)}_{options.seed}.json"
+        if not path.is_file():
+            answers = write().dialogues
+            document = [{"response": one.response, "truncated": one.truncated} for one in answers]
+            replace_text(path, json.dumps(document, ensure_ascii=False, indent=0) + "\n")
+        stored = read_json(path, f"{path} cannot be read (", "); remove it, and the row is written again")
+        return [
+            prompt.said(one["response"], one["truncated"]) for prompt, one in zip(self.prompts, stored, strict=True)
+        ]
+
+    def sampling(self) -> Any:
+        """The sampling of all rows."""
+        from rlhf_dialog.models.generation import Sampling
+
+        return Sampling(self.config.max_new_tokens, temperature=self.options.temperature)
+
+    def generate(self, speaker: "ChatAgent", seed: int | None = None) -> "Replies":
+        """One reply to each prompt."""
+        from rlhf_dialog.evaluation.replies import generate_replies
+
+        return generate_replies(speaker, self.prompts, self.sampling(), self.options.seed if seed is None else seed)
+
+    def scorer(self) -> Any:
+        """The reward of the runs."""
+        from rlhf_dialog.rewards import Scorer, build_reward
+
+        reward = build_reward(self.config.reward_class.id, self.config.reward_class.args)
+        return Scorer(reward, truncation_penalty=self.config.truncation_penalty)
+
+    def best(self, first: list[Dialogue]) -> "Replies":
+        """Of several replies of the start to each prompt, `first` among them, the one with the highest score."""
+        from rlhf_dialog.evaluation import measure
+        from rlhf_dialog.evaluation.replies import Replies
+
+        speaker = self.speaker(str(self.config.model_path), self.config.system_prompt)
+        others = [self.generate(speaker, self.options.seed + i) for i in range(1, BEST_OF)]
+        drawn = [Replies(first, [0] * len(first)), *others]
+        return measure.best_of(drawn, measure.judges_of(self.scorer()))
+
+    def biased(self) -> "Replies":
+        """The start with one bias, at the scale with the best score on validation prompts."""
+        from rlhf_dialog.evaluation import measure, one_bias
+        from rlhf_dialog.evaluation.replies import generate_replies
+
+        own, seed = self.config.system_prompt, self.options.seed
+        agent = self.speaker(self.options.agent[0], own)
+        start = self.speaker(str(self.config.model_path), own)
+        judges, sampling = measure.judges_of(self.scorer()), self.sampling()
+        training, validation = (self.some_prompts(split, BIAS_PROMPTS) for split in ("train", "validation"))
+        bias = one_bias.bias_of(agent, start, training, sampling, seed)
+
+        def score(shifted: one_bias.OneBias) -> float:
+            replies = generate_replies(start, validation, shifted.of(sampling), seed)
+            return measure.measure(replies, judges).points()["score"]
+
+        return generate_replies(start, self.prompts, one_bias.scaled(bias, score).of(sampling), seed)
+
+    def measures(self, name: str, dialogues: list[Dialogue]) -> dict[str, Array]:
+        """N numbers of each measure; the work folder keeps them too."""
+        from rlhf_dialog.evaluation import measure
+        from rlhf_dialog.evaluation.replies import Replies
+        from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice
+
+        if not self.judges:
+            likelihood = LikelihoodPrice(str(self.config.model_path), None, system_prompt=self.config.system_prompt)
+            self.judges = [EncoderSimilarity(self.options.encoder), likelihood]
+            self.of_reward = measure.judges_of(self.scorer())
+            self.of_reward.own = {judge.name: judge for judge in self.judges}
+        found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
+        wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.own)
+        asks = np.asarray([float("?" in one.response) for one in dialogues])
+        distinct = np.full(len(dialogues), measure.distinct(Replies(dialogues, [0] * len(dialogues)), 2))
+        return {**{key: found[key] for key in wanted if key in found}, "asks": asks, "distinct_2": distinct}
+
+
+def summary(
+    measured: dict[str, dict[str, Array]], num_agents: int, units: Any, seed: int = 0
+) -> dict[str, dict[str, dict[str, Interval]]]:
+    """Intervals of every row and measure, the agents as one row (S, N), and what the agents have more than each other row.
+
+    `preferred`: the share of prompts with more of the measure for the agent; ties count half.
+    """
+    agents = [measured.pop(f"{AGENTS} {number}") for number in range(1, num_agents + 1)]
+    together = {name: _over_seeds([agent[name] for agent in agents]) for name in agents[0]}
+    rows = {AGENTS: together, **measured}
+    table = {name: {key: _interval(values, units, seed) for key, values in row.items()} for name, row in rows.items()}
+    each = {f"agent {i}": {key: _interval(x, units, seed) for key, x in one.items()} for i, one in enumerate(agents, 1)}
+    changes: dict[str, dict[str, Interval]] = {}
+    preferred: dict[str, dict[str, Interval]] = {}
+    for name, row in measured.items():
+        changes[name] = {key: _difference(row[key], together[key], units, seed) for key in PAIRED}
+        preferred[name] = {key: _interval((np.sign(together[key] - row[key]) + 1) / 2, units, seed) for key in PAIRED}
+    return {"rows": table, "agents": each, "difference": changes, "preferred": preferred}
+
+
+def _over_seeds(values: Sequence[Array]) -> Array:
+    return np.stack(values) if len(values) > 1 else values[0]
+
+
+def _interval(values: Array, units: Any, seed: int) -> Interval:
+    return interval(replace(mean_of(values), units=units), seed)
+
+
+def _difference(before: Array, after: Array, units: Any, seed: int) -> Interval:
+    return difference(replace(mean_of(before), units=units), replace(mean_of(after), units=units), seed)
+
+
+def markdown(result: dict[str, dict[str, dict[str, Interval]]]) -> str:
+    """The rows, and beside each how often the encoder prefers the agents."""
+    names = list(result["rows"][AGENTS])
+    lines = ["| row | " + " | ".join(names) + " | encoder prefers the agents |", "|---" * (len(names) + 2) + "|"]
+    for row, cells in {**result["rows"], **result["agents"]}.items():
+        share = result["preferred"].get(row, {}).get("encoder_similarity")
+        last = f"{share['mean']:.0%} [{share['low']:.0%}, {share['high']:.0%}]" if share else ""
+        numbers = (f"{x['mean']:.3f} [{x['low']:.3f}, {x['high']:.3f}]" for x in (cells[name] for name in names))
+        lines.append(f"| {row} | " + " | ".join(numbers) + f" | {last} |")
+    return "\n".join(lines)
+
+
+main = partial(run_command, TableOptions, run)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,105 @@
+"""The table of the chat model: its rows with tiny models, what is kept, and its intervals."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from tiny import byte_tokenizer, chat_tokenizer, gpt2
+from transformers import BertConfig, BertModel
+
+from benchmarks import chat_table
+from benchmarks.chat_table import AGENTS, PEOPLE, START, markdown, summary
+from rlhf_dialog.commands import blind
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A start, two agents, an encoder, dialogues, and the YAML of the runs."""
+    for seed, name in enumerate(("start", "first", "second")):
+        gpt2(seed, vocab_size=261).save_pretrained(tmp_path / name)
+        chat_tokenizer().save_pretrained(tmp_path / name)
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "encoder")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation", "test"):
+        lines = [json.dumps({"dialog": [f"Hello {i} .", f"Is it {i} ?", "Yes ."]}) + "\n" for i in range(6)]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(lines))
+    settings = {
+        "model_path": str(tmp_path / "start"),
+        "env": {"args": {"data_path": str(tmp_path / "data")}},
+        "turn_separator": "chat_template",
+        "system_prompt": "Be brief .",
+        "max_new_tokens": 6,
+        "reward_class": {"id": "LengthMatch"},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    return tmp_path
+
+
+def table(world, *words):
+    given = ["--config", str(world / "run.yaml"), "--encoder", str(world / "encoder"), "--max_prompts", "5"]
+    agents = [word for name in ("first", "second") for word in ("--agent", str(world / name))]
+    places = ["--work", str(world / "work"), "--output", str(world / "table.json")]
+    return chat_table.main([*given, *agents, *places, *words])
+
+
+def test_every_row_is_written_once_and_measured(world, capsys, monkeypatch):
+    assert table(world, "--system_prompt", "null", "--best_of", "--bias") == 0
+    result = json.loads((world / "table.json").read_text())
+    rows = [AGENTS, PEOPLE, START, f"{START}, system prompt: null", f"{START}, best of 4", f"{START}, one bias"]
+    assert list(result["rows"]) == rows
+    assert set(result["preferred"]) == set(result["difference"]) == set(rows[1:])
+    shown = capsys.readouterr().out
+    assert [name for name in rows if f"| {name} |" not in shown] == []
+    best, start = (result["rows"][f"{START}{more}"]["score"]["mean"] for more in (", best of 4", ""))
+    assert best >= start
+    kept = {path: path.stat().st_mtime_ns for path in (world / "work").iterdir()}
+    assert len(kept) == 6  # not those of people
+    monkeypatch.setattr(chat_table.Table, "generate", None)  # nothing is written again
+    assert table(world, "--system_prompt", "null", "--best_of", "--bias") == 0
+    assert {path: path.stat().st_mtime_ns for path in (world / "work").iterdir()} == kept
+    assert json.loads((world / "table.json").read_text()) == result
+
+
+def test_a_stopped_table_goes_on_with_the_next_row(world):
+    assert table(world) == 0
+    whole = json.loads((world / "table.json").read_text())["rows"]
+    lost = next((world / "work").glob("agents_2*"))
+    before = lost.read_text()
+    lost.unlink()
+    assert table(world) == 0
+    assert lost.read_text() == before
+    assert json.loads((world / "table.json").read_text())["rows"] == whole
+
+
+def test_its_replies_can_be_read_blind(world):
+    assert table(world, "--replies", str(world / "replies.jsonl")) == 0
+    given = ["--replies", str(world / "replies.jsonl"), "--pairs", "5", "--systems", f"{AGENTS} 1", START]
+    assert blind.main([*given, "--output", str(world / "reading")]) == 0
+    assert (world / "reading" / "page.html").is_file()
+
+
+@pytest.mark.parametrize("words", [("--agent", "nowhere"), ("--seed", "-1")])
+def test_wrong_options_are_one_sentence(world, capsys, words):
+    assert table(world, *words) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (world / "table.json").exists()
+
+
+def test_the_agents_are_one_row_of_all_seeds():
+    """Means over seeds and prompts; a share of prompts where ties count half."""
+    keys = ("encoder_similarity", "likelihood", "score")
+    agents = {
+        f"{AGENTS} {i}": dict.fromkeys(keys, np.asarray(x)) for i, x in ((1, [1.0, 2, 3, 4]), (2, [3.0, 2, 1, 0]))
+    }
+    result = summary({PEOPLE: dict.fromkeys(keys, np.full(4, 2.0)), **agents}, 2, np.arange(4))
+    assert result["rows"][AGENTS]["score"]["mean"] == 2.0
+    assert result["agents"]["agent 1"]["score"]["mean"] == 2.5
+    assert result["difference"][PEOPLE]["score"]["mean"] == 0.0
+    assert result["preferred"][PEOPLE]["encoder_similarity"]["mean"] == pytest.approx(
+        (0 + 0.5 + 1 + 1 + 1 + 0.5 + 0 + 0) / 8
+    )
+    assert markdown(result).splitlines()[2].startswith(f"| {AGENTS} | 2.000 [")
