@@ -8,7 +8,7 @@
 #                   gpu where there is one, and after make quickstart those of its run
 # make lint         ruff and mypy
 # make hooks        ruff before every commit
-# make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md
+# make docs         the generated parts of docs/CONFIG.md and docs/SCALING.md, and the schemas in configs/schemas/
 # make pins        constraints.txt anew: the exact versions of all packages, for Python 3.11 to 3.14
 # make site        the pages of docs/ as a site in site/, with search
 # make bench        the speed of training on made-up prompts (offline, about a minute)

@@ -6,7 +6,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-SHIPPED = ("configs/*.yaml", "configs/*.json", "ds_configs/*.json")
+SHIPPED = ("configs/*.yaml", "configs/*.json", "configs/schemas/*.json", "ds_configs/*.json")
 
 
 class BuildWithConfigs(build_py):

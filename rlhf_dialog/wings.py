@@ -9,39 +9,52 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-Command = tuple[str, str]  # module with `main(argv) -> exit code`, what the command does
+GROUPS = ("start here", "measure", "teach", "policies of acts", "publish", "develop")  # in the order of the help
+START, MEASURE, TEACH, ACTS, PUBLISH, DEVELOP = GROUPS
 
 
-class Wing(NamedTuple):  # not a dataclass: those load `inspect`, for which `--help` would wait
+class Command(NamedTuple):  # not a dataclass: those load `inspect`, for which `--help` would wait
+    """One command. module: with `main(argv) -> exit code`; meaning: what it does, in the help; group: one of GROUPS."""
+
+    module: str
+    meaning: str
+    group: str
+
+
+class Wing(NamedTuple):
     """What one wing offers.
 
-    commands: name -> module and meaning, in the order of the help
+    commands: name -> command, in the order of the help
     registered: kind of a registry -> id -> where its class or function is
     chat: what `commands.chat` asks for -> where it is
+    settings: kind of YAML -> where its class of keys is
     """
 
     commands: Mapping[str, Command]
     registered: Mapping[str, Mapping[str, str]]
     chat: Mapping[str, str]
+    settings: Mapping[str, str]
 
 
 TASK_ORIENTED = Wing(
     commands={
-        "train-policy": (
-            "rlhf_dialog.task_oriented.commands.train_policy",
-            "train a dialogue policy that chooses acts",
+        "train-policy": Command(
+            "rlhf_dialog.task_oriented.commands.train_policy", "train a dialogue policy that chooses acts", ACTS
         ),
-        "evaluate-policy": (
+        "evaluate-policy": Command(
             "rlhf_dialog.task_oriented.commands.evaluate_policy",
             "measure a dialogue policy: success, reward and turns, beside the handcrafted policy",
+            ACTS,
         ),
-        "benchmark-policies": (
+        "benchmark-policies": Command(
             "rlhf_dialog.task_oriented.commands.benchmark_policies.command",
             "compare dialogue policies: each policy, error rate and seed in one table",
+            ACTS,
         ),
-        "compare-users": (
+        "compare-users": Command(
             "rlhf_dialog.task_oriented.commands.compare_users",
             "compare simulated users with real ones, and say where they differ",
+            ACTS,
         ),
     },
     registered={
@@ -70,10 +83,13 @@ TASK_ORIENTED = Wing(
         },
     },
     chat={"environment": "rlhf_dialog.task_oriented.commands.chat_environment:converse_in"},
+    settings={"policy": "rlhf_dialog.task_oriented.runs.settings:PolicyConfig"},
 )
 FEEDBACK = Wing(
     commands={
-        "feedback": ("rlhf_dialog.feedback.commands.feedback", "let a bot learn from what people say of its answers")
+        "feedback": Command(
+            "rlhf_dialog.feedback.commands.feedback", "let a bot learn from what people say of its answers", TEACH
+        )
     },
     registered={},
     chat={
@@ -81,6 +97,7 @@ FEEDBACK = Wing(
         "partner": "rlhf_dialog.feedback.commands.chat_bot:Partner",
         "words": "rlhf_dialog.feedback.commands.chat_words:run_word",
     },
+    settings={},
 )
 WINGS = (TASK_ORIENTED, FEEDBACK)
 
@@ -99,6 +116,11 @@ def registered(kind: str) -> dict[str, Callable[[], Any]]:
 def for_chat(what: str) -> Any:
     """What a wing offers to `chat` under this name."""
     return load(next(wing.chat[what] for wing in WINGS if what in wing.chat))
+
+
+def settings(kind: str) -> Any:
+    """The class of the keys of a wing's YAML."""
+    return load(next(wing.settings[kind] for wing in WINGS if kind in wing.settings))
 
 
 def load(place: str) -> Any:

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from processes import ROOT
+from processes import ROOT, load_script
+from schemas import faults, read_as_an_editor
 from shipped import CONFIGS, SCHEMAS
 
 from rlhf_dialog.commands import quickstart
@@ -39,6 +40,33 @@ def test_they_load_and_trust_nobody():
 def test_the_first_line_says_what_it_is_for():
     lines = {path.name: path.read_text(encoding="utf-8").splitlines()[0] for path in CONFIGS}
     assert {name: line for name, line in lines.items() if len(line) <= 20 or not line.startswith("#")} == {}
+
+
+def schema_named_in(path: Path) -> Path:
+    """The file of the comment that an editor's YAML language server reads."""
+    (name,) = re.findall(r"^# yaml-language-server: \$schema=(\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return path.parent / str(name)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_each_fits_the_schema_that_it_names_and_a_key_that_is_misspelled_does_not(path):
+    schema = json.loads(schema_named_in(path).read_text(encoding="utf-8"))
+    document = read_as_an_editor(path)
+    assert faults(document, schema) == []
+    assert faults(document | {"experimentname": "a"}, schema) == ["experimentname: unknown"]
+
+
+def test_each_names_the_schema_of_its_own_class():
+    titles = {path.name: json.loads(schema_named_in(path).read_text(encoding="utf-8"))["title"] for path in CONFIGS}
+    assert titles == {path.name: type(load(path)).__name__ for path in CONFIGS}
+
+
+def test_the_schemas_are_what_the_command_writes():
+    files = load_script("scripts/write_config_docs.py").written()
+    schemas = {path: text for path, text in files.items() if path.suffix == ".json"}
+    assert set(schemas) == set((ROOT / "configs" / "schemas").iterdir())
+    old = [path.name for path, text in schemas.items() if path.read_text(encoding="utf-8") != text]
+    assert old == [], "run python scripts/write_config_docs.py"
 
 
 def test_files_that_they_name_ship():

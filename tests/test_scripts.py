@@ -15,6 +15,7 @@ SHIMS = {  # script: the module whose main it calls
     "scripts/benchmark_policies.py": "rlhf_dialog.task_oriented.commands.benchmark_policies.command",
     "scripts/blind.py": "rlhf_dialog.commands.blind",
     "scripts/compare_users.py": "rlhf_dialog.task_oriented.commands.compare_users",
+    "scripts/doctor.py": "rlhf_dialog.commands.doctor",
     "scripts/evaluate.py": "rlhf_dialog.commands.evaluate",
     "scripts/evaluate_policy.py": "rlhf_dialog.task_oriented.commands.evaluate_policy",
     "scripts/month.py": "examples.month.month",

@@ -10,7 +10,10 @@ from rlhf_dialog import wings
 from rlhf_dialog.config.registry import EnvironmentFactory, Registry
 
 PLACES = {
-    place for wing in wings.WINGS for places in (*wing.registered.values(), wing.chat) for place in places.values()
+    place
+    for wing in wings.WINGS
+    for places in (*wing.registered.values(), wing.chat, wing.settings)
+    for place in places.values()
 }
 
 

@@ -8,41 +8,60 @@ from pathlib import Path
 import rlhf_dialog
 from rlhf_dialog import wings
 from rlhf_dialog.errors import UserError, nearest
+from rlhf_dialog.wings import DEVELOP, GROUPS, MEASURE, PUBLISH, START, TEACH, Command
 
-COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command does
-    "train": ("rlhf_dialog.commands.train", "train a dialog model with PPO"),
-    "chat": ("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal"),
-    "evaluate": (
-        "rlhf_dialog.commands.evaluate",
-        "evaluate an agent on held-out prompts, against another agent and baselines",
-    ),
-    "train-sft": ("rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)"),
-    "train-intent-classifier": (
-        "rlhf_dialog.commands.supervised.intent_classifier",
-        "train the dialogue act classifier of the reward",
-    ),
-    "train-preference-model": (
-        "rlhf_dialog.commands.supervised.preference_model",
-        "train a reward model on pairs of replies, and report what it is worth",
-    ),
-    "benchmark": ("rlhf_dialog.commands.benchmark", "measure the speed and memory of training"),
-    "quickstart": (
+COMMANDS = {  # the one table; a command of a wing has its group there
+    "quickstart": Command(
         "rlhf_dialog.commands.quickstart",
         "run the whole pipeline offline on a small model and synthetic dialogues",
+        START,
     ),
-    "write-dialogues": ("rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart"),
-    "fetch": (
-        "rlhf_dialog.commands.fetch",
-        "fetch a chat model, an encoder and conversations of people, without a hub",
+    "doctor": Command(
+        "rlhf_dialog.commands.doctor",
+        "measure this machine, and say what runs on it and about how long it takes",
+        START,
     ),
-    "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
-    "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
-    "push-to-hub": ("rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub"),
-    "train-relevance-model": (
+    "fetch": Command(
+        "rlhf_dialog.commands.fetch", "fetch a chat model, an encoder and conversations of people, without a hub", START
+    ),
+    "train": Command("rlhf_dialog.commands.train", "train a dialog model with PPO", START),
+    "chat": Command("rlhf_dialog.commands.chat", "talk to a trained agent in the terminal", START),
+    "evaluate": Command(
+        "rlhf_dialog.commands.evaluate",
+        "evaluate an agent on held-out prompts, against another agent and baselines",
+        MEASURE,
+    ),
+    "plot-run": Command("rlhf_dialog.commands.plot_run", "plot the metrics of a run", MEASURE),
+    "train-sft": Command(
+        "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
+    ),
+    "train-intent-classifier": Command(
+        "rlhf_dialog.commands.supervised.intent_classifier", "train the dialogue act classifier of the reward", TEACH
+    ),
+    "train-preference-model": Command(
+        "rlhf_dialog.commands.supervised.preference_model",
+        "train a reward model on pairs of replies, and report what it is worth",
+        TEACH,
+    ),
+    "train-relevance-model": Command(
         "rlhf_dialog.commands.supervised.relevance_model",
         "train the model of a reward that judges which reply fits its prompt",
+        TEACH,
     ),
     **wings.commands(),
+    "export": Command(
+        "rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run", PUBLISH
+    ),
+    "push-to-hub": Command(
+        "rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub", PUBLISH
+    ),
+    "benchmark": Command("rlhf_dialog.commands.benchmark", "measure the speed and memory of training", DEVELOP),
+    "schema": Command(
+        "rlhf_dialog.commands.schema", "print the JSON schema of a YAML, for editors that complete its keys", DEVELOP
+    ),
+    "write-dialogues": Command(
+        "rlhf_dialog.commands.write_dialogues", "write the synthetic dialogues of the quickstart", DEVELOP
+    ),
 }
 LOCAL_RANK = ("--local_rank=", "--local-rank=")  # the DeepSpeed launcher puts it first
 
@@ -63,23 +82,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: there is no command {name!r}{advice}\n")
         return UserError.exit_code
     sys.argv[0] = f"{_program()} {name}"  # the program name in the help of the command
-    return int(import_module(COMMANDS[name][0]).main([*rank, *rest]))
+    return int(import_module(COMMANDS[name].module).main([*rank, *rest]))
 
 
 def usage() -> str:
-    """The list of commands, one per line."""
+    """The list of commands by group, one per line."""
     program = _program()
     end = f"{program} COMMAND --help shows the arguments of a command, {program} --version the version."
+    groups = {
+        group: {name: command.meaning for name, command in COMMANDS.items() if command.group == group}
+        for group in GROUPS
+    }
     return command_list(
-        "RLHF fine-tuning for generative dialog language models.", f"{program} COMMAND ...", COMMANDS, end
+        "RLHF fine-tuning for generative dialog language models.", f"{program} COMMAND ...", groups, end
     )
 
 
-def command_list(title: str, call: str, commands: Mapping[str, tuple[str, str]], end: str) -> str:
-    """The help of a program that has commands: its title, how it is called, and a line for each command."""
-    width = max(map(len, commands)) + 2
-    lines = [f"  {name:<{width}}{meaning}" for name, (_, meaning) in commands.items()]
-    return "\n".join([title, "", f"usage: {call}", *lines, "", end, ""])
+def command_list(title: str, call: str, groups: Mapping[str, Mapping[str, str]], end: str) -> str:
+    """The help of a program that has commands: its title, how it is called, and a line for each command.
+
+    groups: title of the group -> name -> what the command does; the group without a title has no line for it.
+    """
+    width = max(len(name) for commands in groups.values() for name in commands) + 2
+    lines = [title, "", f"usage: {call}"]
+    for group, commands in groups.items():
+        lines += ["", f"{group}:"] if group else []
+        lines += [f"  {name:<{width}}{meaning}" for name, meaning in commands.items()]
+    return "\n".join([*lines, "", end, ""])
 
 
 def _program() -> str:

@@ -45,6 +45,11 @@ class TrainOptions(RunOptions[Config]):
     )
     register: str | None = option(f"{REGISTER}; give it again to resume", None, metavar="FILE")
     verbose: bool = option("say before the first iteration what needs memory, and how responses become optimizer steps")
+    show_prompts: str | None = option(
+        "print the first N training prompts as the model reads them, with special tokens, what was cut off, and their "
+        "references, and exit; loads no model and writes nothing",
+        metavar="N",
+    )
     smoke: bool = option(
         "test every stage with two prompts, from the data to a reply of the saved agent; keeps no files"
     )
@@ -75,7 +80,11 @@ def run(options: TrainOptions) -> None:
     weights, resume = options.resume_weights_only, options.resumes()
     if weights in ("true", ""):
         raise UserError("--resume_weights_only: give the folder of the run to take the weights from")
+    num_shown = None if options.show_prompts is None else _number(options.show_prompts)
     config = options.settings
+    if num_shown is not None:
+        _print_prompts(config, num_shown)
+        return
     if os.path.expanduser(config.run_dir).startswith("~"):
         raise UserError(
             f"run_dir: '{config.run_dir}': there is no such user; write ./{config.run_dir} for a name that begins with ~"
@@ -97,6 +106,22 @@ def run(options: TrainOptions) -> None:
     if agent.start.overwrite and not agent.start.resume:
         launch.start(config).on_main(lambda: run_folder.confirm_overwrite(agent.run_folder))
     agent.train()
+
+
+def _number(text: str) -> int:
+    """The N of --show_prompts. Raises UserError for anything but a whole number from 1 on."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= 10**6 and len(text) < 10):
+        raise UserError(f"--show_prompts: found '{text}'; give the number of prompts to print, 1 to 1000000")
+    return int(text)
+
+
+def _print_prompts(config: Config, count: int) -> None:
+    """Print what --show_prompts asks for; of several processes the first alone."""
+    from rlhf_dialog.runs.show_prompts import shown_prompts
+
+    if os.environ.get("RANK", "0") == "0":
+        for line in shown_prompts(config, count):
+            print(line)
 
 
 def _check_places(config: Config) -> None:

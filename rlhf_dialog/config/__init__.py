@@ -12,5 +12,7 @@
 - **A message about a value shows an excerpt of it**, because YAML aliases make a repr of any length out of a few
   lines.
 - **NLPReward's KL arguments are moved to the top level**, since the KL belongs to the trainer.
+- **Editors read the same schema** (`json_schema`): what it refuses the command refuses too. It requires no key, as the
+  command line may give it, and allows every id of a class.
 - **Two equal keys in a YAML are an error**; PyYAML would silently take the last one.
 """

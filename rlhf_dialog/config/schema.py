@@ -197,7 +197,11 @@ class PPOKeys(Settings):
         description="number of consecutive optimizer steps with non-finite numbers that stops the run; fewer are skipped",
     )
 
-    @field_validator("num_responses_per_prompt", mode="before")
+    @field_validator(
+        "num_responses_per_prompt",
+        mode="before",
+        json_schema_input_type=Annotated[int, Field(ge=1, le=10**6)] | None,
+    )
     @classmethod
     def _by_estimator(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None:
@@ -252,7 +256,7 @@ class ClassConfig(Settings):
     id: str = Field(description="registered name of the class")
     args: dict[str, Any] = Field(default_factory=dict, description="arguments of its constructor")
 
-    @field_validator("args", mode="before")
+    @field_validator("args", mode="before", json_schema_input_type=dict[str, Any] | None)
     @classmethod
     def _empty(cls, value: Any) -> Any:
         return {} if value is None else value
@@ -299,7 +303,11 @@ class DeepSpeedKeys(Settings):
     )
     local_rank: int = Field(-1, description="set by the launcher; leave it out")
 
-    @field_validator("zero3_gather_for_generation", mode="before")
+    @field_validator(
+        "zero3_gather_for_generation",
+        mode="before",
+        json_schema_input_type=Literal["auto", "true", "false"] | bool,
+    )
     @classmethod
     def _word(cls, value: Any) -> Any:
         return str(value).lower() if isinstance(value, bool) else value

@@ -44,7 +44,15 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "benchmark-policies": ["--policies", "random", "--domain", NOWHERE, "--output", "t.json"],
     "compare-users": ["--data_path", NOWHERE, "--users", "corpus", "--output", "u.json"],
 }
-WRITE = {"benchmark", "quickstart", "write-dialogues", "fetch", "feedback"}  # they read no folder; `feedback` is below
+WRITE = {
+    "benchmark",
+    "quickstart",
+    "write-dialogues",
+    "fetch",
+    "schema",
+    "doctor",
+    "feedback",
+}  # they read no folder; `feedback` is below
 BOTS = {
     "init": ["--run", "bot", "--agent", NOWHERE],
     "rollback": ["--run", NOWHERE, "0001"],

@@ -13,12 +13,18 @@ from ranks import free_port
 from rlhf_dialog import __version__
 from rlhf_dialog.commands import dispatcher
 
-NAMES = (
-    *("train", "chat", "evaluate", "train-sft", "train-intent-classifier"),
-    *("train-preference-model", "benchmark", "quickstart"),
-    *("write-dialogues", "fetch", "plot-run", "export", "push-to-hub", "train-relevance-model"),
-    *("train-policy", "evaluate-policy", "benchmark-policies", "compare-users", "feedback"),
-)
+GROUPS = {
+    "start here": ["quickstart", "doctor", "fetch", "train", "chat"],
+    "measure": ["evaluate", "plot-run"],
+    "teach": [
+        *("train-sft", "train-intent-classifier", "train-preference-model", "train-relevance-model"),
+        "feedback",
+    ],
+    "policies of acts": ["train-policy", "evaluate-policy", "benchmark-policies", "compare-users"],
+    "publish": ["export", "push-to-hub"],
+    "develop": ["benchmark", "schema", "write-dialogues"],
+}
+NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +44,20 @@ def test_it_lists_every_command_on_a_line_of_its_own(words, capsys):
     assert dispatcher.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "usage: rlhf-dialog COMMAND ..." in lines
-    listed = dict(match.groups() for line in lines if (match := re.fullmatch(r"  (\S+) {2,}(\S.*)", line)))
-    assert tuple(listed) == NAMES
+    groups: dict[str, list[str]] = {}
+    for line in lines:
+        if title := re.fullmatch(r"(\S.*):", line):
+            groups[title[1]] = names = []
+        elif row := re.fullmatch(r"  (\S+) {2,}\S.*", line):
+            names.append(row[1])
+    assert groups == GROUPS
+    assert list(groups) == list(GROUPS)
     assert max(map(len, lines)) <= 120
+
+
+def test_every_command_is_in_a_group_and_every_group_has_one():
+    assert sorted(NAMES) == sorted(dispatcher.COMMANDS)
+    assert {command.group for command in dispatcher.COMMANDS.values()} == set(GROUPS)
 
 
 def test_its_version(capsys):
@@ -53,7 +70,7 @@ def test_its_version(capsys):
     [
         ("trian", "error: there is no command 'trian'; did you mean 'train'?\n"),
         ("write_dialogues", "error: there is no command 'write_dialogues'; did you mean 'write-dialogues'?\n"),
-        ("--config", f"error: there is no command '--config'; choose one of {', '.join(NAMES)}\n"),
+        ("--config", f"error: there is no command '--config'; choose one of {', '.join(dispatcher.COMMANDS)}\n"),
     ],
 )
 def test_an_unknown_command_is_the_users_error(word, advice, capsys):

@@ -39,6 +39,8 @@ OPENS_NO_FOUND_FOLDER = {
     "quickstart": "reads what it wrote",
     "write-dialogues": "writes alone",
     "fetch": "writes what the wheels of its table hold, known by their hashes",
+    "schema": "writes alone",
+    "doctor": "measures the machine",
     "train-policy": "the user's own YAML; a run that is resumed has the settings of that YAML",
     "compare-users": "reads talks as text",
     "feedback status": "reads the store's numbers and texts",

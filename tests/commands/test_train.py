@@ -51,6 +51,12 @@ def test_help_lists_every_key_with_its_default(tmp_path, monkeypatch, capsys):
         (["--resume=3"], ["--resume: found '3'"]),
         (["--resume", "--overwrite"], ["--overwrite replaces the run, --resume goes on with it; give one of them"]),
         (["--resume", "auto", "--overwrite"], ["--overwrite replaces the run, --resume goes on with it"]),
+        (["--show_prompts"], ["--show_prompts: found 'true'; give the number of prompts to print"]),
+        (["--show_prompts", "0"], ["--show_prompts: found '0'"]),
+        (["--show_prompts", "²"], ["--show_prompts: found '²'"]),
+        (["--show_prompts", "9" * 5000], ["--show_prompts: found"]),
+        (["--show_prompts", "2", "--env.args.data_path", "./absent"], ["./absent", "no such file or folder"]),
+        (["--show_prompts", "2", "--turn_separator", "chat_template"], ["the tokenizer has no chat template"]),
         (["--run_dir=~nosuch/x"], ["run_dir: '~nosuch/x': there is no such user; write ./~nosuch/x"]),
         (["--lrr", "1", "--gamma", "2", "--seed", "x"], ["3 problems", "lrr", "gamma: found 2", "seed: found 'x'"]),
         (["--model_path", "./absent"], ["model_path", "no such folder: './absent'"]),
@@ -90,6 +96,19 @@ def test_a_mistake_ends_with_one_message_and_nothing_written(refused, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     message = refused(*words)
     assert all(word in message for word in said), message
+
+
+def test_show_prompts_prints_them_and_loads_and_writes_nothing(run, tmp_path, monkeypatch, capsys):
+    for place in ("building.load_models", "building.build_reward"):
+        monkeypatch.setattr(f"rlhf_dialog.runs.{place}", lambda *_: pytest.fail("something was loaded"))
+    assert run("--show_prompts", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("prompt ")] == ["prompt 1", "prompt 2"]
+    assert sum("<EOU>" in line for line in lines) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml"}
+    monkeypatch.setenv("RANK", "1")
+    assert run("--show_prompts", "2") == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_a_missing_and_an_unknown_config(run, tmp_path, capsys):

@@ -39,8 +39,10 @@ def files(*patterns: str) -> set[str]:
 
 def test_the_wheel_holds_the_package_and_the_configurations_and_nothing_else(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    shipped = {f"rlhf_dialog/{name}" for name in files("configs/*.yaml", "configs/*.json", "ds_configs/*.json")}
-    assert {"rlhf_dialog/configs/quickstart.yaml", "rlhf_dialog/ds_configs/zero3.json"} < shipped
+    patterns = ("configs/*.yaml", "configs/*.json", "configs/schemas/*.json", "ds_configs/*.json")
+    shipped = {f"rlhf_dialog/{name}" for name in files(*patterns)}
+    named = ("configs/quickstart.yaml", "configs/schemas/ppo.json", "ds_configs/zero3.json")
+    assert {f"rlhf_dialog/{name}" for name in named} < shipped
     assert names == shipped | files("rlhf_dialog/**/*")
 
 

@@ -46,4 +46,5 @@ def usage(name: str) -> str:
     """The list of subcommands, one per line."""
     end = f"{name} SUBCOMMAND --help shows the arguments of a subcommand."
     title = "A bot that learns from what people say of its answers."
-    return command_list(title, f"{name} SUBCOMMAND --run DIR ...", SUBCOMMANDS, end)
+    meanings = {subcommand: meaning for subcommand, (_, meaning) in SUBCOMMANDS.items()}
+    return command_list(title, f"{name} SUBCOMMAND --run DIR ...", {"": meanings}, end)

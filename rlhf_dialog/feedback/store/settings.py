@@ -184,7 +184,7 @@ class PageKeys(Settings):
 class BotSettings(PageKeys, GateKeys, FilterKeys, RewardModelKeys, OptimizerKeys, LossKeys):
     """How a bot learns from feedback"""
 
-    @field_validator("lora_target_modules", mode="before")
+    @field_validator("lora_target_modules", mode="before", json_schema_input_type=list[str] | str | None)
     @classmethod
     def _one_name(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value

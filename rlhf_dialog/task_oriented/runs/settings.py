@@ -32,7 +32,7 @@ class ActionsConfig(Settings):
         description="what the policy sees of the turns so far: last_turns, or a function of your own that a file registers",
     )
 
-    @field_validator("state", mode="before")
+    @field_validator("state", mode="before", json_schema_input_type=ClassConfig | str)
     @classmethod
     def _only_a_name(cls, value: Any) -> Any:
         return {"id": value} if isinstance(value, str) else value

@@ -1,0 +1,174 @@
+"""Measure this machine: what it has, which optional packages are missing, what runs on it and about how long it takes."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rlhf_dialog
+from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.config.loading import shipped
+
+if TYPE_CHECKING:
+    from rlhf_dialog.distributed.estimates import Estimate
+    from rlhf_dialog.distributed.machine import Gpu, Machine
+
+WIDTH = 100
+CHECKOUT = Path(rlhf_dialog.__file__).resolve().parents[1]
+EXTRAS = {  # package: the extra of pyproject.toml that has it, what it is for
+    "peft": ("peft", "LoRA (use_lora)"),
+    "gguf": ("gguf", "the weights of `fetch smollm2`"),
+    "gradio": ("chat", "the page of `feedback serve`"),
+    "deepspeed": ("deepspeed", "ZeRO on several GPUs (use_deepspeed)"),
+}
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+class DoctorOptions(Options):
+    description = (
+        "Measure this machine in about 20 seconds: products of matrices, memory, GPUs, instructions, disk, optional\n"
+        "packages. Say what runs on it, and about how long that takes. Opens no connection and writes nothing."
+    )
+
+    json: bool = option("print the same as JSON")
+
+
+@dataclass(frozen=True)
+class Package:
+    """An optional package. version: None where it is missing; install: the command that installs it."""
+
+    name: str
+    version: str | None
+    purpose: str
+    install: str
+
+
+def run(options: DoctorOptions) -> None:
+    from rlhf_dialog.distributed.estimates import REFERENCE, estimates
+    from rlhf_dialog.distributed.machine import measure
+
+    folder = Path.cwd()
+    machine = measure(folder)
+    packages = optional_packages(folder)
+    rows = estimates(machine, (shipped("configs") / "chat_smollm2.yaml").is_file())
+    if options.json:
+        whole = {"machine": asdict(machine), "packages": [asdict(package) for package in packages]}
+        whole |= {"reference": asdict(REFERENCE), "estimates": [asdict(row) for row in rows]}
+        print(json.dumps(whole, indent=1, ensure_ascii=False))
+        return
+    about = (
+        f"Estimates, scaled from times on {REFERENCE.processor}, {REFERENCE.threads} threads, {REFERENCE.date}, by the "
+        "speed of products; the formula is below each. They are rough."
+    )
+    print("This machine", *machine_lines(machine), "", "Optional packages", *package_lines(packages), "", sep="\n")
+    print("What runs here", *wrapped(about), *estimate_lines(rows, packages), sep="\n")
+
+
+def optional_packages(folder: Path) -> list[Package]:
+    """What is installed of the optional packages, without importing one. The commands are for somebody in `folder`."""
+    packages = [Package(name, _version(name), what, _install(extra, folder)) for name, (extra, what) in EXTRAS.items()]
+    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    return [*packages, Package("chromium", chromium, "tests of the page in a browser", "apt-get install chromium")]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _install(extra: str, folder: Path) -> str:
+    """The command that adds an extra to this checkout; without a checkout, the requirements of the extra itself."""
+    if (CHECKOUT / "pyproject.toml").is_file():
+        place = "." if folder.resolve() == CHECKOUT else str(CHECKOUT)
+        return f'pip install -e "{place}[{extra}]"'
+    wanted = [line for line in metadata.requires("rlhf-dialog") or [] if f'extra == "{extra}"' in line]
+    return "pip install " + " ".join(f'"{line.partition(";")[0].strip()}"' for line in wanted)
+
+
+def machine_lines(machine: "Machine") -> Iterator[str]:
+    """One line or more for each thing that was measured."""
+    extensions = f" ({', '.join(machine.extensions)})" if machine.extensions else ""
+    yield from _row("processor", f"{machine.processor}, {machine.cores} cores, {machine.threads} threads of torch")
+    yield from _row("instructions", f"torch uses {machine.capability}{extensions}")
+    emulated = ", which it emulates" if machine.emulates_bfloat16 else ""
+    load = "" if machine.load is None else f"; load average {machine.load:.1f} before, other work makes them slower"
+    yield from _row(
+        "products", f"float32 {machine.float32:,.0f} GFLOP/s, bfloat16 {machine.bfloat16:,.0f} GFLOP/s{emulated}{load}"
+    )
+    limit = "" if machine.memory_limit is None else f"; limit of the control group {_gib(machine.memory_limit)}"
+    yield from _row("memory", f"{_gib(machine.memory_total)}, {_gib(machine.memory_available)} available{limit}")
+    for gpu in machine.gpus:
+        yield from _row("GPU", _described(gpu))
+    if not machine.gpus:
+        yield from _row("GPU", "none that torch can use")
+    yield from _row("disk", f"{_gib(machine.disk_free)} free in {machine.folder}")
+
+
+def _described(gpu: "Gpu") -> str:
+    bfloat16 = f"bfloat16 {gpu.bfloat16:,.0f} GFLOP/s" if gpu.has_bfloat16 else "no bfloat16"
+    return f"{gpu.name}, {_gib(gpu.free)} of {_gib(gpu.total)} free; float32 {gpu.float32:,.0f} GFLOP/s, {bfloat16}"
+
+
+def package_lines(packages: list[Package]) -> Iterator[str]:
+    """Version and purpose of each, or how to install it."""
+    for package in packages:
+        missing = f"missing: {package.purpose}; {package.install}"
+        yield from _row(package.name, missing if package.version is None else f"{package.version}: {package.purpose}")
+
+
+def estimate_lines(rows: "list[Estimate]", packages: list[Package]) -> Iterator[str]:
+    """For each run whether it fits and how long it takes, what it needs first, and the formula."""
+    missing = {package.name: package.install for package in packages if package.version is None}
+    for row in rows:
+        yield from wrapped(f"{row.what}: {_verdict(row)}", "  ", "    ")
+        yield from wrapped(f"estimate: {row.formula}", "    ", "      ")
+        for name in row.extras:
+            if name in missing:
+                yield from wrapped(f"first: {missing[name]}", "    ", "      ")
+
+
+def _verdict(row: "Estimate") -> str:
+    memory = ""
+    if row.bytes_needed is not None:
+        memory = f"{_gib(row.bytes_needed)} of memory, of {_gib(row.bytes_available)} available"
+    if row.seconds is None:
+        return f"does not fit: it needs {memory}"
+    return f"{duration(row.seconds)} for {row.per}" + (f", {memory}" if memory else "")
+
+
+def duration(seconds: float) -> str:
+    """`about 12 minutes`, with two digits."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"about {float(f'{seconds / size:.2g}'):,.10g} {unit}"
+    return f"about {float(f'{seconds:.2g}'):g} seconds"
+
+
+def wrapped(text: str, first: str = "  ", then: str = "  ") -> list[str]:
+    """The text in lines of at most WIDTH letters; a path or a name that is longer is not divided."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _row(name: str, text: str) -> list[str]:
+    return wrapped(f"{name:<14}{text}", "  ", " " * 16)
+
+
+def _gib(size: int | None) -> str:
+    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"
+
+
+main = partial(run_command, DoctorOptions, run)  # the command line; returns the exit code

@@ -1,0 +1,56 @@
+"""The command that prints the schema of a YAML."""
+
+import json
+
+import pytest
+from schemas import faults
+
+from rlhf_dialog.commands.schema import KINDS, main
+
+
+def printed(capsys, *words):
+    assert main([*words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_prints_that_of_train(capsys):
+    schema = printed(capsys)
+    assert schema["properties"]["lr"]["default"] == 1e-6  # as OpenRL's
+    assert "CompositeReward" in schema["properties"]["reward_class"]["properties"]["id"]["anyOf"][0]["enum"]
+    assert faults({"reward_class": {"id": "MyOwn", "args": {"word": "please"}}}, schema) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "kinds"),
+    [
+        ("kl_coef", ["ppo"]),
+        ("tokenizer_texts", ["sft"]),
+        ("evaluate_test", ["intent", "relevance"]),
+        ("held_out", ["preference"]),
+        ("members", ["relevance"]),
+        ("imitation_dialogues", ["policy"]),
+    ],
+)
+def test_each_kind_has_its_own_keys(key, kinds, capsys):
+    assert [kind for kind in KINDS if key in printed(capsys, "--of", kind)["properties"]] == kinds
+
+
+def test_it_writes_a_file(tmp_path, capsys):
+    path = tmp_path / "sft.json"
+    assert main(["--of", "sft", "--output", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: written\n"
+    assert json.loads(path.read_text(encoding="utf-8")) == printed(capsys, "--of", "sft")
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
+    assert main(["--output", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --output: '{tmp_path}' cannot be written")
+    assert error.count("\n") == 1
+
+
+def test_another_kind_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--of", "dpo"])
+    assert end.value.code == 2
+    assert "invalid choice: 'dpo'" in capsys.readouterr().err

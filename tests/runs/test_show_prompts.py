@@ -1,0 +1,81 @@
+"""The first prompts of a run, as its model reads them."""
+
+import json
+
+import pytest
+from ppo_runs import settings
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.runs.show_prompts import shown_prompts
+
+
+@pytest.fixture
+def config(world, tmp_path):
+    """A configuration with prompts of these turns and references, which are read in their order."""
+
+    def made(prompts, **keys):
+        lines = [json.dumps({"prompt": turns, **({"reference": ref} if ref else {})}) for turns, ref in prompts]
+        (tmp_path / "train.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        place = {"env": {"args": {"data_path": str(tmp_path / "train.jsonl")}}}
+        return Config(**(settings(world) | place | keys))
+
+    return made
+
+
+def test_a_prompt_with_what_was_cut_off_and_its_reference(config):
+    one = config([(["Hi .", "No ?", "Yes ."], "Fine .")], max_prompt_length=12)
+    first, *lines = shown_prompts(one, 3)
+    assert first == (
+        "1 training prompt; the first 1 that the run takes, each at most 12 tokens (max_prompt_length) of at most 5 turns "
+        "(context_size)"
+    )
+    assert lines == [
+        "",
+        "prompt 1: 12 tokens, 1 turn dropped",
+        "  | No ?<EOU> Yes .<EOU>",
+        "  dropped turn:",
+        "  | Hi .",
+        "  reference:",
+        "  | Fine .",
+    ]
+
+
+def test_a_turn_that_is_cut_and_no_reference(config):
+    lines = [*shown_prompts(config([(["abcdefgh"], None)], max_prompt_length=6), 1)][2:]
+    assert lines == [
+        "prompt 1: 6 tokens, 3 tokens of the newest turn cut off",
+        "  | defgh<EOU>",
+        "  cut off:",
+        "  | abc",
+        "  no reference",
+    ]
+
+
+def test_text_of_others_does_not_steer_the_terminal(config):
+    text = "\n".join(shown_prompts(config([(["Hi \x1b[2J\nprompt 2: 1 token"], "Red \x1b[31m")]), 1))
+    assert "\x1b" not in text
+    assert "\\x1b[2J" in text
+    assert "\\x1b[31m" in text
+    assert "\nprompt 2" not in text
+
+
+def test_the_order_is_that_of_the_run(config, world):
+    many = config([([f"Turn {i} ."], "Yes .") for i in range(20)], max_prompt_length=40)
+    shown = [line for line in shown_prompts(many, 8) if "Turn" in line]
+    tiny_run = first_of_a_run(many)
+    assert shown == [f"  | {turn}<EOU>" for turn in tiny_run]
+
+
+def first_of_a_run(config):
+    """The turns of the prompts of a run's first iteration."""
+    from rlhf_dialog.runs.agent import PPOAgent
+
+    trainer = PPOAgent(config).build()
+    return [prompt.prompt_turns[0] for prompt in trainer.next_prompts()]
+
+
+def test_an_environment_opens_its_dialogues(world):
+    keys = settings(world) | {"env": {"args": {"data_path": ""}}, "environment": {"id": "restaurant", "args": {}}}
+    lines = [*shown_prompts(Config(**keys | {"max_prompt_length": 200}), 2)]
+    assert lines[0].startswith("environment restaurant; the first 2 that the run takes")
+    assert [line.split(":")[0] for line in lines if line.startswith("prompt ")] == ["prompt 1", "prompt 2"]
