@@ -179,7 +179,7 @@ def run(folder: Path, seed: int = 0) -> int:
 
 
 def seconds_left(done: int, seconds: float) -> float:
-    """What the other stages take when so many are done after these seconds: by their budgets, on a machine as fast as so far.
+    """What the other stages take when this number is done after these seconds: by their budgets, on a machine as fast as so far.
 
     Stages that were skipped took no time, so that the machine counts as no faster than the budgets say.
     """
