@@ -48,7 +48,7 @@ REFERENCE = Reference(
     parameters=134.5e6,
     memory=int(3.8 * GIB),
 )
-ITERATIONS, RESPONSES = 20, 64  # of configs/chat_smollm2.yaml
+ITERATIONS, RESPONSES = 16, 64  # of configs/chat_smollm2.yaml
 LLAMA_1B = {
     "vocab_size": 128256,
     "hidden_size": 2048,
