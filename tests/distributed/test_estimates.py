@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 from known_sizes import BILLION
 from machines import GIB, GPU, LAPTOP
+from processes import ROOT
 
+from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.distributed import estimates
 from rlhf_dialog.distributed.estimates import LIBRARIES, Reference, chat, memory_of, of_model, quickstart
 
@@ -23,8 +25,8 @@ def test_a_machine_with_half_the_speed_takes_twice_as_long():
     row = quickstart(LAPTOP)  # 100 GFLOP/s
     assert (row.fits, row.seconds, row.formula) == (True, 200.0, "100 s x 200 / 100 GFLOP/s")
     row = chat(LAPTOP)
-    assert row.seconds == 20 * 30 * 2
-    assert row.formula == "20 iterations x 30 s x 200 / 100 GFLOP/s"
+    assert row.seconds == 16 * 30 * 2
+    assert row.formula == "16 iterations x 30 s x 200 / 100 GFLOP/s"
     assert (row.bytes_needed, row.bytes_available, row.extras) == (4 * GIB, 12 * GIB, ("peft", "gguf"))
 
 
@@ -82,3 +84,8 @@ def test_the_sizes_are_those_of_the_published_models():
     """1.24 and 8.03 billion parameters (Llama 3.2 1B, Llama 3.1 8B: model cards)."""
     found = [estimates._sizes(values).parameters for values in (estimates.LLAMA_1B, estimates.LLAMA_8B)]
     assert found == [1_235_814_400, 8_030_261_248]
+
+
+def test_it_speaks_of_the_run_that_ships():
+    config = load_config(ROOT / "configs" / "chat_smollm2.yaml")
+    assert (config.max_iterations, config.rollout_batch_size) == (estimates.ITERATIONS, estimates.RESPONSES)
