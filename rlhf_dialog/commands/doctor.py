@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import rlhf_dialog
 from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.config.loading import shipped
+from rlhf_dialog.config.loading import read_yaml, shipped
 
 if TYPE_CHECKING:
     from rlhf_dialog.distributed.estimates import Estimate
@@ -55,7 +55,7 @@ def run(options: DoctorOptions) -> None:
     folder = Path.cwd()
     machine = measure(folder)
     packages = optional_packages(folder)
-    rows = estimates(machine, (shipped("configs") / "chat_smollm2.yaml").is_file())
+    rows = estimates(machine, chat_iterations(shipped("configs") / "chat_smollm2.yaml"))
     if options.json:
         whole = {"machine": asdict(machine), "packages": [asdict(package) for package in packages]}
         whole |= {"reference": asdict(REFERENCE), "estimates": [asdict(row) for row in rows]}
@@ -67,6 +67,11 @@ def run(options: DoctorOptions) -> None:
     )
     print("This machine", *machine_lines(machine), "", "Optional packages", *package_lines(packages), "", sep="\n")
     print("What runs here", *wrapped(about), *estimate_lines(rows, packages), sep="\n")
+
+
+def chat_iterations(path: Path) -> int | None:
+    """The iterations of this YAML; None where it is not there, or does not say them."""
+    return read_yaml(path).get("max_iterations") if path.is_file() else None
 
 
 def optional_packages(folder: Path) -> list[Package]:

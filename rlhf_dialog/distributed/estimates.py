@@ -48,7 +48,7 @@ REFERENCE = Reference(
     parameters=134.5e6,
     memory=int(3.8 * GIB),
 )
-ITERATIONS, RESPONSES = 16, 64  # of configs/chat_smollm2.yaml
+RESPONSES = 64  # of an iteration of configs/chat_smollm2.yaml
 LLAMA_1B = {
     "vocab_size": 128256,
     "hidden_size": 2048,
@@ -82,12 +82,12 @@ class Estimate:
     extras: tuple[str, ...] = ()  # optional packages that it needs
 
 
-def estimates(machine: Machine, has_chat: bool) -> list[Estimate]:
-    """The runs that people begin with. has_chat: configs/chat_smollm2.yaml is there."""
+def estimates(machine: Machine, chat_iterations: int | None) -> list[Estimate]:
+    """The runs that people begin with. chat_iterations: those of configs/chat_smollm2.yaml, None where it is not there."""
     small, large = (_sizes(values) for values in (LLAMA_1B, LLAMA_8B))
     rows = [quickstart(machine)]
-    if has_chat:
-        rows.append(chat(machine))
+    if chat_iterations is not None:
+        rows.append(chat(machine, chat_iterations))
     rows.append(of_model("Llama 1B with LoRA", small, 16, machine))
     rows.append(of_model("Llama 8B with LoRA", large, 16, machine))
     rows.append(of_model("Llama 8B, all parameters", large, 0, machine))
@@ -101,13 +101,13 @@ def quickstart(machine: Machine) -> Estimate:
     return Estimate("make quickstart", True, REFERENCE.quickstart * speed, "a run", formula)
 
 
-def chat(machine: Machine) -> Estimate:
+def chat(machine: Machine, iterations: int) -> Estimate:
     """The run of configs/chat_smollm2.yaml, after its models are there."""
     gpu, available = machine.gpu, _available(machine)
     rate = _rate(machine)
     fits = available is None or REFERENCE.memory <= available
-    seconds = ITERATIONS * REFERENCE.iteration * REFERENCE.float32 / rate
-    formula = f"{ITERATIONS} iterations x {REFERENCE.iteration:g} s x {_ratio(rate)}{_at_least(gpu)}"
+    seconds = iterations * REFERENCE.iteration * REFERENCE.float32 / rate
+    formula = f"{iterations} iterations x {REFERENCE.iteration:g} s x {_ratio(rate)}{_at_least(gpu)}"
     return Estimate(
         what="configs/chat_smollm2.yaml",
         fits=fits,

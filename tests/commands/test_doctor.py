@@ -71,6 +71,14 @@ def test_json_says_the_same(on):
     assert rows["make quickstart"]["seconds"] == pytest.approx(reference["quickstart"] * reference["float32"] / 100)
 
 
+def test_the_iterations_are_those_of_the_configuration(tmp_path):
+    path = tmp_path / "chat.yaml"
+    assert doctor.chat_iterations(path) is None
+    path.write_text("max_iterations: 7\n", encoding="utf-8")
+    assert doctor.chat_iterations(path) == 7
+    assert doctor.chat_iterations(ROOT / "configs" / "chat_smollm2.yaml") > 0
+
+
 def test_the_install_commands_are_for_extras_that_are_there(monkeypatch, tmp_path):
     """pyproject.toml has the extra, and the extra has the package."""
     import tomllib

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 from known_sizes import BILLION
 from machines import GIB, GPU, LAPTOP
-from processes import ROOT
 
-from rlhf_dialog.config.loading import load_config
 from rlhf_dialog.distributed import estimates
 from rlhf_dialog.distributed.estimates import LIBRARIES, Reference, chat, memory_of, of_model, quickstart
 
@@ -24,9 +22,9 @@ def _reference(monkeypatch):
 def test_a_machine_with_half_the_speed_takes_twice_as_long():
     row = quickstart(LAPTOP)  # 100 GFLOP/s
     assert (row.fits, row.seconds, row.formula) == (True, 200.0, "100 s x 200 / 100 GFLOP/s")
-    row = chat(LAPTOP)
-    assert row.seconds == 16 * 30 * 2
-    assert row.formula == "16 iterations x 30 s x 200 / 100 GFLOP/s"
+    row = chat(LAPTOP, 20)
+    assert row.seconds == 20 * 30 * 2
+    assert row.formula == "20 iterations x 30 s x 200 / 100 GFLOP/s"
     assert (row.bytes_needed, row.bytes_available, row.extras) == (4 * GIB, 12 * GIB, ("peft", "gguf"))
 
 
@@ -46,9 +44,9 @@ def test_what_does_not_fit_has_no_time():
     assert (row.fits, row.seconds) == (False, None)
     assert row.bytes_needed > 20 * 10**9
     assert row.formula == "memory forecast + 1.00 GiB for the libraries"
-    row = chat(replace(LAPTOP, memory_available=4 * GIB - 1))
+    row = chat(replace(LAPTOP, memory_available=4 * GIB - 1), 20)
     assert (row.fits, row.seconds) == (False, None)
-    assert chat(replace(LAPTOP, memory_available=4 * GIB)).fits
+    assert chat(replace(LAPTOP, memory_available=4 * GIB), 20).fits
 
 
 def test_it_fits_from_the_forecast_and_the_libraries_on():
@@ -70,12 +68,12 @@ def test_a_gpu_computes_in_its_own_memory_with_its_own_speed():
 
 
 def test_the_rows():
-    names = [row.what for row in estimates.estimates(LAPTOP, has_chat=True)]
+    names = [row.what for row in estimates.estimates(LAPTOP, chat_iterations=20)]
     assert names == [
         *("make quickstart", "configs/chat_smollm2.yaml"),
         *("Llama 1B with LoRA", "Llama 8B with LoRA", "Llama 8B, all parameters"),
     ]
-    rows = {row.what: row for row in estimates.estimates(LAPTOP, has_chat=False)}
+    rows = {row.what: row for row in estimates.estimates(LAPTOP, chat_iterations=None)}
     assert "configs/chat_smollm2.yaml" not in rows
     assert rows["Llama 8B, all parameters"].bytes_needed > 20 * 8.03e9
 
@@ -84,8 +82,3 @@ def test_the_sizes_are_those_of_the_published_models():
     """1.24 and 8.03 billion parameters (Llama 3.2 1B, Llama 3.1 8B: model cards)."""
     found = [estimates._sizes(values).parameters for values in (estimates.LLAMA_1B, estimates.LLAMA_8B)]
     assert found == [1_235_814_400, 8_030_261_248]
-
-
-def test_it_speaks_of_the_run_that_ships():
-    config = load_config(ROOT / "configs" / "chat_smollm2.yaml")
-    assert (config.max_iterations, config.rollout_batch_size) == (estimates.ITERATIONS, estimates.RESPONSES)
