@@ -1,6 +1,6 @@
 """The table of configs/chat_smollm2.yaml: agents of several training seeds, beside what needs no training.
 
-python benchmarks/chat_table.py --agent runs/seed_1/agent --agent runs/seed_2/agent --config chat_smollm2.yaml \\
+python -m benchmarks.chat_table --agent runs/seed_1/agent --agent runs/seed_2/agent --config chat_smollm2.yaml \\
     --encoder fetched/minilm --system_prompt null --temperature 0.7 --work runs/chat_table --output table.json
 
 Each row of replies is a file in the work folder as soon as it is finished, and is not written again: a stopped command goes on
