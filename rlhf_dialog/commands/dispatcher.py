@@ -36,6 +36,7 @@ COMMANDS = {  # name: module with `main(argv) -> exit code`, what the command do
         "fetch a chat model, an encoder and conversations of people, without a hub",
     ),
     "plot-run": ("rlhf_dialog.commands.plot_run", "plot the metrics of a run"),
+    "report": ("rlhf_dialog.commands.report", "make a page about a run: is its curve right, curves, replies"),
     "export": ("rlhf_dialog.commands.export", "export a checkpoint as an agent, also of an interrupted run"),
     "push-to-hub": ("rlhf_dialog.commands.push_to_hub", "publish an agent or a reward model on the Hugging Face Hub"),
     "train-relevance-model": (
