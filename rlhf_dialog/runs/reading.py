@@ -9,7 +9,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.blind import read_replies
 from rlhf_dialog.evaluation.report import verdict_of
 from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample
-from rlhf_dialog.own_files import FAULTS, json_or, parsed, read_json
+from rlhf_dialog.own_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
 from rlhf_dialog.runs.tracking import read_metrics
 
@@ -77,7 +77,6 @@ def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:
 
 def _of_checkpoint(state: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [(str(name), str(version)) for name, version in state.get("versions", {}).items()]
-    identity = parsed(state["identity"]) if "identity" in state else {}
-    facts += [(str(key), value) for key, value in identity.items() if isinstance(value, str)]
+    facts += [(str(key), value) for key, value in state.get("identity", {}).items() if isinstance(value, str)]
     hashes = {"settings of the run, SHA-256": "identity_sha256", "newest checkpoint, SHA-256": "sha256"}
     return facts + [(name, str(state[key])) for name, key in hashes.items() if key in state]

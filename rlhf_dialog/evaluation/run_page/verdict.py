@@ -13,7 +13,8 @@ import numpy as np
 
 from rlhf_dialog.evaluation.intervals import Interval, mean_of, unpaired_difference
 
-MIN_ITERATIONS, MIN_VALIDATIONS = 8, 4
+MIN_ITERATIONS, MIN_VALIDATIONS = 12, 4
+GROWN = 0.1  # nats per token: a KL below it may grow
 Row = dict[str, Any]
 MEASURES = {  # how a number is taken from the values of a metric -> how it is said
     "level": "in the last quarter",
@@ -105,7 +106,7 @@ LIMITS = (
         "let it run on; if the reward does not rise either, raise `lr` or lower `kl_coef`",
     ),
     Limit(
-        "KL grows without end",
+        f"KL of {GROWN:g} or more still grows",
         "objective/kl",
         "growth",
         1.2,
@@ -180,12 +181,12 @@ LIMITS = (
 )
 LABELS = {
     "objective/kl": "KL",
-    "objective/entropy": "entropy",
-    "response/length": "length of replies",
-    "response/distinct_2": "distinct-2",
-    "response/truncated": "truncated replies",
-    "ppo/clip_fraction": "clip fraction",
-    "ppo/explained_variance": "explained variance",
+    "objective/entropy": "Entropy",
+    "response/length": "Length of replies",
+    "response/distinct_2": "Distinct-2",
+    "response/truncated": "Share of truncated replies",
+    "ppo/clip_fraction": "Clip fraction",
+    "ppo/explained_variance": "Explained variance",
 }
 
 
@@ -212,7 +213,7 @@ def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Find
     if reward.state == "open":
         head = "It is too early to say whether the curve is right"
     elif reward.state == "sick":
-        head = "The curve is not right: the reward does not rise"
+        head = f"The curve is not right: {reward.sign}"
     elif others:
         return f"The reward rises, but look at this: {others}.", findings
     else:
@@ -265,7 +266,7 @@ def _said(change: Interval) -> str:
 
 def _reward(values: Sequence[float]) -> Finding:
     if len(values) < MIN_ITERATIONS:
-        said = f"The run has {len(values)} iterations with a reward: wait for {MIN_ITERATIONS}, then make the page again."
+        said = f"Iterations with a reward: {len(values)} of the {MIN_ITERATIONS} that it takes; make the page again later."
         return Finding("reward", "open", said)
     first, last, change = change_of(values)
     said = f"{_said(change)}, from {first:.3g} to {last:.3g}"
@@ -279,7 +280,7 @@ def _reward(values: Sequence[float]) -> Finding:
 def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
     values = known(rows, name)
     if len(values) < MIN_VALIDATIONS:
-        said = f"{name} was measured {len(values)} times, which is too few to compare: lower `eval_interval`."
+        said = f"Validations: {len(values)} of the {MIN_VALIDATIONS} that it takes to compare them; lower `eval_interval`."
         return Finding("validation", "open", said)
     _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
     best = max((row for row in rows if known([row], name)), key=lambda row: float(row[name]))
@@ -295,21 +296,22 @@ def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Fin
 
 
 def _limited(metric: str, values: Sequence[float], target: float | None) -> Iterator[Finding]:
-    """The finding of a metric with limits: of the first that is broken, or that none is. None where no limit applies."""
+    """The finding of a metric with limits: of the first that is broken, or that none is. Nothing where no limit applies."""
     measured = [(one, _measured(values, one.measure, target)) for one in LIMITS if one.metric == metric]
     if metric == "objective/kl" and target is not None:  # growth up to the target is what it is for
         measured = [(one, number) for one, number in measured if one.measure == "target"]
     numbers = [(one, number) for one, number in measured if number is not None]
     if not numbers:
         return
+    label = LABELS[metric]
     for one, number in numbers:
         if one.is_broken_by(number):
             said = f"{number:.3g} {MEASURES[one.measure]} (sick: {one.sick})"
-            yield Finding(one.name, "sick", f"{LABELS[metric].capitalize()} is {said}; {one.advice}.")
+            yield Finding(one.name, "sick", f"{label} is {said}; {one.advice}.")
             return
-    said = ", ".join(f"{number:.3g} {MEASURES[measure]}" for measure, number in {o.measure: n for o, n in numbers}.items())
-    limits = ", ".join(one.healthy.rpartition(MEASURES[one.measure])[0].strip() for one, _ in numbers)
-    yield Finding(LABELS[metric], "healthy", f"{LABELS[metric].capitalize()} is {said} (healthy: {limits}); nothing to do.")
+    said = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[one.measure]}" for one, number in numbers))
+    limits = ", ".join(f"at {'least' if one.is_floor else 'most'} {one.value:g}" for one, _ in numbers)
+    yield Finding(label, "healthy", f"{label} is {said} (healthy: {limits}); nothing to do.")
 
 
 def _measured(values: Sequence[float], measure: str, target: float | None) -> float | None:
@@ -320,5 +322,7 @@ def _measured(values: Sequence[float], measure: str, target: float | None) -> fl
     )
     if measure == "level":
         return last
+    if measure == "growth" and last < GROWN:
+        return None
     base = {"change": first, "growth": third, "target": target}[measure]
     return last / base if base and base > 0 else None
