@@ -16,7 +16,7 @@ from rlhf_dialog.commands import dispatcher
 NAMES = (
     *("train", "chat", "evaluate", "train-sft", "train-intent-classifier"),
     *("train-preference-model", "benchmark", "quickstart"),
-    *("write-dialogues", "fetch", "plot-run", "export", "push-to-hub", "train-relevance-model"),
+    *("write-dialogues", "fetch", "plot-run", "report", "export", "push-to-hub", "train-relevance-model"),
     *("train-policy", "evaluate-policy", "benchmark-policies", "compare-users", "feedback"),
 )
 

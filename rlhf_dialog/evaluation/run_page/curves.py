@@ -65,7 +65,8 @@ def parts_of(rows: Sequence[Row], config: dict[str, Any]) -> dict[str, Values]:
         name.removeprefix("reward/").removesuffix("_weighted"): [row.get(name) for row in rows] for name in names
     }
     rest = [_less(row.get(SCORE), [row.get(name) for name in names]) for row in rows]
-    if any(value is not None and abs(value) > TOLERANCE * max(1, abs(row[SCORE])) for value, row in zip(rest, rows)):
+    sizes = [abs(row.get(SCORE) or 0.0) for row in rows]
+    if any(abs(value or 0.0) > TOLERANCE * max(size, 1) for value, size in zip(rest, sizes, strict=True)):
         parts[_name_of_rest(rest, rows, config)] = rest
     return parts
 

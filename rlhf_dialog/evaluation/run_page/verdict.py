@@ -1,7 +1,7 @@
 """What the metrics of a run say, in words: for each sign its number, whether it is healthy, and what to do.
 
-docs/READING_A_RUN.md shows the same table. `values` are the finite numbers of one metric, in the order of the iterations; a quarter
-of them is what a sign compares.
+docs/READING_A_RUN.md shows the same table. `values` are the finite numbers of one metric, in the order of the iterations; a
+quarter of them is what a sign compares.
 """
 
 import math
@@ -113,7 +113,9 @@ LIMITS = (
         False,
         "give it a target (`kl_rate` above 0), raise `kl_coef`, or take an earlier checkpoint",
     ),
-    Limit("KL stays at 0", "objective/kl", "level", 0.001, True, "the policy hardly moves: raise `lr` or lower `kl_coef`"),
+    Limit(
+        "KL stays at 0", "objective/kl", "level", 0.001, True, "the policy hardly moves: raise `lr` or lower `kl_coef`"
+    ),
     Limit(
         "entropy falls",
         "objective/entropy",
@@ -243,9 +245,10 @@ def known(rows: Sequence[Row], name: str) -> list[float]:
 
 def target_of(config: dict[str, Any]) -> float | None:
     """The KL that the run aims for; None for a fixed coefficient, and where the configuration says none."""
-    target, rate = (config.get(key) for key in ("kl_target", "kl_rate"))
-    is_number = isinstance(target, int | float) and not isinstance(target, bool) and math.isfinite(target)
-    return float(target) if is_number and target > 0 and rate != 0 else None
+    target = config.get("kl_target")
+    if isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target):
+        return None
+    return float(target) if target > 0 and config.get("kl_rate") != 0 else None
 
 
 def change_of(values: Sequence[float], share: int = 4) -> tuple[float, float, Interval]:
@@ -266,7 +269,9 @@ def _said(change: Interval) -> str:
 
 def _reward(values: Sequence[float]) -> Finding:
     if len(values) < MIN_ITERATIONS:
-        said = f"Iterations with a reward: {len(values)} of the {MIN_ITERATIONS} that it takes; make the page again later."
+        said = (
+            f"Iterations with a reward: {len(values)} of the {MIN_ITERATIONS} that it takes; make the page again later."
+        )
         return Finding("reward", "open", said)
     first, last, change = change_of(values)
     said = f"{_said(change)}, from {first:.3g} to {last:.3g}"
@@ -280,7 +285,9 @@ def _reward(values: Sequence[float]) -> Finding:
 def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
     values = known(rows, name)
     if len(values) < MIN_VALIDATIONS:
-        said = f"Validations: {len(values)} of the {MIN_VALIDATIONS} that it takes to compare them; lower `eval_interval`."
+        said = (
+            f"Validations: {len(values)} of the {MIN_VALIDATIONS} that it takes to compare them; lower `eval_interval`."
+        )
         return Finding("validation", "open", said)
     _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
     best = max((row for row in rows if known([row], name)), key=lambda row: float(row[name]))
@@ -317,9 +324,7 @@ def _limited(metric: str, values: Sequence[float], target: float | None) -> Iter
 def _measured(values: Sequence[float], measure: str, target: float | None) -> float | None:
     """The number that a limit is about; None where there is none, such as a ratio to 0."""
     size = len(values) // 4
-    first, third, last = (
-        sum(part) / size for part in (values[:size], values[-2 * size : -size], values[-size:])
-    )
+    first, third, last = (sum(part) / size for part in (values[:size], values[-2 * size : -size], values[-size:]))
     if measure == "level":
         return last
     if measure == "growth" and last < GROWN:

@@ -8,7 +8,9 @@ import pytest
 from rlhf_dialog.evaluation.run_page.curves import curves_of, groups, iterations, number, parts_of, thinned
 
 
-@pytest.mark.parametrize(("num_rows", "limit", "points"), [(5, 400, 5), (400, 400, 400), (401, 400, 201), (1001, 400, 334)])
+@pytest.mark.parametrize(
+    ("num_rows", "limit", "points"), [(5, 400, 5), (400, 400, 400), (401, 400, 201), (1001, 400, 334)]
+)
 def test_thinning_has_at_most_so_many_points_and_keeps_the_mean(num_rows, limit, points):
     draw = random.Random(0)
     values = [draw.random() for _ in range(num_rows)]
@@ -31,7 +33,14 @@ def test_what_is_not_a_finite_number_is_null(value):
 
 
 def test_curves_are_of_metrics_with_numbers_but_not_of_seconds_and_counters():
-    row = {"iteration": 1, "time_steps": 9, "episodes": 3, "time/update": 0.1, "ppo/value_loss": None, "own/metric": 1 / 3}
+    row = {
+        "iteration": 1,
+        "time_steps": 9,
+        "episodes": 3,
+        "time/update": 0.1,
+        "ppo/value_loss": None,
+        "own/metric": 1 / 3,
+    }
     assert curves_of([row], 400) == {"own/metric": [0.333333]}
     many = {f"own/{i}": 1.0 for i in range(100)}
     assert len(curves_of([{"iteration": 1} | many], 400)) == 60

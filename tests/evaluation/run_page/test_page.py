@@ -41,7 +41,12 @@ def test_all_text_of_a_run_is_data_and_no_html():
 
 def test_the_template_makes_no_html_of_text_and_asks_for_nothing():
     shell = TEMPLATE.read_text(encoding="utf-8")
-    assert re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!www\.w3\.org/2000/svg)", shell) == []
+    assert (
+        re.findall(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!www\.w3\.org/2000/svg)", shell
+        )
+        == []
+    )
     assert "default-src 'none'" in shell
 
 
@@ -81,7 +86,9 @@ def test_too_many_runs_are_refused():
 
 def test_samples_of_several_runs_are_side_by_side():
     first = record("a", samples=[Sample("Hi .", "Hello .", {"before": "Hm .", "after": "Hello !"})])
-    second = record("b", samples=[Sample("Hi .", "Hello .", {"after": "Hey ."}), Sample("Why ?", "", {"after": "So ."})])
+    second = record(
+        "b", samples=[Sample("Hi .", "Hello .", {"after": "Hey ."}), Sample("Why ?", "", {"after": "So ."})]
+    )
     assert merge([first, second]) == [
         Sample("Hi .", "Hello .", {"a: before": "Hm .", "a: after": "Hello !", "b: after": "Hey ."}),
         Sample("Why ?", "", {"b: after": "So ."}),
@@ -90,7 +97,12 @@ def test_samples_of_several_runs_are_side_by_side():
 
 
 def test_settings_that_differ():
-    first = {"lr": 1e-4, "seed": 0, "reward": {"parts": [{"id": "Intent"}, {"id": "Meteor", "weight": 2.0}]}, "empty": {}}
+    first = {
+        "lr": 1e-4,
+        "seed": 0,
+        "reward": {"parts": [{"id": "Intent"}, {"id": "Meteor", "weight": 2.0}]},
+        "empty": {},
+    }
     second = {"lr": 1e-5, "seed": 0, "reward": {"parts": [{"id": "Intent"}]}, "empty": {}, "own": "x"}
     assert differences([record(config=first), record(config=second)]) == [
         ["lr", "0.0001", "1e-05"],

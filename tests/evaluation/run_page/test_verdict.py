@@ -108,8 +108,16 @@ def test_few_iterations_are_too_early(rows):
 @pytest.mark.parametrize(
     ("values", "state", "said"),
     [
-        ([0.1, 0.2, 0.3, 0.9, 1.0, 1.1], "healthy", "eval/score rises with the reward: +0.8 [+0.573, +1.03], best 1.1 after"),
-        ([1.1, 1.0, 0.9, 0.3, 0.2, 0.1], "sick", "eval/score falls while the reward rises: -0.8 [-1.03, -0.573], best 1.1"),
+        (
+            [0.1, 0.2, 0.3, 0.9, 1.0, 1.1],
+            "healthy",
+            "eval/score rises with the reward: +0.8 [+0.573, +1.03], best 1.1 after",
+        ),
+        (
+            [1.1, 1.0, 0.9, 0.3, 0.2, 0.1],
+            "sick",
+            "eval/score falls while the reward rises: -0.8 [-1.03, -0.573], best 1.1",
+        ),
         ([0.1, 0.9, 0.3, 0.2, 0.8, 0.4], "sick", "eval/score does not rise: +0.0333"),
         ([0.1, 0.2, 0.3], "open", "Validations: 3 of the 4 that it takes"),
     ],
