@@ -48,7 +48,7 @@ def test_curves_are_of_metrics_with_numbers_but_not_of_seconds_and_counters():
 
 def row_with(score, intent, length, truncated=0.0):
     weighted = {"reward/intent_weighted": intent, "reward/length_weighted": length}
-    raw = {"reward/intent": 0.9, "reward/length/words": 9.0}
+    raw = {"reward/intent": 0.9, "reward/length/own_weighted": 9.0}
     return {"iteration": 1, "objective/score": score, "response/truncated": truncated} | weighted | raw
 
 

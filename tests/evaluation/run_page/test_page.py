@@ -72,8 +72,9 @@ def test_a_page_stays_below_its_limit_by_fewer_points_and_letters():
 
 def test_a_usual_page_has_400_points_and_60_samples():
     samples = [Sample(f"prompt {i}", "", {"after": "Hello ."}) for i in range(100)]
-    data = data_of(page_of([record(num_rows=800, samples=samples)]))
-    assert len(data["runs"][0]["iterations"]) == len(data["runs"][0]["curves"]["objective/score"]) == 400
+    data = data_of(page_of([record(num_rows=800, samples=samples), record("b", num_rows=900)]))
+    assert [len(run["iterations"]) for run in data["runs"]] == [400, 300]
+    assert [len(run["curves"]["objective/score"]) for run in data["runs"]] == [400, 300]
     chosen = [one["prompt"] for one in data["samples"]]
     assert (len(chosen), chosen[0], chosen[-1]) == (60, "prompt 0", "prompt 98")
 

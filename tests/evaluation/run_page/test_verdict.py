@@ -44,7 +44,7 @@ def values_with(healthy: str, number: float) -> list[float]:
     if "first quarter" in healthy:
         return [2.0] * 3 + [2.0 * number] * 9
     if "third quarter" in healthy:
-        return [0.2] * 9 + [0.2 * number] * 3
+        return [0.9] * 6 + [0.2] * 3 + [0.2 * number] * 3
     if "kl_target" in healthy:
         return [0.0] * 9 + [AIMS["kl_target"] * number] * 3
     assert healthy.endswith("in the last quarter")
