@@ -18,7 +18,7 @@ def record(name, step):
         }
         row |= {f"own/{HOSTILE}": 1.0}
     texts = ("a short one", HOSTILE, "the longest of them all")
-    samples = [Sample(f"prompt {i}", "", {"after": text}) for i, text in enumerate(texts)]
+    samples = [Sample(f"Prompt {i}", "", {"after": text}) for i, text in enumerate(texts)]
     return RunRecord(name, rows, {"lr": step}, samples, [("torch", HOSTILE)])
 
 
@@ -73,6 +73,8 @@ def test_search_and_sorting_of_replies_that_are_hostile(opened):
     assert [rows.nth(i).locator("td").nth(1).text_content() for i in range(3)][1] == HOSTILE
     page.locator("#search").fill("ONERROR")
     assert (rows.count(), page.locator("#count").text_content()) == (1, "1 of 3 shown")
+    page.locator("#search").fill("prompt 2")
+    assert (rows.count(), rows.first.locator("td").first.text_content()) == (1, "Prompt 2")
     page.locator("#search").fill("")
     page.locator("#sort").select_option(label="after: longest first")
     assert rows.first.locator("td").nth(1).text_content() == "the longest of them all"
@@ -91,6 +93,7 @@ def test_two_runs_are_overlaid_with_the_settings_in_which_they_differ(opened):
     figure = page.locator("#charts figure").first
     assert figure.locator("polyline").count() == 2
     assert figure.locator(".values").text_content() == "iteration 11:runs/a 2.5runs/b 5"
+    assert page.locator("#differences").is_visible()
     assert page.locator("#differences tbody td").all_text_contents() == ["lr", "0.25", "0.5"]
     assert page.locator("#samples thead th").all_text_contents() == [
         "last turns",

@@ -37,34 +37,34 @@ class Sign:
 
 @dataclass(frozen=True)
 class Limit:
-    """A sign that is sick below a limit (`is_floor`), or above it; `measure` is one of MEASURES."""
+    """A sign that is sick on one side of a limit, below or above; `measure` is one of MEASURES."""
 
     name: str
     metric: str
     measure: str
+    side: str
     value: float
-    is_floor: bool
     advice: str
 
     @property
+    def bound(self) -> str:
+        return f"at {'least' if self.side == 'below' else 'most'} {self.value:g}"
+
+    @property
     def healthy(self) -> str:
-        return f"at {'least' if self.is_floor else 'most'} {self.value:g} {MEASURES[self.measure]}"
+        return f"{self.bound} {MEASURES[self.measure]}"
 
     @property
     def sick(self) -> str:
-        return f"{'below' if self.is_floor else 'above'} {self.value:g}"
+        return f"{self.side} {self.value:g}"
 
     def is_broken_by(self, number: float) -> bool:
-        return number < self.value if self.is_floor else number > self.value
+        return number < self.value if self.side == "below" else number > self.value
 
 
 RISING = "the interval of its change lies above 0"
 FALLS = Sign(
-    "reward falls",
-    "`objective/score`",
-    RISING,
-    "it lies below 0",
-    "lower `lr`, and look at clip fraction and KL below",
+    "reward falls", "`objective/score`", RISING, "it lies below 0", "lower `lr`, and look at clip fraction and KL below"
 )
 FLAT = Sign(
     "reward does not rise",
@@ -89,95 +89,93 @@ NOT_WITH = Sign(
     "raise `eval_episodes` for a narrower interval, and train on more prompts",
 )
 LIMITS = (
-    Limit(
-        "KL above its target",
-        "objective/kl",
-        "target",
-        1.5,
-        False,
-        "raise `kl_coef` or `kl_rate`, or lower `lr`",
-    ),
+    Limit("KL above its target", "objective/kl", "target", "above", 1.5, "raise `kl_coef` or `kl_rate`, or lower `lr`"),
     Limit(
         "KL below its target",
         "objective/kl",
         "target",
+        "below",
         0.5,
-        True,
         "let it run on; if the reward does not rise either, raise `lr` or lower `kl_coef`",
     ),
     Limit(
         f"KL of {GROWN:g} or more still grows",
         "objective/kl",
         "growth",
+        "above",
         1.2,
-        False,
         "give it a target (`kl_rate` above 0), raise `kl_coef`, or take an earlier checkpoint",
     ),
     Limit(
-        "KL stays at 0", "objective/kl", "level", 0.001, True, "the policy hardly moves: raise `lr` or lower `kl_coef`"
+        "KL stays at 0",
+        "objective/kl",
+        "level",
+        "below",
+        0.001,
+        "the policy hardly moves: raise `lr` or lower `kl_coef`",
     ),
     Limit(
         "entropy falls",
         "objective/entropy",
         "change",
+        "below",
         0.5,
-        True,
         "the policy becomes certain too early: lower `lr`, raise `kl_coef` or `entropy_coef`",
     ),
     Limit(
         "entropy rises",
         "objective/entropy",
         "change",
+        "above",
         1.5,
-        False,
         "the policy turns into noise: lower `lr` or `entropy_coef`, raise `kl_coef`",
     ),
     Limit(
         "replies become shorter",
         "response/length",
         "change",
+        "below",
         0.5,
-        True,
         "the reward may pay for short replies: add `LengthMatch` or `LengthHold` to it",
     ),
     Limit(
         "replies become longer",
         "response/length",
         "change",
+        "above",
         1.5,
-        False,
         "the reward may pay for long replies: add `LengthMatch` or `LengthHold` to it",
     ),
     Limit(
         "replies become alike",
         "response/distinct_2",
         "change",
+        "below",
         0.7,
-        True,
         "read the replies for a phrase that always pays; raise `kl_coef`, or pay another part of the reward",
     ),
     Limit(
         "replies are cut off",
         "response/truncated",
         "level",
+        "above",
         0.2,
-        False,
         "raise `max_new_tokens`, or set `truncation_penalty`",
     ),
     Limit(
         "steps are clipped",
         "ppo/clip_fraction",
         "level",
+        "above",
         0.3,
-        False,
         "the steps are too large: lower `lr` or `ppo_epoch`",
     ),
     Limit(
         "the critic explains little",
         "ppo/explained_variance",
         "level",
+        "below",
         0.1,
-        True,
         "raise `critic_lr`, or take an estimator without a critic (`advantage_estimator: rloo`)",
     ),
 )
@@ -317,7 +315,7 @@ def _limited(metric: str, values: Sequence[float], target: float | None) -> Iter
             yield Finding(one.name, "sick", f"{label} is {said}; {one.advice}.")
             return
     said = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[one.measure]}" for one, number in numbers))
-    limits = ", ".join(f"at {'least' if one.is_floor else 'most'} {one.value:g}" for one, _ in numbers)
+    limits = ", ".join(one.bound for one, _ in numbers)
     yield Finding(label, "healthy", f"{label} is {said} (healthy: {limits}); nothing to do.")
 
 
