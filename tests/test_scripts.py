@@ -22,6 +22,7 @@ SHIMS = {  # script: the module whose main it calls
     "scripts/plot_run.py": "rlhf_dialog.commands.plot_run",
     "scripts/push_to_hub.py": "rlhf_dialog.commands.push_to_hub",
     "scripts/quickstart.py": "rlhf_dialog.commands.quickstart",
+    "scripts/report.py": "rlhf_dialog.commands.report",
     "scripts/train_policy.py": "rlhf_dialog.task_oriented.commands.train_policy",
     "scripts/train_sft.py": "rlhf_dialog.commands.supervised.sft",
     "scripts/write_dialogues.py": "rlhf_dialog.commands.write_dialogues",

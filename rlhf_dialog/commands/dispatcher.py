@@ -32,6 +32,9 @@ COMMANDS = {  # the one table; a command of a wing has its group there
         MEASURE,
     ),
     "plot-run": Command("rlhf_dialog.commands.plot_run", "plot the metrics of a run", MEASURE),
+    "report": Command(
+        "rlhf_dialog.commands.report", "make a page about a run: is its curve right, curves, replies", MEASURE
+    ),
     "train-sft": Command(
         "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
     ),

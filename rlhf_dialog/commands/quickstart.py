@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -167,6 +168,7 @@ def run(folder: Path, seed: int = 0) -> int:
             console.print(f"stage {number} ended with exit code {code}")
             return code
     show_samples(folder, console)
+    write_page(folder, console)
     console.print(
         f"\nfinished in {time.perf_counter() - start:.0f} s. Everything is in {folder / RUN}; the plot is {folder / RUN}/plot.png"
     )
@@ -185,6 +187,14 @@ def seconds_left(done: int, seconds: float) -> float:
     """
     before, after = (sum(stage.budget for stage in some) for some in (STAGES[:done], STAGES[done:]))
     return after * max(1.0, seconds / before if before else 1.0)
+
+
+def write_page(folder: Path, console: Console) -> None:
+    """Write the page about the run in a process of its own, and say where it is; the quickstart does not depend on it."""
+    with suppress(OSError):
+        command = [sys.executable, "-m", "rlhf_dialog", "report", str(RUN)]
+        if subprocess.run(command, cwd=folder, capture_output=True).returncode == 0:
+            console.print(f"\nis the curve right? open {folder / RUN}/report.html", soft_wrap=True)
 
 
 def run_stage(stage: Stage, folder: Path, console: Console) -> int:

@@ -37,6 +37,7 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "train-preference-model": ["--config", "preference_quickstart.yaml", "--data_path", NOWHERE],
     "train-relevance-model": ["--data_path", NOWHERE, "--output", "o"],
     "plot-run": ["--run", NOWHERE],
+    "report": [NOWHERE],
     "export": ["--run", NOWHERE, "--output", "o"],
     "push-to-hub": ["--agent", NOWHERE, "--repo", "polite", "--dry_run"],
     "train-policy": ["--config", "restaurant.yaml", "--domain", NOWHERE],

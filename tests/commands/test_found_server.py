@@ -102,6 +102,7 @@ COMMANDS = {
     "train": "--config own.yaml --experiment_name new",
     "train with its critic": "--config own.yaml --experiment_name new --critic_path evil/agent --use_share_model false",
     "plot-run": "--run evil --output out/plot.png",
+    "report": "evil --output out/report.html",
     "push-to-hub": "--agent evil/agent --repo polite --dry_run",
     "export": "--run evil --output out/agent",
     "train-sft": "--data_path data --model_path evil/agent --output out/sft --max_steps 1 --batch_size 2",

@@ -22,6 +22,7 @@ ATTACKED = {
     "chat": f"{FOUND}::test_talking_to_a_strangers_agent_builds_nothing_of_its_config",
     "evaluate": f"{FOUND}::test_evaluating_an_agent_asks_no_server_of_its_config",
     "plot-run": f"{FOUND}::test_evaluating_and_plotting_a_strangers_run_builds_nothing_of_its_config",
+    "report": "tests/commands/test_report.py::test_a_strangers_run_is_read_as_text",
     "export": "tests/commands/test_export.py::test_a_name_on_the_hub_is_refused_unless_the_configuration_is_trusted",
     "push-to-hub": "tests/publishing/test_files.py::test_a_link_is_refused_because_it_may_be_of_any_file",
     "evaluate-policy": f"{FOLDERS}::test_the_hub_is_not_asked_for_what_a_stranger_names",

@@ -112,6 +112,17 @@ def test_a_stage_that_fails_is_not_skipped_next_time(folder):
     assert times_run(folder) == 2
 
 
+def test_it_says_where_the_page_about_the_run_is_and_fails_nothing_without_one(tmp_path, capsys):
+    quickstart.write_page(tmp_path, Console())
+    assert capsys.readouterr().out == ""  # there is no run
+    run_folder = tmp_path / quickstart.RUN
+    run_folder.mkdir(parents=True)
+    (run_folder / "metrics.jsonl").write_text('{"iteration": 1, "objective/score": 0.5}\n')
+    quickstart.write_page(tmp_path, Console())
+    assert capsys.readouterr().out == f"\nis the curve right? open {run_folder}/report.html\n"
+    assert (run_folder / "report.html").is_file()
+
+
 def test_the_command_ends_with_the_first_stage_that_fails(folder, monkeypatch, capsys):
     monkeypatch.setattr(quickstart, "STAGES", (STAGE, STAGE))
     (folder / "given.txt").write_text("broken")

@@ -1,0 +1,115 @@
+"""One HTML file about one or several runs: what it shows is JSON in it, which its script draws."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.run_page.curves import curves_of, iterations, parts_of, thinned
+from rlhf_dialog.evaluation.run_page.verdict import Row, table, target_of, verdict
+
+TEMPLATE = Path(__file__).parent / "page.html"
+MAX_BYTES = 500_000
+MAX_POINTS, MAX_SAMPLES, MAX_LETTERS = 400, 60, 2000  # of a curve; of all runs; of a text
+FEWEST_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The end of a dialogue, a person's reply, and the replies of systems.
+
+    >>> Sample("Hello .", "Good morning .", {"before": "Hm .", "after": "Hello , how are you ?"})
+    """
+
+    prompt: str
+    reference: str
+    replies: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run has left: the lines of metrics.jsonl, config.yaml, replies, and what is known of how it was made."""
+
+    name: str
+    rows: list[Row]
+    config: dict[str, Any] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+
+
+def page_of(runs: Sequence[RunRecord]) -> str:
+    """The page of runs that have at least one line of metrics each. It has at most 500,000 bytes: curves get fewer points and
+    texts fewer letters until it fits. Raises UserError when it cannot fit."""
+    points, samples, letters = MAX_POINTS, MAX_SAMPLES, MAX_LETTERS
+    template = TEMPLATE.read_text(encoding="utf-8")
+    while points >= FEWEST_POINTS:
+        data = json.dumps(_data(runs, points, samples, letters), allow_nan=False, separators=(",", ":"))
+        page = template.replace("__DATA__", data.replace("<", "\\u003c"))
+        if len(page.encode()) <= MAX_BYTES:
+            return page
+        points, samples, letters = points // 2, max(samples // 2, 1), letters // 2
+    raise UserError(f"report: {len(runs)} runs are too much for one page of {MAX_BYTES:,} bytes; name fewer")
+
+
+def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) -> dict[str, Any]:
+    merged = merge(runs, letters)
+    chosen = [merged[len(merged) * k // samples] for k in range(samples)] if len(merged) > samples else merged
+    return {
+        "rules": table(),
+        "runs": [_run_data(run, points, letters) for run in runs],
+        "differences": [[shown(cell, letters) for cell in row] for row in differences(runs)],
+        "samples": [{"prompt": one.prompt, "reference": one.reference, "replies": one.replies} for one in chosen],
+        "num_samples": len(merged),
+    }
+
+
+def _run_data(run: RunRecord, points: int, letters: int) -> dict[str, Any]:
+    headline, findings = verdict(run.rows, run.config)
+    return {
+        "name": shown(run.name, letters),
+        "headline": headline,
+        "findings": [[one.sign, one.state, one.sentence] for one in findings],
+        "iterations": iterations(run.rows, points),
+        "curves": curves_of(run.rows, points),
+        "parts": {name: thinned(values, points) for name, values in parts_of(run.rows, run.config).items()},
+        "target": target_of(run.config),
+        "facts": [[name, shown(value, letters)] for name, value in run.facts],
+    }
+
+
+def shown(text: str, letters: int) -> str:
+    """The text, cut where it is longer."""
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def merge(runs: Sequence[RunRecord], letters: int = MAX_LETTERS) -> list[Sample]:
+    """The samples of all runs, one for each prompt: the replies of several runs to it are side by side."""
+    merged: dict[tuple[str, str], Sample] = {}
+    for run in runs:
+        for one in run.samples:
+            prompt, reference = shown(one.prompt, letters), shown(one.reference, letters)
+            row = merged.setdefault((prompt, reference), Sample(prompt, reference, {}))
+            for system, reply in one.replies.items():
+                column = system if len(runs) == 1 else f"{run.name}: {system}"
+                row.replies[shown(column, letters)] = shown(reply, letters)
+    return list(merged.values())
+
+
+def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
+    """The keys of config.yaml that the runs do not have in common: key, then the value in each run, `-` where there is none."""
+    flat = [dict(_leaves(run.config)) for run in runs]
+    keys = dict.fromkeys(key for leaves in flat for key in leaves)
+    rows = [[key, *(leaves.get(key, "-") for leaves in flat)] for key in keys]
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The values of nested mappings and lists, as JSON, with their dotted keys."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else None
+    if not items:
+        yield path, json.dumps(node, default=str, ensure_ascii=False)
+        return
+    for key, value in items:
+        yield from _leaves(value, f"{path}.{key}" if path else str(key))

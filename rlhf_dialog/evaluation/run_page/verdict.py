@@ -1,0 +1,331 @@
+"""What the metrics of a run say, in words: for each sign its number, whether it is healthy, and what to do.
+
+docs/READING_A_RUN.md shows the same table. `values` are the finite numbers of one metric, in the order of the iterations; a
+quarter of them is what a sign compares.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.evaluation.intervals import Interval, mean_of, unpaired_difference
+
+MIN_ITERATIONS, MIN_VALIDATIONS = 12, 4
+GROWN = 0.1  # nats per token: a KL below it may grow
+Row = dict[str, Any]
+MEASURES = {  # how a number is taken from the values of a metric -> how it is said
+    "level": "in the last quarter",
+    "change": "times the first quarter",
+    "growth": "times the third quarter",
+    "target": "times `kl_target`",
+}
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One row of the table: a sign of a metric, when it is healthy, when it is sick, and what to do then."""
+
+    name: str
+    metric: str
+    healthy: str
+    sick: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A sign that is sick on one side of a limit, below or above; `measure` is one of MEASURES."""
+
+    name: str
+    metric: str
+    measure: str
+    side: str
+    value: float
+    advice: str
+
+    @property
+    def bound(self) -> str:
+        return f"at {'least' if self.side == 'below' else 'most'} {self.value:g}"
+
+    @property
+    def healthy(self) -> str:
+        return f"{self.bound} {MEASURES[self.measure]}"
+
+    @property
+    def sick(self) -> str:
+        return f"{self.side} {self.value:g}"
+
+    def is_broken_by(self, number: float) -> bool:
+        return number < self.value if self.side == "below" else number > self.value
+
+
+RISING = "the interval of its change lies above 0"
+FALLS = Sign(
+    "reward falls", "`objective/score`", RISING, "it lies below 0", "lower `lr`, and look at clip fraction and KL below"
+)
+FLAT = Sign(
+    "reward does not rise",
+    "`objective/score`",
+    RISING,
+    "it contains 0",
+    "run more iterations or larger rollouts; if that changes nothing, raise `lr`, and see whether the reward differs "
+    "between replies to one prompt",
+)
+AGAINST = Sign(
+    "validation falls",
+    "`eval/score`",
+    RISING,
+    "it lies below 0",
+    "take the agent of the best iteration, train shorter or on more prompts, and read its replies: the reward may be gamed",
+)
+NOT_WITH = Sign(
+    "validation does not rise",
+    "`eval/score`",
+    RISING,
+    "it contains 0",
+    "raise `eval_episodes` for a narrower interval, and train on more prompts",
+)
+LIMITS = (
+    Limit("KL above its target", "objective/kl", "target", "above", 1.5, "raise `kl_coef` or `kl_rate`, or lower `lr`"),
+    Limit(
+        "KL below its target",
+        "objective/kl",
+        "target",
+        "below",
+        0.5,
+        "let it run on; if the reward does not rise either, raise `lr` or lower `kl_coef`",
+    ),
+    Limit(
+        f"KL of {GROWN:g} or more still grows",
+        "objective/kl",
+        "growth",
+        "above",
+        1.2,
+        "give it a target (`kl_rate` above 0), raise `kl_coef`, or take an earlier checkpoint",
+    ),
+    Limit(
+        "KL stays at 0",
+        "objective/kl",
+        "level",
+        "below",
+        0.001,
+        "the policy hardly moves: raise `lr` or lower `kl_coef`",
+    ),
+    Limit(
+        "entropy falls",
+        "objective/entropy",
+        "change",
+        "below",
+        0.5,
+        "the policy becomes certain too early: lower `lr`, raise `kl_coef` or `entropy_coef`",
+    ),
+    Limit(
+        "entropy rises",
+        "objective/entropy",
+        "change",
+        "above",
+        1.5,
+        "the policy turns into noise: lower `lr` or `entropy_coef`, raise `kl_coef`",
+    ),
+    Limit(
+        "replies become shorter",
+        "response/length",
+        "change",
+        "below",
+        0.5,
+        "the reward may pay for short replies: add `LengthMatch` or `LengthHold` to it",
+    ),
+    Limit(
+        "replies become longer",
+        "response/length",
+        "change",
+        "above",
+        1.5,
+        "the reward may pay for long replies: add `LengthMatch` or `LengthHold` to it",
+    ),
+    Limit(
+        "replies become alike",
+        "response/distinct_2",
+        "change",
+        "below",
+        0.7,
+        "read the replies for a phrase that always pays; raise `kl_coef`, or pay another part of the reward",
+    ),
+    Limit(
+        "replies are cut off",
+        "response/truncated",
+        "level",
+        "above",
+        0.2,
+        "raise `max_new_tokens`, or set `truncation_penalty`",
+    ),
+    Limit(
+        "steps are clipped",
+        "ppo/clip_fraction",
+        "level",
+        "above",
+        0.3,
+        "the steps are too large: lower `lr` or `ppo_epoch`",
+    ),
+    Limit(
+        "the critic explains little",
+        "ppo/explained_variance",
+        "level",
+        "below",
+        0.1,
+        "raise `critic_lr`, or take an estimator without a critic (`advantage_estimator: rloo`)",
+    ),
+)
+LABELS = {
+    "objective/kl": "KL",
+    "objective/entropy": "Entropy",
+    "response/length": "Length of replies",
+    "response/distinct_2": "Distinct-2",
+    "response/truncated": "Share of truncated replies",
+    "ppo/clip_fraction": "Clip fraction",
+    "ppo/explained_variance": "Explained variance",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one sign says of a run: `state` is healthy, sick or open, and `sentence` says why and what to do."""
+
+    sign: str
+    state: str
+    sentence: str
+
+
+def table() -> list[list[str]]:
+    """The rows of all rules: sign, metric, healthy, sick, what to do."""
+    signs: list[Sign | Limit] = [FALLS, FLAT, AGAINST, NOT_WITH, *LIMITS]
+    return [[one.name, one.metric.strip("`"), one.healthy, one.sick, one.advice] for one in signs]
+
+
+def verdict(rows: Sequence[Row], config: dict[str, Any]) -> tuple[str, list[Finding]]:
+    """A headline, and a finding for each sign that the rows of a metrics.jsonl have; `config` is the run's config.yaml."""
+    findings = list(_findings(rows, config))
+    reward = findings[0]
+    others = ", ".join(one.sign for one in findings[1:] if one.state == "sick")
+    if reward.state == "open":
+        head = "It is too early to say whether the curve is right"
+    elif reward.state == "sick":
+        head = f"The curve is not right: {reward.sign}"
+    elif others:
+        return f"The reward rises, but look at this: {others}.", findings
+    else:
+        return "The curve is right: the reward rises, and all other signs are healthy.", findings
+    return f"{head}; look also at this: {others}." if others else f"{head}.", findings
+
+
+def _findings(rows: Sequence[Row], config: dict[str, Any]) -> Iterator[Finding]:
+    score = next((name for name in ("objective/score", "reward") if known(rows, name)), "objective/score")
+    yield _reward(known(rows, score))
+    names = (f"eval/{config.get('eval_metric', 'score')}", "eval/score", "eval/reward")
+    validation = next((name for name in names if known(rows, name)), None)
+    if validation:
+        yield _validation(rows, validation, known(rows, score))
+    target = target_of(config)
+    for metric in dict.fromkeys(one.metric for one in LIMITS):
+        values = known(rows, metric)
+        if len(values) >= MIN_ITERATIONS:
+            yield from _limited(metric, values, target)
+
+
+def known(rows: Sequence[Row], name: str) -> list[float]:
+    """The finite numbers of a metric, in the order of the rows."""
+    values = (row.get(name) for row in rows)
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
+
+
+def target_of(config: dict[str, Any]) -> float | None:
+    """The KL that the run aims for; None for a fixed coefficient, and where the configuration says none."""
+    target = config.get("kl_target")
+    if isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target):
+        return None
+    return float(target) if target > 0 and config.get("kl_rate") != 0 else None
+
+
+def change_of(values: Sequence[float], share: int = 4) -> tuple[float, float, Interval]:
+    """Mean of the first part (1 of `share`) of the values, mean of the last, and the 95 % interval of their difference."""
+    size = len(values) // share
+    first, last = (mean_of(np.array(part)) for part in (values[:size], values[-size:]))
+    return first.point, last.point, unpaired_difference(first, last)
+
+
+def _direction(change: Interval) -> int:
+    """1: the interval lies above 0; -1: below; 0: it contains 0."""
+    return int(change["low"] > 0) - int(change["high"] < 0)
+
+
+def _said(change: Interval) -> str:
+    return f"{change['mean']:+.3g} [{change['low']:+.3g}, {change['high']:+.3g}]"
+
+
+def _reward(values: Sequence[float]) -> Finding:
+    if len(values) < MIN_ITERATIONS:
+        said = (
+            f"Iterations with a reward: {len(values)} of the {MIN_ITERATIONS} that it takes; make the page again later."
+        )
+        return Finding("reward", "open", said)
+    first, last, change = change_of(values)
+    said = f"{_said(change)}, from {first:.3g} to {last:.3g}"
+    if _direction(change) > 0:
+        return Finding("reward", "healthy", f"The reward rises: {said}; nothing to do.")
+    if _direction(change) < 0:
+        return Finding(FALLS.name, "sick", f"The reward falls: {said}; {FALLS.advice}.")
+    return Finding(FLAT.name, "sick", f"The reward does not rise: {said}; {FLAT.advice}.")
+
+
+def _validation(rows: Sequence[Row], name: str, rewards: Sequence[float]) -> Finding:
+    values = known(rows, name)
+    if len(values) < MIN_VALIDATIONS:
+        said = (
+            f"Validations: {len(values)} of the {MIN_VALIDATIONS} that it takes to compare them; lower `eval_interval`."
+        )
+        return Finding("validation", "open", said)
+    _, _, change = change_of(values, 4 if len(values) >= MIN_ITERATIONS else 2)
+    best = max((row for row in rows if known([row], name)), key=lambda row: float(row[name]))
+    said = f"{_said(change)}, best {best[name]:.3g} after iteration {best['iteration']}"
+    rises = len(rewards) >= MIN_ITERATIONS and _direction(change_of(rewards)[2]) > 0
+    if _direction(change) > 0:
+        word = " with the reward" if rises else ""
+        return Finding("validation", "healthy", f"{name} rises{word}: {said}; nothing to do.")
+    if _direction(change) < 0:
+        word = " while the reward rises" if rises else ""
+        return Finding(AGAINST.name, "sick", f"{name} falls{word}: {said}; {AGAINST.advice}.")
+    return Finding(NOT_WITH.name, "sick", f"{name} does not rise: {said}; {NOT_WITH.advice}.")
+
+
+def _limited(metric: str, values: Sequence[float], target: float | None) -> Iterator[Finding]:
+    """The finding of a metric with limits: of the first that is broken, or that none is. Nothing where no limit applies."""
+    measured = [(one, _measured(values, one.measure, target)) for one in LIMITS if one.metric == metric]
+    if metric == "objective/kl" and target is not None:  # growth up to the target is what it is for
+        measured = [(one, number) for one, number in measured if one.measure == "target"]
+    numbers = [(one, number) for one, number in measured if number is not None]
+    if not numbers:
+        return
+    label = LABELS[metric]
+    for one, number in numbers:
+        if one.is_broken_by(number):
+            said = f"{number:.3g} {MEASURES[one.measure]} (sick: {one.sick})"
+            yield Finding(one.name, "sick", f"{label} is {said}; {one.advice}.")
+            return
+    said = " and ".join(dict.fromkeys(f"{number:.3g} {MEASURES[one.measure]}" for one, number in numbers))
+    limits = ", ".join(one.bound for one, _ in numbers)
+    yield Finding(label, "healthy", f"{label} is {said} (healthy: {limits}); nothing to do.")
+
+
+def _measured(values: Sequence[float], measure: str, target: float | None) -> float | None:
+    """The number that a limit is about; None where there is none, such as a ratio to 0."""
+    size = len(values) // 4
+    first, third, last = (sum(part) / size for part in (values[:size], values[-2 * size : -size], values[-size:]))
+    if measure == "level":
+        return last
+    if measure == "growth" and last < GROWN:
+        return None
+    base = {"change": first, "growth": third, "target": target}[measure]
+    return last / base if base and base > 0 else None

@@ -1,0 +1,82 @@
+"""What a run folder holds for a page about the run: metrics, settings, replies, versions and hashes."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlhf_dialog.config.loading import read_yaml
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.blind import read_replies
+from rlhf_dialog.evaluation.report import verdict_of
+from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample
+from rlhf_dialog.own_files import FAULTS, json_or, read_json
+from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.tracking import read_metrics
+
+TURNS = 3  # of a prompt that are shown
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The run in the folder. Raises UserError for a folder without metrics, and for files that are damaged."""
+    metrics, config = folder / "metrics.jsonl", folder / "config.yaml"
+    try:
+        rows = read_metrics(metrics)
+    except OSError as error:
+        raise UserError(f"{metrics}: cannot be read: {error.strerror}; name the folder of a run") from error
+    if not rows:
+        raise UserError(f"{metrics}: has no metrics yet; train first")
+    settings = read_yaml(config) if config.is_file() else {}
+    return RunRecord(str(folder), rows, settings, read_samples(folder), facts_of(folder, len(rows)))
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """The replies in the folder: replies.jsonl of `evaluate --replies`, else samples.json of `evaluate --samples`.
+
+    Raises UserError when the file is damaged.
+    """
+    replies, samples = folder / "replies.jsonl", folder / "samples.json"
+    if replies.is_file():
+        return [_of_replies(row) for row in read_replies(replies)]
+    if not samples.is_file():
+        return []
+    rows = read_json(samples, end="; remove it, or write it with `evaluate --samples`", shape=list[dict[str, str]])
+    return [_of_sample(row) for row in rows]
+
+
+def _of_replies(row: dict[str, Any]) -> Sample:
+    references = row.get("references")
+    reference = references[0] if isinstance(references, list) and references else ""
+    replies = {name: one["response"] for name, one in row["replies"].items()}
+    return Sample("\n".join(row["prompt"][-TURNS:]), str(reference), replies)
+
+
+def _of_sample(row: dict[str, str]) -> Sample:
+    systems = [name for name in ("before", "after", *row) if name in row and name not in ("last_turn", "reference")]
+    replies = {name: row[name] for name in systems}
+    return Sample(row.get("last_turn", ""), row.get("reference", ""), replies)
+
+
+def facts_of(folder: Path, num_iterations: int) -> list[tuple[str, str]]:
+    """How the run was made, as far as the folder says: a command, versions, hashes, and its evaluation in a sentence.
+
+    What is damaged is left out.
+    """
+    facts = [("iterations", str(num_iterations))]
+    if (folder / "config.yaml").is_file():
+        facts.append(("the same run again", f"rlhf-dialog train --config {folder}/config.yaml --experiment_name again"))
+    with suppress(*FAULTS, UserError):
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+        facts += _of_checkpoint(json_or(checkpoint / "trainer.json", {}, dict[str, Any])) if checkpoint else []
+    with suppress(*FAULTS):
+        evaluation = json_or(folder / "evaluation.json", {}, dict[str, Any])
+        said = verdict_of(evaluation) if "after" in evaluation else None
+        facts += [("evaluation", said)] if said else []
+        facts += [("agent, SHA-256", str(evaluation["settings"]["agent_hash"]))]
+    return facts
+
+
+def _of_checkpoint(state: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [(str(name), str(version)) for name, version in state.get("versions", {}).items()]
+    facts += [(str(key), value) for key, value in state.get("identity", {}).items() if isinstance(value, str)]
+    hashes = {"settings of the run, SHA-256": "identity_sha256", "newest checkpoint, SHA-256": "sha256"}
+    return facts + [(name, str(state[key])) for name, key in hashes.items() if key in state]

@@ -1,0 +1,114 @@
+"""The HTML file of runs: one size limit, all text as data, samples of several runs side by side, settings that differ."""
+
+import json
+import math
+import re
+
+import pytest
+
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.run_page.page import TEMPLATE, RunRecord, Sample, differences, merge, page_of
+
+HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)"><!--'
+
+
+def data_of(page: str) -> dict:
+    (text,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text, parse_constant=lambda name: pytest.fail(name))
+
+
+def record(name: str = "runs/a", num_rows: int = 3, **more) -> RunRecord:
+    return RunRecord(name, [{"iteration": i + 1, "objective/score": float(i)} for i in range(num_rows)], **more)
+
+
+def test_all_text_of_a_run_is_data_and_no_html():
+    run = record(
+        HOSTILE,
+        config={HOSTILE: HOSTILE},
+        samples=[Sample(HOSTILE, HOSTILE, {HOSTILE: HOSTILE})],
+        facts=[(HOSTILE, HOSTILE)],
+    )
+    run.rows[0][HOSTILE] = 1.0
+    page = page_of([run, record("__DATA__")])
+    shell = TEMPLATE.read_text(encoding="utf-8")
+    for tag in ("</script>", "<img", "<!--"):
+        assert page.count(tag) == shell.count(tag)
+    data = data_of(page)
+    assert data["runs"][0]["name"] == HOSTILE
+    assert data["samples"] == [{"prompt": HOSTILE, "reference": HOSTILE, "replies": {f"{HOSTILE}: {HOSTILE}": HOSTILE}}]
+    assert data["runs"][1]["name"] == "__DATA__"
+
+
+def test_the_template_makes_no_html_of_text_and_asks_for_nothing():
+    shell = TEMPLATE.read_text(encoding="utf-8")
+    assert (
+        re.findall(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?://(?!www\.w3\.org/2000/svg)", shell
+        )
+        == []
+    )
+    assert "default-src 'none'" in shell
+
+
+def test_numbers_that_are_not_finite_and_half_characters_do_not_break_the_page():
+    rows = [{"iteration": 1, "objective/score": math.nan}, {"iteration": 2, "objective/score": -math.inf}]
+    rows.append({"iteration": 3, "objective/score": 0.5})
+    page = page_of([RunRecord("a", rows, {"kl_target": math.inf}, [Sample("\ud800", "", {})])])
+    assert page.encode()
+    (run,) = data_of(page)["runs"]
+    assert (run["curves"]["objective/score"], run["target"]) == ([None, None, 0.5], None)
+
+
+def test_a_page_stays_below_its_limit_by_fewer_points_and_letters():
+    draw = [{"iteration": i + 1} | {f"own/{k}": math.sin(i * k + 1) for k in range(60)} for i in range(2000)]
+    samples = [Sample(f"prompt {i} " + "ü" * 5000, "", {"after": "words " * 2000}) for i in range(200)]
+    page = page_of([RunRecord(f"run{i}", draw, {}, samples) for i in range(2)])
+    assert 100_000 < len(page.encode()) < 500_000
+    data = data_of(page)
+    assert 25 <= len(data["runs"][0]["iterations"]) < 400
+    assert data["runs"][0]["iterations"][-1][1] == 2000
+    assert (data["num_samples"], len(data["samples"]) < 60) == (200, True)
+
+
+def test_a_usual_page_has_400_points_and_60_samples():
+    samples = [Sample(f"prompt {i}", "", {"after": "Hello ."}) for i in range(100)]
+    data = data_of(page_of([record(num_rows=800, samples=samples), record("b", num_rows=900)]))
+    assert [len(run["iterations"]) for run in data["runs"]] == [400, 300]
+    assert [len(run["curves"]["objective/score"]) for run in data["runs"]] == [400, 300]
+    chosen = [one["prompt"] for one in data["samples"]]
+    assert (len(chosen), chosen[0], chosen[-1]) == (60, "prompt 0", "prompt 98")
+
+
+def test_too_many_runs_are_refused():
+    wide = [{"iteration": 1} | {f"own/{k}" + "x" * 300: 1.0 for k in range(60)}]
+    with pytest.raises(UserError, match="40 runs are too much for one page of 500,000 bytes; name fewer"):
+        page_of([RunRecord(str(i), wide) for i in range(40)])
+
+
+def test_samples_of_several_runs_are_side_by_side():
+    first = record("a", samples=[Sample("Hi .", "Hello .", {"before": "Hm .", "after": "Hello !"})])
+    second = record(
+        "b", samples=[Sample("Hi .", "Hello .", {"after": "Hey ."}), Sample("Why ?", "", {"after": "So ."})]
+    )
+    assert merge([first, second]) == [
+        Sample("Hi .", "Hello .", {"a: before": "Hm .", "a: after": "Hello !", "b: after": "Hey ."}),
+        Sample("Why ?", "", {"b: after": "So ."}),
+    ]
+    assert merge([first]) == first.samples
+
+
+def test_settings_that_differ():
+    first = {
+        "lr": 1e-4,
+        "seed": 0,
+        "reward": {"parts": [{"id": "Intent"}, {"id": "Meteor", "weight": 2.0}]},
+        "empty": {},
+    }
+    second = {"lr": 1e-5, "seed": 0, "reward": {"parts": [{"id": "Intent"}]}, "empty": {}, "own": "x"}
+    assert differences([record(config=first), record(config=second)]) == [
+        ["lr", "0.0001", "1e-05"],
+        ["reward.parts.1.id", '"Meteor"', "-"],
+        ["reward.parts.1.weight", "2.0", "-"],
+        ["own", "-", '"x"'],
+    ]
+    assert differences([record(config=first), record(config=first)]) == []
