@@ -180,6 +180,14 @@ def run(folder: Path, seed: int = 0) -> int:
     return 0
 
 
+def write_page(folder: Path, console: Console) -> None:
+    """Write the page about the run in a process of its own, and say where it is; the quickstart does not depend on it."""
+    with suppress(OSError):
+        command = [sys.executable, "-m", "rlhf_dialog", "report", str(RUN)]
+        if subprocess.run(command, cwd=folder, capture_output=True).returncode == 0:
+            console.print(f"\nis the curve right? open {folder / RUN}/report.html", soft_wrap=True)
+
+
 def seconds_left(done: int, seconds: float) -> float:
     """What the other stages take when this number is done after these seconds: by their budgets, on a machine as fast as so far.
 
@@ -187,14 +195,6 @@ def seconds_left(done: int, seconds: float) -> float:
     """
     before, after = (sum(stage.budget for stage in some) for some in (STAGES[:done], STAGES[done:]))
     return after * max(1.0, seconds / before if before else 1.0)
-
-
-def write_page(folder: Path, console: Console) -> None:
-    """Write the page about the run in a process of its own, and say where it is; the quickstart does not depend on it."""
-    with suppress(OSError):
-        command = [sys.executable, "-m", "rlhf_dialog", "report", str(RUN)]
-        if subprocess.run(command, cwd=folder, capture_output=True).returncode == 0:
-            console.print(f"\nis the curve right? open {folder / RUN}/report.html", soft_wrap=True)
 
 
 def run_stage(stage: Stage, folder: Path, console: Console) -> int:
