@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 START, PEOPLE, AGENTS = "start", "people's replies", "agents"
 BEST_OF = 4
 BIAS_PROMPTS = 64
-PAIRED = ("encoder_similarity", "likelihood", "score")  # of which the differences to the agents are shown
+PAIRED = ("encoder_similarity", "likelihood", "score")  # of which the differences to the agents are shown, if measured
 
 
 class TableOptions(Options):
@@ -52,6 +52,10 @@ class TableOptions(Options):
         "also the start behind this system prompt, `null` for that of its template; may be given several times",
         again=True,
     )
+    likelihood: bool = option(
+        "also the log-probability of replies under the start (a minute for 200 replies on one core)"
+    )
+    score: bool = option("also the score of the runs' reward, which takes as long")
     best_of: bool = option(f"also the best of {BEST_OF} replies of the start by the score")
     bias: bool = option("also the start with one bias, learned from the first agent")
     split: str = option("read test once, for a table to publish", "validation", choices=("validation", "test"))
@@ -76,7 +80,7 @@ def run(options: TableOptions) -> None:
     if options.replies:
         answers = {name: Replies(dialogues, [0] * len(dialogues)) for name, dialogues in rows.items()}
         replace_text(options.replies, report.replies_of(table.prompts, answers))
-    measured = {name: table.measures(name, dialogues) for name, dialogues in rows.items()}
+    measured = {name: table.measures(dialogues) for name, dialogues in rows.items()}
     result = summary(measured, len(options.agent), table.dialogue_numbers, options.seed)
     settings = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | tuple)}
     replace_json(options.output, {"settings": settings, **result})
@@ -205,16 +209,18 @@ class Table:
 
         return generate_replies(start, self.prompts, one_bias.scaled(bias, score).of(sampling), seed)
 
-    def measures(self, name: str, dialogues: list[Dialogue]) -> dict[str, Array]:
-        """N numbers of each measure; the work folder keeps them too."""
+    def measures(self, dialogues: list[Dialogue]) -> dict[str, Array]:
+        """N numbers of each measure."""
         from rlhf_dialog.evaluation import measure
         from rlhf_dialog.evaluation.replies import Replies
         from rlhf_dialog.rewards import EncoderSimilarity, LikelihoodPrice
 
         if not self.judges:
-            likelihood = LikelihoodPrice(str(self.config.model_path), None, system_prompt=self.config.system_prompt)
-            self.judges = [EncoderSimilarity(self.options.encoder), likelihood]
-            self.of_reward = measure.judges_of(self.scorer())
+            self.judges = [EncoderSimilarity(self.options.encoder)]
+            if self.options.likelihood:
+                start, own = str(self.config.model_path), self.config.system_prompt
+                self.judges.append(LikelihoodPrice(start, None, system_prompt=own))
+            self.of_reward = measure.judges_of(self.scorer() if self.options.score else None)
             self.of_reward.own = {judge.name: judge for judge in self.judges}
         found = measure.measure(Replies(dialogues, [0] * len(dialogues)), self.of_reward).per_prompt
         wanted = ("mean_words", "truncated", "copied_two", "relevance", "score", *self.of_reward.own)
@@ -235,11 +241,12 @@ def summary(
     rows = {AGENTS: together, **measured}
     table = {name: {key: _interval(values, units, seed) for key, values in row.items()} for name, row in rows.items()}
     each = {f"agent {i}": {key: _interval(x, units, seed) for key, x in one.items()} for i, one in enumerate(agents, 1)}
+    paired = [key for key in PAIRED if key in together]
     changes: dict[str, dict[str, Interval]] = {}
     preferred: dict[str, dict[str, Interval]] = {}
     for name, row in measured.items():
-        changes[name] = {key: _difference(row[key], together[key], units, seed) for key in PAIRED}
-        preferred[name] = {key: _interval((np.sign(together[key] - row[key]) + 1) / 2, units, seed) for key in PAIRED}
+        changes[name] = {key: _difference(row[key], together[key], units, seed) for key in paired}
+        preferred[name] = {key: _interval((np.sign(together[key] - row[key]) + 1) / 2, units, seed) for key in paired}
     return {"rows": table, "agents": each, "difference": changes, "preferred": preferred}
 
 

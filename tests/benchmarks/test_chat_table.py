@@ -47,7 +47,7 @@ def table(world, *words):
 
 
 def test_every_row_is_written_once_and_measured(world, capsys, monkeypatch):
-    assert table(world, "--system_prompt", "null", "--best_of", "--bias") == 0
+    assert table(world, "--system_prompt", "null", "--best_of", "--bias", "--score", "--likelihood") == 0
     result = json.loads((world / "table.json").read_text())
     rows = [AGENTS, PEOPLE, START, f"{START}, system prompt: null", f"{START}, best of 4", f"{START}, one bias"]
     assert list(result["rows"]) == rows
@@ -59,7 +59,7 @@ def test_every_row_is_written_once_and_measured(world, capsys, monkeypatch):
     kept = {path: path.stat().st_mtime_ns for path in (world / "work").iterdir()}
     assert len(kept) == 6  # not those of people
     monkeypatch.setattr(chat_table.Table, "generate", None)  # nothing is written again
-    assert table(world, "--system_prompt", "null", "--best_of", "--bias") == 0
+    assert table(world, "--system_prompt", "null", "--best_of", "--bias", "--score", "--likelihood") == 0
     assert {path: path.stat().st_mtime_ns for path in (world / "work").iterdir()} == kept
     assert json.loads((world / "table.json").read_text()) == result
 
