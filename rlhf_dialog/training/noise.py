@@ -20,6 +20,8 @@ from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.models.sizes import num_positions
+from rlhf_dialog.models.switches import no_draws
+from rlhf_dialog.models.try_faults import REMEDIES
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ LEAST_IN_16_BITS = (
 )  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
 LEAST_IN_32_BITS = 1e-6, 1e-6
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
+DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
 MEAN_IN_32_BITS = (
     0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
 )
@@ -53,7 +56,7 @@ class Noise:
 def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tensor:
     """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when dropout is on in the reference, because it would pass for noise.
+    Draws no random number. Raises RunStopped when the reference does, in training or in eval mode: it would pass for noise.
     """
     if any(module.training for module in reference.modules()):
         raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
@@ -61,8 +64,9 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
     rows = range(min(ROWS, len(rollout)))
     if not rows:
         return rollout.ref_logprobs.new_empty(0)
-    together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
-    alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
+    with no_draws(f"{DRAWS}. {REMEDIES['dropout']}"):
+        together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
+        alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
     return torch.maximum((together - torch.cat(alone)).abs(), rounding)
 
