@@ -19,6 +19,7 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.sizes import num_positions
 from rlhf_dialog.models.switches import no_draws
 from rlhf_dialog.models.try_faults import REMEDIES
@@ -50,6 +51,16 @@ class Noise:
     largest: float = LEAST_IN_32_BITS[1]
     num_bits: int = 32
     warned: bool = False  # whether a check has warned of a difference that is larger
+
+
+def check_type(reference: Policy, num_bits: int) -> None:
+    """Raises RunStopped for a reference in 16 bits in a run in 32, because its rounding would pass for noise."""
+    types = {str(p.dtype).removeprefix("torch.") for p in reference.parameters() if p.dtype in HALF}
+    if num_bits == 32 and (types or reference.use_amp):
+        how = f"weights in {min(types)}" if types else "autocast"
+        raise RunStopped(
+            f"the reference computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
+        )
 
 
 @torch.no_grad()

@@ -144,6 +144,23 @@ class CountsInTrunk(GPT2LMHeadModel):
         self.transformer = CountingTrunk(config)
 
 
+class LateTrunk(GPT2Model):
+    """Positions from 4 on are one too large when all tokens are read at once."""
+
+    def forward(self, *args, position_ids=None, **options):
+        if position_ids is not None and not is_step(options):
+            position_ids = position_ids + (position_ids > 3)
+        return super().forward(*args, position_ids=position_ids, **options)
+
+
+class ReadsLate(GPT2LMHeadModel):
+    """Positions of the response, after prompts of four tokens, are one too large where it is read."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.transformer = LateTrunk(config)
+
+
 class MixingTrunk(GPT2Model):
     """Adds the mean of all tokens that it sees at once, of other rows too where these are packed."""
 

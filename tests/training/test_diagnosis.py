@@ -19,6 +19,7 @@ from faulty import (
     HidesEnds,
     Leaks,
     Narrows,
+    ReadsLate,
     SeesPadding,
     new,
     stopped,
@@ -33,11 +34,9 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.random_states import random_states
 from rlhf_dialog.metrics.base import VecInfo
-from rlhf_dialog.models import policy
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.loading import Models, build_trained
 from rlhf_dialog.models.lora import lora_layers
-from rlhf_dialog.models.packing import Prompting
 from rlhf_dialog.models.policy import DisabledAdapter
 from rlhf_dialog.models.switches import with_adapter
 from rlhf_dialog.training import causes, diagnosis
@@ -64,6 +63,7 @@ def cause_in(message):
         (Narrows, False, "dtype", "in 32 bits the difference is gone"),
         (CountsInTrunk, True, "positions", "one too large where tokens come one by one"),
         (CountsFromOne, False, "positions", "one too large where tokens come one by one"),
+        (ReadsLate, True, "positions", "of the response are one too large where all tokens are read"),
         (CountsPadding, False, "positions", "depend on the padding on the left"),
         (SeesPadding, False, "attention mask", "sees the padding of the prompts"),
         (HidesEnds, False, "attention mask", "hides a pad or end token (id 257)"),
@@ -72,6 +72,7 @@ def cause_in(message):
 )
 def test_a_fault_of_the_users_model_is_named(kind, packing, cause, words, of, share):
     keys = {"ref_model": "another"} if of == "ratio" else {}
+    keys |= {"prompts": PROMPTS} if kind is ReadsLate else {}
     keys |= {"prompts": TWO_TURNS, "turn_separator": "<eos>"} if kind is HidesEnds else {}
     message = stopped(trainer_on(kind, packing, healthy_reference=kind is Leaks, use_share_model=share, **keys))
     assert ("the ratio of new to old" if of == "ratio" else "starts as its own reference") in message
@@ -138,21 +139,31 @@ def test_dropout_in_the_reference_does_not_pass_for_noise(kind):
     assert "act only where self.training is true" in message
 
 
-@pytest.mark.parametrize("restored", [torch.bfloat16, torch.float32])
-def test_a_reference_in_another_type_is_named(restored):
-    """In bfloat16, and as it comes back from a checkpoint in bfloat16."""
+def test_a_reference_that_was_rounded_is_named():
+    """It comes from a checkpoint in bfloat16, the policy does not."""
     trainer = trainer_on(GPT2LMHeadModel)
-    trainer.models.ref_policy.lm.bfloat16().to(restored)
+    trainer.models.ref_policy.lm.bfloat16().float()
     weights = parameters(trainer.models.policy)
     message = stopped(trainer)
     assert "Cause (dtype): The weights of the reference are rounded to bfloat16" in message
     assert all(torch.equal(p, weights[name]) for name, p in trainer.models.policy.named_parameters())
 
 
-def test_a_reference_under_autocast_is_named():
+def test_weights_of_the_policy_that_were_rounded_are_named():
     trainer = trainer_on(GPT2LMHeadModel)
+    trainer.models.policy.lm.half().float()
+    assert "Cause (dtype): The weights of the policy are rounded to float16" in stopped(trainer)
+
+
+@pytest.mark.parametrize("keys", [{}, {"ref_model": "another"}])
+def test_a_reference_in_16_bits_does_not_pass_for_noise(keys):
+    trainer = trainer_on(GPT2LMHeadModel, **keys)
+    trainer.models.ref_policy.lm.bfloat16()
+    message = stopped(trainer)
+    assert message.startswith("the reference computes in 16 bits, but the run in 32 (weights in bfloat16)")
+    trainer = trainer_on(GPT2LMHeadModel, **keys)
     trainer.models.ref_policy.use_amp = True
-    assert "Cause (dtype): One side computes in 16 bits" in stopped(trainer)
+    assert stopped(trainer).startswith("the reference computes in 16 bits, but the run in 32 (autocast)")
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -197,20 +208,6 @@ def test_merged_adapters_are_put_back_bit_for_bit():
     assert all(torch.equal(p, before[name]) for name, p in lm.named_parameters())
 
 
-def test_positions_that_the_update_shifts_are_named(monkeypatch):
-    """The fault is in what reads, so that it is in the reference, too."""
-    run = policy.run_packed
-
-    def shifted(module, ids, positions, packing, **options):
-        later = positions + (positions > 3) if isinstance(packing, Prompting) and len(positions) > 60 else positions
-        return run(module, ids, later, packing, **options)
-
-    monkeypatch.setattr(policy, "run_packed", shifted)
-    prompts = [replace(x, turns=["ab"]) for x in PROMPTS]  # four tokens with the separator
-    message = stopped(trainer_on(GPT2LMHeadModel, prompts=prompts, max_new_tokens=12, rollout_batch_size=16))
-    assert cause_in(message)[0] == "positions", message
-
-
 @pytest.mark.parametrize("keys", [{}, {"ref_model": "another"}])
 def test_a_fault_that_is_none_of_these_is_said_to_be_none(keys):
     message = stopped(trainer_on(Biased, packing=False, **keys))
@@ -253,18 +250,22 @@ def test_models_and_random_states_are_afterwards_as_they_were(kind, packing, mon
     def state(trainer):
         lms = [model.lm for model in (trainer.models.policy, trainer.models.ref_policy)]
         return (
-            [copy.deepcopy(lm.state_dict()) for lm in lms],
             [lm.config._attn_implementation for lm in lms],
             [[module.training for module in lm.modules()] for lm in lms],
             [sum(len(module._forward_pre_hooks) for module in lm.modules()) for lm in lms],
             [model.has_plain_head for model in (trainer.models.policy, trainer.models.ref_policy)],
-            random_states(),
+            random_states()[1],
         )
 
+    def tensors(trainer):
+        lms = [model.lm for model in (trainer.models.policy, trainer.models.ref_policy)]
+        return {**lms[0].state_dict(), "ref": list(lms[1].parameters()), "random": random_states()[0]}
+
     def watched(self, *args):
-        before = state(trainer)
+        before, tensors_before = state(trainer), copy.deepcopy(tensors(trainer))
         text = explain(self, *args)
-        torch.testing.assert_close(state(trainer), before, rtol=0, atol=0)
+        assert state(trainer) == before
+        torch.testing.assert_close(tensors(trainer), tensors_before, rtol=0, atol=0)
         seen.append(text)
         return text
 
