@@ -37,10 +37,10 @@ def padding_fault(alone: Alone, is_own: bool) -> str:
     """`Cause. Remedy` of a model whose predictions padding on the left changes; `is_own`: a network of the user's."""
     first, second = (left_padded_logprobs(alone.policy, alone.ids, pad_id) for pad_id in (0, 1))
     if not largest(first, second) <= limit_of(0.0):
-        remedy = "skip the tokens whose attention_mask is 0" if is_own else REMEDIES["attention mask"]
-        return f"The model sees the tokens that pad a prompt; {remedy}"
-    remedy = "let forward take position_ids" if is_own else "use a model that takes position_ids"
-    return f"The model does not see the padding, but counts its positions; {remedy}"
+        remedy = "Skip the tokens whose attention_mask is 0" if is_own else REMEDIES["attention mask"]
+        return f"The model sees the tokens that pad a prompt. {remedy}"
+    remedy = "Let forward take position_ids" if is_own else "Use a model that takes position_ids"
+    return f"The model does not see the padding, but counts its positions. {remedy}"
 
 
 def positions_fault(by: int) -> str:

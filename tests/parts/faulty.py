@@ -1,15 +1,22 @@
 """Models of a user's with one fault each, and runs on them. `from faulty import Leaking, stopped`."""
 
+import re
+
 import pytest
 import torch
 from tiny import byte_tokenizer
 from torch.nn import functional
-from trainers import make_trainer
+from trainers import PROMPTS as EQUALLY_LONG
+from trainers import Places, make_trainer, settings
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import RunStopped
+from rlhf_dialog.metrics.base import VecInfo
+from rlhf_dialog.models.loading import Models, build_trained
 from rlhf_dialog.models.packing import ATTENTION, Decoding
+from rlhf_dialog.models.policy import DisabledAdapter
+from rlhf_dialog.training.trainer import PPOTrainer
 
 PAD, EOS = 256, 257
 PROMPTS = [Dialogue([f"{'long ' * (i % 3)}{letter} ?"], meta={"index": i}) for i, letter in enumerate("abcdefgh")]
@@ -204,3 +211,18 @@ def trainer_on(kind, packing=True, healthy_reference=False, **keys):
         return made[-1]
 
     return make_trainer(new_lm=new_lm, **{"prompts": PROMPTS, **keys})
+
+
+def cause_in(message):
+    """The name of the cause, and its sentence."""
+    (found,) = re.findall(r"Cause \(([a-z ]+)\): (.+?)\. [A-Z]", message) or [("none", message)]
+    return found
+
+
+def lora_trainer(**keys):
+    """A trainer whose policy has an adapter, built as `load_models` does."""
+    config, lm = settings(use_lora=True, lr=1e-2, **keys), new(GPT2LMHeadModel)
+    policy, critic = build_trained(config, lm, {"use_amp": False})
+    models = Models(policy.eval(), critic, DisabledAdapter(lm).eval(), byte_tokenizer())
+    torch.manual_seed(0)
+    return PPOTrainer(config, models, EQUALLY_LONG, Places(), VecInfo())
