@@ -123,7 +123,7 @@ def shifted(lm: nn.Module, by: int, last: int | None) -> Iterator[None]:
 def in_training_mode(*modules: nn.Module) -> list[str]:
     """The dropouts that are in training mode, by name."""
     found = [named for module in modules for named in module.named_modules()]
-    return [name for name, part in found if part.training and isinstance(part, nn.modules.dropout._DropoutNd)]
+    return [name for name, x in found if isinstance(x, nn.modules.dropout._DropoutNd) and x.training and x.p > 0]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf_dialog.models.rounding import Alone, largest, left_padded_logprobs, limit_of
 from rlhf_dialog.models.switches import WithoutCasts, WithoutDropout
@@ -30,7 +30,22 @@ def try_fault(lm: PreTrainedModel, alone: Alone, passes: Callable[[Alone], bool]
         return f"The model draws random numbers ({why}). {REMEDIES['dropout']}"
     if helps(WithoutCasts()):
         return f"The model computes in 16 bits in part, and passes in 32 bits. {REMEDIES['dtype']}"
+    special = special_ids(lm)
+    other = next(int(i) for i in torch.cat(alone.ids) if int(i) not in special)
+    for token in sorted(special):
+        if passes(Alone(lm, [row.masked_fill(row == token, other) for row in alone.ids])):
+            return f"The model hides the pad or end token (id {token}) where it is part of a text. {REMEDIES['attention mask']}"
     return ""
+
+
+def special_ids(lm: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> set[int]:
+    """The pad and end tokens that the model, its generation configuration or a tokenizer names."""
+    ids: set[int] = set()
+    for holder in (lm.config, getattr(lm, "generation_config", None), tokenizer):
+        for name in ("pad_token_id", "eos_token_id"):
+            named = getattr(holder, name, None)
+            ids.update(i for i in (named if isinstance(named, list) else [named]) if i is not None)
+    return ids
 
 
 def padding_fault(alone: Alone, is_own: bool) -> str:

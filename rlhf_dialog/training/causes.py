@@ -104,13 +104,10 @@ def _filter_in_model(sides: Comparison, written: Tensor, read: Tensor) -> str | 
     first, second = (_centered(x, both) for x in (written, read))
     of_each = (first * second).sum(dim=-1) / (second * second).sum(dim=-1)
     targets = sides.batch.packed.targets
-    scales = [(torch.ones_like(of_each), True), (of_each, False)]
-    for scale, is_one in scales:
-        found = [_log_softmax(x, both, targets) for x in (first, second * scale.unsqueeze(1))]
-        if not sides.equal(found[0], found[1]):
-            continue
-        if is_one:
-            return f"The model takes up to {num_out} tokens out of its logits on one side only (a filter such as top-k)"
+    ours, theirs, scaled = (_log_softmax(x, both, targets) for x in (first, second, second * of_each.unsqueeze(1)))
+    if num_out and sides.equal(ours, theirs):
+        return f"The model takes up to {num_out} tokens out of its logits on one side only (a filter such as top-k)"
+    if sides.equal(ours, scaled):
         furthest = of_each[(of_each.log().abs()).argmax()].item()
         return f"The model's logits are divided by {1 / furthest:.3g} on one side only (a temperature)"
     return None
@@ -168,8 +165,10 @@ def positions(sides: Comparison) -> str | None:
 def masks(sides: Comparison) -> str | None:
     if not sides.is_back:
         return None
-    hidden, other = _special(sides)
-    for token in hidden:
+    read = sides.batch.packed.ids.unique().tolist()
+    special = try_faults.special_ids(sides.policy.lm, sides.stop.tokenizer)
+    other = next((i for i in read if i not in special), 0)
+    for token in sorted(special & set(read)):
         if sides.agree(sides.batch.with_ids(token, other)):
             return (
                 f"One side hides a pad or end token (id {token}) that is part of the text; with another token in its place the "
@@ -178,18 +177,6 @@ def masks(sides: Comparison) -> str | None:
     if _padding(sides) == "seen":
         return "One side sees the padding of the prompts; each row alone, the difference is gone"
     return None
-
-
-def _special(sides: Comparison) -> tuple[list[int], int]:
-    """The pad and end tokens that are part of the text, and a token that is neither."""
-    tokenizer, config = sides.stop.tokenizer, sides.policy.lm.config
-    ids: set[int] = set()
-    for holder in (tokenizer, config, getattr(sides.policy.lm, "generation_config", None)):
-        for name in ("pad_token_id", "eos_token_id"):
-            found = getattr(holder, name, None)
-            ids.update(i for i in (found if isinstance(found, list) else [found]) if i is not None)
-    read = sides.batch.packed.ids.unique().tolist()
-    return sorted(ids & set(read)), next(i for i in [*read, *range(len(ids) + 1)] if i not in ids)
 
 
 def _padding(sides: Comparison) -> str | None:

@@ -62,22 +62,25 @@ class Diagnosis:
 
     def _findings(self, other: Policy, noise: Noise, suspects: Suspects) -> Findings:
         """What this rank finds; it waits for no other."""
-        found, policy = Findings(), self.speaker.policy
+        findings, policy = Findings(), self.speaker.policy
         try:
             rollout, rows = suspects()
             batch = batch_of(rollout, rows, num_positions(policy.lm))
             sides = Comparison(policy, other, batch, self.speaker.sampling, self.speaker.stop, self.temperature, noise)
             if not len(batch.mask) or sides.is_equal:
-                return found
-            found = Findings(True, sides.is_back)
+                return findings
+            findings = Findings(True, sides.is_back)
             for cause, sentence, error in explanations(sides):
                 if sentence:
-                    found.sentences[cause.name] = sentence
+                    findings.sentences[cause.name] = sentence
                 if error:
-                    found.errors[cause.name] = error
-        except Exception as error:  # the run ends with what the check has found
-            found.differs, found.errors = True, {"all": f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"}
-        return found
+                    findings.errors[cause.name] = error
+        except Exception as error:  # the run ends with what the check said
+            findings.differs, findings.errors = (
+                True,
+                {"all": f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"},
+            )
+        return findings
 
 
 def verdict(found: list[Findings]) -> str:

@@ -6,6 +6,7 @@ from faulty import (
     CountsPadding,
     DrawsItself,
     Drops,
+    HidesEnds,
     Narrows,
     SeesPadding,
     new,
@@ -29,6 +30,10 @@ def refusal(lm):
         (DrawsItself, "draws random numbers (not by torch's dropout). Call eval() on the model"),
         (Narrows, "computes in 16 bits in part, and passes in 32 bits. Let precision in the YAML"),
         (CountsFromOne, "Positions are one too large where tokens come one by one. Let the model use the position_ids"),
+        (
+            HidesEnds,
+            "hides the pad or end token (id 257) where it is part of a text. Let the model use the attention_mask",
+        ),
         (CountsPadding, "does not see the padding, but counts its positions. Use a model that takes position_ids"),
         (SeesPadding, "sees the tokens that pad a prompt. Let the model use the attention_mask"),
     ],

@@ -1,5 +1,6 @@
 """Each cause of a failed identity check, put into a model as a user would, is named, and no other."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from faulty import (
     stopped,
     trainer_on,
 )
+from processes import ROOT
 from trainers import PROMPTS, Places, parameters
 from transformers import GPT2LMHeadModel
 from transformers.generation import LogitsProcessorList, TopKLogitsWarper
@@ -30,6 +32,7 @@ from transformers.generation import LogitsProcessorList, TopKLogitsWarper
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.generation import Sampling
 from rlhf_dialog.models.lora import lora_layers
+from rlhf_dialog.training import causes
 
 TWO_TURNS = [Dialogue([f"{x} ?", "no ."], meta={"index": i}) for i, x in enumerate("abcdefgh")]
 
@@ -147,3 +150,8 @@ def test_an_adapter_that_a_reward_leaves_disabled_is_named():
     message = stopped(trainer)
     assert "Cause (adapters): The responses were sampled with the adapter 'policy'" in message
     assert "select the same adapter again" in message
+
+
+def test_the_documented_table_has_each_cause_in_the_order_of_the_tests():
+    text = (ROOT / "docs" / "RUNS.md").read_text(encoding="utf-8").split("| cause |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| ([a-z ]+) \|", text, re.MULTILINE) == [cause.name for cause in causes.CAUSES]

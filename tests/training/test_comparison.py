@@ -11,10 +11,9 @@ from rlhf_dialog.training.comparison import COLUMNS, ROWS, Comparison, batch_of
 from rlhf_dialog.training.noise import Noise
 
 
-def sides_of(trainer, rows=None):
-    trainer.step()
-    rollout = trainer.rollout
-    batch = batch_of(rollout, torch.arange(len(rollout)) if rows is None else torch.tensor(rows), 256)
+def sides_of(trainer):
+    rollout = trainer.rollout = trainer.collector.collect(trainer.next_prompts(), 1)
+    batch = batch_of(rollout, torch.arange(len(rollout)), 256)
     speaker, reference = trainer.speaker, trainer.models.ref_policy
     return Comparison(speaker.policy, reference, batch, speaker.sampling, speaker.stop, 1.0, Noise())
 
@@ -23,7 +22,7 @@ def sides_of(trainer, rows=None):
 @pytest.mark.parametrize("packing", [True, False])
 def test_a_healthy_model_writes_and_reads_what_the_rollout_stored(keys, packing):
     keys |= {"num_responses_per_prompt": 3} if "advantage_estimator" in keys else {}
-    trainer = trainer_on(GPT2LMHeadModel, packing, lr=0.0, critic_lr=0.0, **keys)
+    trainer = trainer_on(GPT2LMHeadModel, packing, **keys)
     sides = replace(sides_of(trainer), temperature=trainer.config.temperature)
     stored = trainer.rollout.logprobs[trainer.rollout.response_mask]
     assert len(sides.recorded) == len(stored)

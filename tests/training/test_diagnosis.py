@@ -8,6 +8,7 @@ import torch
 from faulty import (
     Biased,
     CountsFromOne,
+    Drops,
     Leaks,
     cause_in,
     stopped,
@@ -56,7 +57,7 @@ def test_a_cause_that_cannot_be_tested_is_said(monkeypatch):
     assert "attention mask; not tested" in message
 
 
-@pytest.mark.parametrize(("kind", "packing"), [(Biased, False), (Leaks, True)])
+@pytest.mark.parametrize(("kind", "packing"), [(Biased, False), (Leaks, True), (Drops, False)])
 def test_models_and_random_states_are_afterwards_as_they_were(kind, packing, monkeypatch):
     """Seen around the diagnosis itself."""
     explain, seen = Diagnosis._cause, []
