@@ -37,7 +37,7 @@ from rlhf_dialog.training import causes
 TWO_TURNS = [Dialogue([f"{x} ?", "no ."], meta={"index": i}) for i, x in enumerate("abcdefgh")]
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("share", [True, pytest.param(False, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("of", ["start", "ratio"])
 @pytest.mark.parametrize(
     ("kind", "packing", "cause", "words"),
