@@ -244,11 +244,8 @@ def write_tokens(
     limit, filters = uniform.shape[1], sampling.filters()
     for t in range(limit):
         logits = at_least_float32(decoder.policy.logits(decoder.features))
-        if sampling.bias is not None:
-            logits = logits + sampling.bias[min(t, 1)]
-        if t < sampling.min_new_tokens:
-            logits = stop.without_ends(logits, sheet.ids[:, :t].index_select(0, sheet.rows))
-        scores = filters(sheet.ids, logits / sampling.temperature)  # type: ignore[arg-type]
+        ids = sheet.ids.index_select(0, sheet.rows) if t < sampling.min_new_tokens else sheet.ids
+        scores = scores_of(logits, ids, t, sampling, stop, filters)
         tokens = _draw(scores, None if sampling.greedy else uniform[:, t])
         sheet.put(t, {"ids": tokens} | _statistics(decoder, scores, tokens, sampling.filtered))
         if sampling.filtered:
@@ -263,6 +260,17 @@ def write_tokens(
                 kept = sheet.keep_rows(alive)
                 tokens, uniform = tokens.index_select(0, kept), uniform.index_select(0, kept)
         decoder.step(tokens)
+
+
+def scores_of(
+    logits: Tensor, ids: Tensor, t: int, sampling: Sampling, stop: StopRule, filters: LogitsProcessorList
+) -> Tensor:
+    """The scores (b, V) from which token t of the responses is drawn; `ids` (b, .) begin with the tokens before it."""
+    if sampling.bias is not None:
+        logits = logits + sampling.bias[min(t, 1)]
+    if t < sampling.min_new_tokens:
+        logits = stop.without_ends(logits, ids[:, :t])
+    return filters(ids, logits / sampling.temperature)  # type: ignore[arg-type]
 
 
 def _statistics(decoder: Decoder, scores: Tensor, tokens: Tensor, filtered: bool) -> dict[str, Tensor]:

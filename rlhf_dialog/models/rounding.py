@@ -104,9 +104,10 @@ def logprobs(policy: Policy, rows: list[Tensor], padded: bool = True) -> Tensor:
     return policy.predict(features, packed.targets, 1.0, None, with_entropy=False)[0]
 
 
-def left_padded_logprobs(policy: Policy, rows: list[Tensor]) -> Tensor:
+def left_padded_logprobs(policy: Policy, rows: list[Tensor], pad_id: int = 0) -> Tensor:
     """As `logprobs`, of rows that are padded on the left."""
     ids, mask = in_batch(rows, side="left")
+    ids = ids.masked_fill(~mask, pad_id)
     options = accepted(policy.lm, position_ids=position_ids_of(mask))
     logits = policy.lm(input_ids=ids, attention_mask=mask.long(), use_cache=False, **options).logits
     predictions = logits[:, :-1][mask[:, :-1]]

@@ -25,6 +25,8 @@ from rlhf_dialog.models.rounding import (
     probe_ids,
 )
 from rlhf_dialog.models.sizes import num_embeddings, num_positions
+from rlhf_dialog.models.switches import shifted
+from rlhf_dialog.models.try_faults import padding_fault, positions_fault, try_fault
 
 logger = logging.getLogger(__name__)
 STEPS = 2  # tokens that come one by one
@@ -96,24 +98,51 @@ def check_left_padding(lm: PreTrainedModel, alone: Alone, path: str, key: str) -
     difference = alone.difference(left_padded_logprobs(alone.policy, alone.ids))
     limit = limit_of(alone.together, difference)
     if not alone.shorter <= limit:
+        by = f"by {alone.shorter:.2g} nats (rounding explains {limit:.2g})"
+        cause = try_fault(lm, alone, lambda fresh: fresh.shorter <= limit_of(fresh.together))
         raise UserError(
-            f"{key}: '{path}' ({name}) looks at the tokens that follow, which change its predictions by {alone.shorter:.2g} nats "
-            f"(rounding explains {limit:.2g}), so it is not a causal LM"
+            f"{key}: '{path}' ({name}) changes its predictions {by} when its last tokens are cut off. {cause}"
+            if cause
+            else f"{key}: '{path}' ({name}) looks at the tokens that follow, which change its predictions {by}, so it is not a "
+            "causal LM"
         )
     if is_own:
         network.check_right_padding(lm, alone.together, limit_of(alone.shorter, difference), key)
     limit = alone.limit
     if not difference <= limit:
-        remedy = "skip the tokens whose attention_mask is 0" if is_own else "use a model that takes position_ids"
-        raise UserError(
-            f"{key}: '{path}' ({name}) changes its predictions by {difference:.2g} nats when a prompt is padded on the left "
-            f"(rounding explains {limit:.2g}), so batches of prompts would be wrong; {remedy}"
+        by = f"by {difference:.2g} nats when a prompt is padded on the left (rounding explains {limit:.2g})"
+        cause = try_fault(
+            lm, alone, lambda fresh: fresh.difference(left_padded_logprobs(fresh.policy, fresh.ids)) <= fresh.limit
         )
-    ids, mask = in_batch(beginnings(alone), side="left")
-    one_by_one = decoding_error(PaddedDecoder(alone.policy, ids, mask), alone.policy, alone)
+        raise UserError(
+            f"{key}: '{path}' ({name}) changes its predictions {by}, so batches of prompts would be wrong. "
+            f"{cause or padding_fault(alone, is_own)}"
+        )
+    one_by_one = decoding_error(padded_decoder(alone), alone.policy, alone)
     if not one_by_one <= limit:
-        cause = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"
-        raise UserError(
-            f"{key}: the predictions of {name} differ by {one_by_one:.2g} nats when tokens come one by one (rounding "
-            f"explains {limit:.2g}); its past_key_values {cause}"
+        by = f"by {one_by_one:.2g} nats when tokens come one by one (rounding explains {limit:.2g})"
+        conclusion = f"do not hold what it has read; {network.CONTRACT}" if is_own else "cannot be used"
+        cause = try_fault(
+            lm, alone, lambda fresh: decoding_error(padded_decoder(fresh), fresh.policy, fresh) <= fresh.limit
         )
+        raise UserError(
+            f"{key}: the predictions of {name} differ {by}"
+            f"{f'. {found}' if (found := cause or _shift(lm, alone)) else f'; its past_key_values {conclusion}'}"
+        )
+
+
+def padded_decoder(alone: Alone) -> PaddedDecoder:
+    """The decoder of a model that does not pack, after the beginning of each row."""
+    ids, mask = in_batch(beginnings(alone), side="left")
+    return PaddedDecoder(alone.policy, ids, mask)
+
+
+def _shift(lm: PreTrainedModel, alone: Alone) -> str:
+    """`Cause. Remedy.` where other positions explain what tokens that come one by one change; else empty."""
+    last = num_positions(lm)
+    for by in (-1, 1):
+        decoder = padded_decoder(alone)
+        with shifted(lm, by, last and last - 1):
+            if decoding_error(decoder, alone.policy, alone) <= alone.limit:
+                return positions_fault(by)
+    return ""

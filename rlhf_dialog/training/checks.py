@@ -72,12 +72,17 @@ def check_ratio(largest: float, mean: float, iteration: int, noise: Noise, token
     _compare(f"{text}, and sampling and update differ", largest, mean, noise, tokens)
 
 
+def times_the_noise(largest: float, mean: float, noise: Noise, tokens: float) -> float:
+    """How many times the noise a difference is: its largest size, or its mean over `tokens` tokens."""
+    return max(largest / noise.largest, mean / (noise.mean + noise.largest / max(tokens, 1.0)))
+
+
 def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float) -> None:
     """Warn above WARN times the noise, and raise RunStopped above STOP times; the first warning of a run is the only one.
 
     One token may have the largest noise, which the mean of a few tokens shows.
     """
-    times = max(largest / noise.largest, mean / (noise.mean + noise.largest / max(tokens, 1.0)))
+    times = times_the_noise(largest, mean, noise, tokens)
     if times <= WARN:
         return
     text = (
@@ -90,10 +95,7 @@ def _compare(text: str, largest: float, mean: float, noise: Noise, tokens: float
             if noise.num_bits == 16
             else ""
         )
-        raise RunStopped(
-            f"{text}; up to {STOP} times are allowed. Look for another attention mask, other positions, dropout or another "
-            f"temperature in one of the two{finer}"
-        )
+        raise RunStopped(f"{text}; up to {STOP} times are allowed{finer}.")
     if not noise.warned:
         noise.warned = True
         remedy = ". Run it once with precision: fp32" if noise.num_bits == 16 else ""

@@ -15,7 +15,7 @@ from rlhf_dialog.models.loading import Models
 from rlhf_dialog.rewards.scoring import Scorer, begin_scoring
 from rlhf_dialog.training.checks import KEPT_CHECKPOINT, check_numbers
 from rlhf_dialog.training.episodes import newest_turns
-from rlhf_dialog.training.noise import Noise, differences, noise_of
+from rlhf_dialog.training.noise import Noise, check_type, differences, noise_of
 from rlhf_dialog.training.rollout import Rollout, collect, without_unscored
 from rlhf_dialog.training.simulated import Simulated
 
@@ -82,6 +82,9 @@ class Collector:
 
         When one rank fails, all ranks raise. `time/wait` is how long this rank waited for the others.
         """
+        num_bits = 16 if self.placement.reduced_precision else 32
+        if not self.is_measured:
+            check_type(self.models.ref_policy, num_bits)
         with self.world.fail_together(), self.placement.rollout():
             rollout = of_this_rank()
             rounding = (
@@ -89,7 +92,6 @@ class Collector:
             )
             collected = time.perf_counter()
         if rounding is not None:
-            num_bits = 16 if self.placement.reduced_precision else 32
             self.noise, self.is_measured = noise_of(rounding, self.world, self.config.temperature, num_bits), True
         if self.world.size > 1:
             rollout.seconds["wait"] = time.perf_counter() - collected

@@ -19,7 +19,10 @@ from rlhf_dialog.errors import RunStopped
 from rlhf_dialog.models.masks import last_token
 from rlhf_dialog.models.packed_rows import pack
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.models.precision import HALF
 from rlhf_dialog.models.sizes import num_positions
+from rlhf_dialog.models.switches import no_draws
+from rlhf_dialog.models.try_faults import REMEDIES
 from rlhf_dialog.training.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -31,6 +34,7 @@ LEAST_IN_16_BITS = (
 )  # nats, mean and largest; kernels that round equally in both shapes show less, or nothing at all
 LEAST_IN_32_BITS = 1e-6, 1e-6
 UNITS = 4  # in the last place of a log-probability, at least: it is the difference of two numbers that are rounded
+DRAWS = "the reference draws random numbers in eval mode (a dropout that is always on), which would pass for noise"
 MEAN_IN_32_BITS = (
     0.1  # of the largest, at least: kernels for few rows, which sampling uses, round every token differently
 )
@@ -49,11 +53,21 @@ class Noise:
     warned: bool = False  # whether a check has warned of a difference that is larger
 
 
+def check_type(reference: Policy, num_bits: int) -> None:
+    """Raises RunStopped for a reference in 16 bits in a run in 32, because its rounding would pass for noise."""
+    types = {str(p.dtype).removeprefix("torch.") for p in reference.parameters() if p.dtype in HALF}
+    if num_bits == 32 and (types or reference.use_amp):
+        how = f"weights in {min(types)}" if types else "autocast"
+        raise RunStopped(
+            f"the reference computes in 16 bits, but the run in 32 ({how}), which would pass for noise. {REMEDIES['dtype']}"
+        )
+
+
 @torch.no_grad()
 def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tensor:
     """|differences| (K,) of the reference's log-probabilities for the first rows of the rollout, together and each longer alone.
 
-    Draws no random number. Raises RunStopped when dropout is on in the reference, because it would pass for noise.
+    Draws no random number. Raises RunStopped when the reference does, in training or in eval mode: it would pass for noise.
     """
     if any(module.training for module in reference.modules()):
         raise RunStopped("the reference is in training mode, so its dropout may be on; call eval() on it")
@@ -61,8 +75,9 @@ def differences(reference: Policy, rollout: Rollout, temperature: float) -> Tens
     rows = range(min(ROWS, len(rollout)))
     if not rows:
         return rollout.ref_logprobs.new_empty(0)
-    together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
-    alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
+    with no_draws(f"{DRAWS}. {REMEDIES['dropout']}"):
+        together = _logprobs(reference, rollout, slice(0, len(rows)), temperature)
+        alone = [_logprobs(reference, rollout, slice(row, row + 1), temperature, is_longer=True) for row in rows]
     rounding = UNITS * torch.finfo(together.dtype).eps * together.abs()
     return torch.maximum((together - torch.cat(alone)).abs(), rounding)
 

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from rlhf_dialog.training.advantages import estimate_advantages, kl_to_reference
 from rlhf_dialog.training.checks import check_first_kl, check_numbers, watch_kl, watch_support
 from rlhf_dialog.training.clock import Clock
 from rlhf_dialog.training.collecting import Collector
+from rlhf_dialog.training.diagnosis import Diagnosis, far_from_reference
 from rlhf_dialog.training.given import Given, given_rollout
 from rlhf_dialog.training.iteration_metrics import (
     Metrics,
@@ -91,7 +93,8 @@ class PPOTrainer:
         self.collector = Collector(
             config, models, self.speaker, self.scorer, self.placement, self.world, self.simulated
         )
-        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches)
+        self.diagnosis = Diagnosis(self.speaker, self.placement, self.world, config.temperature)
+        self.update = PPOUpdate(config, self.placement, self.world, self.plan.num_minibatches, self.diagnosis)
         self.iteration, self.time_steps, self.episodes = 0, 0, 0
         self.first_support_mass: float | None = None
         self.rollout: Rollout | None = None
@@ -122,7 +125,9 @@ class PPOTrainer:
         self.rollout = rollout
         kl = kl_to_reference(rollout, self.world)
         if self.iteration == 0 and self.starts_from_reference:
-            check_first_kl(rollout, self.collector.noise, self.world)
+            noise, suspects = self.collector.noise, partial(far_from_reference, rollout)
+            with self.diagnosis.explaining(self.models.ref_policy, noise, suspects):
+                check_first_kl(rollout, noise, self.world)
         kl_coef = self.kl.kl_coef
         rewards = token_rewards(rollout, config, kl_coef, self.world)
         values = rollout.values if self.value_norm is None else self.value_norm.denormalize(rollout.values)

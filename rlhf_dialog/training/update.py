@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from rlhf_dialog.models.microbatches import Microbatch
 from rlhf_dialog.training import ppo
 from rlhf_dialog.training.checks import all_finite, check_ratio, difference_statistics, report_skipped
 from rlhf_dialog.training.clock import Clock
+from rlhf_dialog.training.diagnosis import Diagnosis
 from rlhf_dialog.training.iteration_metrics import Metrics, read
 from rlhf_dialog.training.minibatches import blank_microbatch, microbatches_of, minibatch_sizes, shuffled
 from rlhf_dialog.training.noise import Noise
@@ -33,8 +35,9 @@ class PPOUpdate:
     `skipped_in_a_row` counts the optimizer steps skipped in a row, across rollouts, and is part of a checkpoint.
     """
 
-    def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int):
+    def __init__(self, config: Config, placement: Placement, world: World, num_minibatches: int, diagnosis: Diagnosis):
         self.config, self.placement, self.world, self.num_minibatches = config, placement, world, num_minibatches
+        self.diagnosis = diagnosis
         self.engines = placement.engines
         self.skipped_in_a_row, self.overflows, self.is_warm = 0, 0, False
         self.iteration, self.clock = 0, Clock(world.device)
@@ -114,7 +117,7 @@ class PPOUpdate:
         with self.clock.measured("optimizer"):
             *of_microbatches, norms = read(*statistics, self._gradient_norms())
             if is_first:
-                self._check_ratios(of_microbatches)
+                self._check_ratios(of_microbatches, rollout, parts)
             totals = self._totals(of_microbatches)
             losses_are_finite = all_finite(totals)
             totals |= norms
@@ -144,17 +147,21 @@ class PPOUpdate:
         ]
         return parts, statistics
 
-    def _check_ratios(self, found: Sequence[Metrics]) -> None:
+    def _check_ratios(
+        self, found: Sequence[Metrics], rollout: Rollout, parts: Sequence[tuple[Rollout, Microbatch]]
+    ) -> None:
         """Take the numbers of `difference_statistics` out of those of each microbatch, and check them."""
-        with self.world.fail_together():
-            for numbers in found:
-                check_ratio(
-                    numbers.pop("largest"),
-                    numbers.pop("mean"),
-                    self.iteration,
-                    self.noise,
-                    numbers.pop("tokens"),
-                )
+        sizes = [(numbers.pop("largest"), numbers.pop("mean"), numbers.pop("tokens")) for numbers in found]
+
+        def suspects() -> tuple[Rollout, Tensor]:
+            pairs = zip(sizes, parts, strict=True)
+            rows = [(size, part.host_rows) for size, (episodes, part) in pairs if episodes is rollout]
+            return rollout, max(rows, key=itemgetter(0))[1] if rows else torch.empty(0, dtype=torch.long)
+
+        policy = self.placement.models.policy
+        with self.diagnosis.explaining(policy, self.noise, suspects), self.world.fail_together():
+            for largest, mean, tokens in sizes:
+                check_ratio(largest, mean, self.iteration, self.noise, tokens)
 
     def _totals(self, found: Sequence[Metrics]) -> Metrics:
         """The sum of each statistic over the microbatches of all ranks."""

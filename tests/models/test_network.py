@@ -166,7 +166,7 @@ class Nameless(nn.Linear):
         (lambda: Careless("small"), "forward of 'Faulty' raised IndexError"),
         (
             lambda: Careless("padding"),
-            r"changes its predictions by .* nats .*skip the tokens whose attention_mask is 0",
+            r"changes its predictions by .* nats .*Skip the tokens whose attention_mask is 0",
         ),
         (lambda: Careless("right"), r"changes its predictions by .* nats when a row is padded on the right"),
         (lambda: Careless("future"), "looks at the tokens that follow"),

@@ -8,8 +8,10 @@ import pytest
 import tiny
 import torch
 from deep import deep_lm
+from faulty import DrawsItself, Drops, stopped, trainer_on
 from pretended_gpu import pretended_gpu
 from trainers import Places, make_trainer, settings
+from transformers import GPT2LMHeadModel
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.distributed.world import World
@@ -223,3 +225,21 @@ def test_a_run_on_a_gpu_without_a_key_computes_in_bf16(lora, monkeypatch):
     for name in ("objective/kl", "objective/kl_initial"):
         assert abs(metrics[name]) < noise_of_run.mean / 100, name
     assert (trainer.placement.precision, found) == ("bf16", ["high"])
+
+
+@pytest.mark.parametrize("kind", [Drops, DrawsItself])
+def test_dropout_in_the_reference_does_not_pass_for_noise(kind):
+    message = stopped(trainer_on(kind, packing=False))
+    assert "the reference draws random numbers in eval mode" in message
+    assert "act only where self.training is true" in message
+
+
+@pytest.mark.parametrize("keys", [{}, {"ref_model": "another"}])
+def test_a_reference_in_16_bits_does_not_pass_for_noise(keys):
+    trainer = trainer_on(GPT2LMHeadModel, **keys)
+    trainer.models.ref_policy.lm.bfloat16()
+    message = stopped(trainer)
+    assert message.startswith("the reference computes in 16 bits, but the run in 32 (weights in bfloat16)")
+    trainer = trainer_on(GPT2LMHeadModel, **keys)
+    trainer.models.ref_policy.use_amp = True
+    assert stopped(trainer).startswith("the reference computes in 16 bits, but the run in 32 (autocast)")
