@@ -20,7 +20,7 @@ from rlhf_dialog.errors import UserError
 
 DESK = Path(__file__).with_name("desk.yaml")
 ATTEMPTS = 50  # for each exchange that is wanted
-GREETED, IN_LOWER_CASE, UNMARKED, IN_DIGITS = 0.15, 0.35, 0.25, 0.4  # shares of the guest's lines
+GREETED, IN_LOWER_CASE, UNMARKED, IN_DIGITS = 0.15, 0.35, 0.25, 0.25  # shares of the guest's lines
 
 _ARTICLE = re.compile(r"\b([Aa])(?= (?!one\b|uni|use)[aeiou])")
 _SLOT = re.compile(r"\{(\w+)\}")

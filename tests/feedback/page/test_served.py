@@ -201,7 +201,9 @@ def test_settings_of_an_agent_come_before_a_template(tmp_path):
     assert load_agent(tmp_path).settings.turn_separator == "<EOU>"
 
 
-@pytest.mark.parametrize(("chat_temperature", "expected"), [(None, (False, 0.9)), (0.3, (False, 0.3)), (0, (True, 0.9))])
+@pytest.mark.parametrize(
+    ("chat_temperature", "expected"), [(None, (False, 0.9)), (0.3, (False, 0.3)), (0, (True, 0.9))]
+)
 def test_an_agents_chat_temperature_is_its_samplings_and_the_persons_choice_comes_after_it(
     tmp_path, chat_temperature, expected
 ):
