@@ -19,8 +19,7 @@ from rlhf_dialog.data.made_up.notation import DIGITS, alternatives, expanded
 from rlhf_dialog.errors import UserError
 
 DESK = Path(__file__).with_name("desk.yaml")
-ATTEMPTS = 50  # for each exchange that is wanted
-GREETED, IN_LOWER_CASE, UNMARKED, IN_DIGITS = 0.15, 0.35, 0.25, 0.25  # shares of the guest's lines
+GREETED, WITH_ASIDE, IN_LOWER_CASE, UNMARKED, IN_DIGITS = 0.15, 0.25, 0.35, 0.25, 0.25  # shares of the guest's lines
 
 _ARTICLE = re.compile(r"\b([Aa])(?= (?!one\b|uni|use)[aeiou])")
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -131,10 +130,14 @@ def draw_topic(rng: random.Random) -> Topic:
 
 
 def asked(topic: Topic, rng: random.Random) -> str:
-    """A line of the guest as people type it: some after a greeting, in lower case, with digits, or without a mark at the end."""
+    """A line of the guest as people type it: some after a greeting, with an aside, in lower case, or with digits."""
     text = _told(topic, rng.choice(topic.subject.kinds[topic.kind].guest), rng)
     if rng.random() < GREETED and topic.subject.name != "talk":
         text = f"{_sentence(rng.choice(load_desk().words['hi']))}, {text[:1].lower()}{text[1:]}"
+    if rng.random() < WITH_ASIDE and topic.subject.name != "talk":
+        aside = _sentence(expanded("<aside>.", load_desk().words, rng))
+        first, last = (aside, text) if rng.random() < 0.5 else (text, aside)
+        text = f"{first}{'' if first[-1] in '.?!' else '.'} {last}"
     if rng.random() < UNMARKED:
         text = text.rstrip(".?!")
     if rng.random() < IN_DIGITS:
@@ -166,24 +169,17 @@ def draw_exchange(rng: random.Random) -> Exchange:
 
 
 def exchange_splits(number: int, seed: int, careless: float = 0.0) -> dict[str, list[Exchange]]:
-    """`number` different exchanges in all splits: 80, 10 and 10 percent.
+    """`number` exchanges in all splits, 80, 10 and 10 percent; short lines come up more than once, as they do at a desk.
 
-    Raises UserError when there are too few to split, more than the rules can write, or `careless` is not between 0 and 1.
+    Raises UserError when there are too few to split, or `careless` is not between 0 and 1.
     """
     if not 0 <= careless <= 1:
         raise UserError(f"--careless {careless:g} is not a share; give a number from 0 to 1")
     if number < MIN_DIALOGUES:
         raise UserError(f"--num_dialogues {number} is too few to split; give {MIN_DIALOGUES} or more")
-    rng = random.Random(f"exchanges {seed}")
-    different: dict[Exchange, None] = {}
-    for _ in range(ATTEMPTS * number):
-        different.setdefault(draw_exchange(rng))
-        if len(different) == number:
-            break
-    else:
-        raise UserError(f"--num_dialogues {number} is more than the rules can write; give {len(different)} or fewer")
-    rng = random.Random(f"careless {seed}")
-    ordered = [one.missed(rng) if rng.random() < careless else one for one in different]
+    rng, careless_rng = random.Random(f"exchanges {seed}"), random.Random(f"careless {seed}")
+    drawn = [draw_exchange(rng) for _ in range(number)]
+    ordered = [one.missed(careless_rng) if careless_rng.random() < careless else one for one in drawn]
     held_out = round(HELD_OUT * number)
     return {
         "train": ordered[2 * held_out :],

@@ -47,9 +47,9 @@ def _sentences() -> list[re.Pattern[str]]:
 @functools.cache
 def _patterns(side: str) -> list[tuple[Subject, int, int, re.Pattern[str]]]:
     desk = load_desk()
-    greeting = f"(?:{'|'.join(map(normal, desk.words['hi']))})?" if side == "guest" else ""
+    aside, greeting = ((expression(f"[<{name}>]", desk.words) if side == "guest" else "") for name in ("aside", "hi"))
     return [
-        (subject, thing, kind, re.compile(greeting + _expression(line, subject.things[thing])))
+        (subject, thing, kind, re.compile(aside + greeting + _expression(line, subject.things[thing]) + aside))
         for subject in desk.subjects
         for thing in range(len(subject.things))
         for kind in range(len(subject.kinds))
