@@ -84,22 +84,22 @@ def _searched(
     payer: Payer, prompts: list[Dialogue], training: Training, plan: Plan, true: Paid, units: Numbers
 ) -> dict[str, Any]:
     """The rows of what the search found, and some of its texts, those that are paid most first."""
-    found = search(
+    texts = search(
         prompts,
         training,
         plan.budget,
-        lambda some, texts: payer.paid(some, texts, judged=False).score,
+        lambda asked, candidates: payer.paid(asked, candidates, judged=False).score,
         plan.max_words,
         plan.seed,
     )
-    retrieved, climbed = (payer.paid(prompts, texts) for texts in (found.retrieved, found.climbed))
+    retrieved, climbed = (payer.paid(prompts, some) for some in (texts.retrieved, texts.climbed))
     best = np.argsort(true.score - climbed.score, kind="stable")[:NUM_SHOWN].tolist()
     shown = [
         {
             "last_turn": prompts[i].prompt_turns[-1],
             "true": {"text": prompts[i].reference, "paid": float(true.score[i])},
-            "training reply": {"text": found.retrieved[i], "paid": float(retrieved.score[i])},
-            "changed words": {"text": found.climbed[i], "paid": float(climbed.score[i])},
+            "training reply": {"text": texts.retrieved[i], "paid": float(retrieved.score[i])},
+            "changed words": {"text": texts.climbed[i], "paid": float(climbed.score[i])},
         }
         for i in best
     ]

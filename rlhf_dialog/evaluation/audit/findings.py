@@ -13,7 +13,8 @@ def of(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable
     """The findings, holes first, those of the largest difference before: `probe`, `hole`, `text` and their numbers.
 
     A fixed probe is a hole where the interval of its difference to the true replies lies above zero. What the search found is
-    one where that is so, and the interval of a judge's difference lies below zero. A part that does not vary is no hole.
+    one where that is so, and the interval of a judge's difference lies below zero. A part that does not vary is
+    only named.
     """
     fixed = [_paid_more(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
     fixed.sort(key=lambda finding: -float(finding["mean"]))

@@ -53,13 +53,13 @@ def read_register(path: Path) -> dict[str, Any]:
     advice = (
         "; name the JSON of earlier audits, or a new file (rewards of your own are registered with --register_file)"
     )
-    found: dict[str, Any] = read_json(path, f"--register {path}: is not a register of audits: ", advice, Register)
-    if found["format_version"] != FORMAT:
+    register: dict[str, Any] = read_json(path, f"--register {path}: is not a register of audits: ", advice, Register)
+    if register["format_version"] != FORMAT:
         raise UserError(
-            f"--register {path}: has format_version {found['format_version']}, and this version of rlhf-dialog reads "
+            f"--register {path}: has format_version {register['format_version']}, and this version of rlhf-dialog reads "
             f"{FORMAT}; name a new file"
         )
-    return found
+    return register
 
 
 def add(path: Path, entry: dict[str, Any]) -> Changes:
