@@ -224,7 +224,7 @@ def test_data_without_acts_for_a_reward_that_needs_them(tmp_path, capsys):
     assert "have no act, but the reward 'intent' needs it" in capsys.readouterr().err
 
 
-IN_THE_SEARCH = 40  # calls of the reward: 34 in the checks of the batch, 3 for the probes
+IN_THE_SEARCH = 24  # calls of the reward: 18 in the checks of the batch, 3 for the probes
 
 
 def earlier(folder):

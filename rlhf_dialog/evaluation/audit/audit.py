@@ -45,25 +45,26 @@ def audit(
         *fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed),
     ]
     chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
-    payer = Payer(scorer, judges, Progress(_num_asked(probes, len(judges), len(prompts), plan.budget)))
     other = next(probe for probe in probes if probe.name == RANDOM).texts
-    defects = checks.batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
-    paid, units = _paid(payer, prompts, probes), dialogue_numbers(prompts)
+    units = dialogue_numbers(prompts)
+    with Progress(_num_asked(probes, len(judges), len(prompts), plan.budget)) as progress:
+        payer = Payer(scorer, judges, progress)
+        defects = checks.batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
+        paid = _paid(payer, prompts, probes)
+        true = paid[0].of(np.asarray(chosen))
+        looked = _searched(payer, [prompts[i] for i in chosen], training, plan, true, units[chosen])
     rows = {
         probe.name: {"family": probe.family, "example": probe.texts[0]} | row_of(one, paid[0], units, plan.seed)
         for probe, one in zip(probes, paid, strict=True)
     }
     score = np.concatenate([one.score for one in paid])
     parts = {name: np.concatenate([one.parts[name] for one in paid]) for name in paid[0].parts}
-    looked = _searched(
-        payer, [prompts[i] for i in chosen], training, plan, paid[0].of(np.asarray(chosen)), units[chosen]
-    )
     result = {
         "probes": rows,
         **looked,
         "parts": checks.shares_of_variance(score, parts),
         "calibration": checks.calibrations(scorer.reward, prompts),
-        "asked": payer.progress.done,
+        "asked": progress.done,
     }
     return {"findings": findings.of(result, defects, checks.flat_parts(score, parts)), **result}
 

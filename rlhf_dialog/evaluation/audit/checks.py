@@ -13,7 +13,7 @@ from rlhf_dialog.evaluation.intervals import Array
 from rlhf_dialog.rewards.base import BaseReward, walk
 from rlhf_dialog.rewards.intent import Intent
 
-NUM_ALONE = 16  # replies that are scored in a call of their own
+NUM_ALONE = 8  # replies that are scored in a call of their own
 CHANGED = 0.1  # of the scores' standard deviation: rounding, also that of bfloat16, is below it
 FLAT = 0.01  # of the score's standard deviation: a part below it decides nothing
 NUM_BINS = 10

@@ -131,5 +131,5 @@ def _above(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _shortened(line: str) -> str:
-    line = " ".join(line.split(" ")).replace("\n", " ")
+    line = line.replace("\n", " ")
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."

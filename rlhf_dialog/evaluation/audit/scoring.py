@@ -32,11 +32,21 @@ class Progress:
         share = self.done / self.total
         line = f"audit: {self.done:,} of {self.total:,} replies, {share:.0%}, {self.left.text(share)}".rstrip(", ")
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[2K{line}" if share < 1 else "\r\x1b[2K")
-            sys.stderr.flush()
+            self._show(line)
         elif time.monotonic() - self.said >= LOGGED_EVERY:
             self.said = time.monotonic()
             logger.info("%s", line)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            self._show("")
+
+    def _show(self, line: str) -> None:
+        sys.stderr.write(f"\r\x1b[2K{line}")  # in place of the last one
+        sys.stderr.flush()
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class Payer:
         begin_scoring(self.scorer.reward, "evaluation", 0)
         scores = self.scorer.score(dialogues)
         self.progress.advance(len(dialogues))
-        return np.asarray(scores.total, dtype=np.float64)
+        return _array(scores.total)
 
     def _scores(self, dialogues: list[Dialogue]) -> Paid:
         begin_scoring(self.scorer.reward, "evaluation", 0)
