@@ -27,6 +27,16 @@ class Leaky(BaseReward):
         return [*scores[1:], scores[0]]
 
 
+class Centred(BaseReward):
+    """The distance from the mean of the call, which is the same in any order."""
+
+    name = "centred"
+
+    def __call__(self, dialogues):
+        values = [overlap(dialogue) for dialogue in dialogues]
+        return [value - sum(values) / len(values) for value in values]
+
+
 class Moody(BaseReward):
     """Another score each time."""
 
@@ -78,8 +88,12 @@ def test_an_act_that_is_always_paid_is_found():
     assert result["probes"]["act inform"]["more"]["mean"] == pytest.approx(1 - informs / 30)
 
 
-def test_a_score_that_depends_on_the_neighbour_is_found():
-    assert "other dialogues in the batch" in holes(audited(Leaky()))
+@pytest.mark.parametrize("reward", [Leaky(), Centred()], ids=["neighbour", "mean of the batch"])
+def test_a_score_that_depends_on_its_batch_is_found(reward):
+    assert "other dialogues in the batch" in holes(audited(reward))
+
+
+def test_meteor_alone_passes():
     assert holes(audited(Meteor("off"))) == []
 
 
