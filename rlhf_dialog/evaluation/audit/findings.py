@@ -7,6 +7,7 @@ from rlhf_dialog.evaluation.audit.checks import AGAIN, NEIGHBOURS
 from rlhf_dialog.evaluation.intervals import Interval
 
 Finding = dict[str, Any]
+SPAN = "{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def of(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable[str]) -> list[Finding]:
@@ -40,7 +41,7 @@ def tried(result: dict[str, Any]) -> list[str]:
 
 def span(found: Interval) -> str:
     """`+0.512 [+0.440, +0.581]`."""
-    return f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+    return SPAN.format_map(found)
 
 
 def _paid_more(name: str, row: dict[str, Any]) -> Finding:

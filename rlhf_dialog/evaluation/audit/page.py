@@ -1,13 +1,17 @@
-"""An audit for a terminal of 100 columns: the verdict, the findings, tables, what the search found."""
+"""An audit for a terminal of 100 columns: the verdict, the findings, tables, what the search found.
+
+The result is that of the JSON, in which None is a number that there is not.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.table import Table
 
-from rlhf_dialog.evaluation.audit.findings import span
+from rlhf_dialog.evaluation.audit.findings import SPAN
 from rlhf_dialog.evaluation.audit.probes import TRUE
 from rlhf_dialog.evaluation.audit.register import Changes
+from rlhf_dialog.evaluation.report import cell
 
 WIDTH = 100  # columns
 NAME_WIDTH = 26
@@ -81,18 +85,18 @@ Cells = dict[str, Callable[[dict[str, Any]], str]]
 
 def _paid_columns() -> Cells:
     return {
-        "paid [95 %]": lambda row: "{mean:.3f} [{low:.3f}, {high:.3f}]".format_map(row["paid"]),
-        "difference [95 %]": lambda row: span(row["difference"]),
-        "more at": lambda row: f"{row['more']['mean']:.0%}",
+        "paid [95 %]": lambda row: cell(row["paid"], "{mean:.3f} [{low:.3f}, {high:.3f}]"),
+        "difference [95 %]": lambda row: cell(row["difference"], SPAN),
+        "more at": lambda row: cell(row["more"], "{mean:.0%}"),
     }
 
 
 def _part_cell(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: f"{row['parts'][name]:.3f}"
+    return lambda row: cell({"mean": row["parts"][name]}, "{mean:.3f}")
 
 
 def _judge_cell(name: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: span(row["judges"][name]["difference"])
+    return lambda row: cell(row["judges"][name]["difference"], SPAN)
 
 
 def _table(title: str, rows: Rows, columns: Cells) -> Table:
@@ -101,18 +105,18 @@ def _table(title: str, rows: Rows, columns: Cells) -> Table:
     for name in columns:
         table.add_column(name, justify="right", overflow="fold")
     for name, row in rows.items():
-        table.add_row(name, *(cell(row) for cell in columns.values()))
+        table.add_row(name, *(text_of(row) for text_of in columns.values()))
     return table
 
 
 def _fitting(columns: Cells, width: Callable[[str], int]) -> Iterator[Cells]:
     """The columns in groups that fit beside the names."""
     group: Cells = {}
-    for name, cell in columns.items():
+    for name, text_of in columns.items():
         if group and sum(map(width, [*group, name])) > WIDTH - NAME_WIDTH - 4:
             yield group
             group = {}
-        group[name] = cell
+        group[name] = text_of
     if group:
         yield group
 
@@ -127,7 +131,8 @@ def _calibration(found: list[dict[str, Any]]) -> Table:
 
 
 def _above(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    return bool(row["difference"]["mean"] > other["difference"]["mean"])
+    mean, best = row["difference"]["mean"], other["difference"]["mean"]
+    return mean is not None and (best is None or mean > best)
 
 
 def _shortened(line: str) -> str:

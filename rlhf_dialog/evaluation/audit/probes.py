@@ -54,7 +54,7 @@ class Training:
 def fixed_probes(
     prompts: Sequence[Dialogue], training: Training, separator: str, max_words: int, seed: int
 ) -> list[Probe]:
-    """All fixed probes, each reply of at most `max_words` words. `separator`: that of the run's turns."""
+    """The probes that some prompt has, each reply of at most `max_words` words. `separator`: that of the run's turns."""
 
     def probe(family: str, texts: Iterable[str | None], name: str = "") -> Probe:
         return Probe(name or family, family, [None if text is None else cut(text, max_words) for text in texts])
@@ -85,7 +85,7 @@ def fixed_probes(
         probes.append(constant("repeated word", " ".join(typical[:1] * length), f"repeated word, {length}"))
         if length <= len(typical):
             probes.append(constant("typical words", " ".join(typical[:length]), f"typical words, {length}"))
-    return probes
+    return [one for one in probes if any(text is not None for text in one.texts)]
 
 
 def cut(text: str, max_words: int) -> str:

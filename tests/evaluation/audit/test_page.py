@@ -81,3 +81,16 @@ def test_what_has_changed_is_said():
     assert lines[1:3] == ["new: empty", "still open: copy of turn -1"]
     assert lines[3].startswith("closed: act 0, act 1,")
     assert lines[3].endswith("act 11 ...")
+
+
+def test_a_number_that_there_is_not_is_a_dash():
+    """A reward that gives no score to a kind of reply, where the run skips those."""
+    result = result_of(Summed((1.0, Rule(overlap, "overlap"))), {"judge": Rule(overlap)})
+    for name in ("</s> alone", "[SEP] alone", "__eou__ alone", "empty"):
+        nothing = dict.fromkeys(("mean", "low", "high"))
+        looked = {"judge": {"mean": nothing, "difference": nothing}}
+        result["probes"][name] |= {"paid": nothing, "difference": nothing, "more": nothing, "judges": looked}
+        result["probes"][name]["parts"] = {"overlap": None}
+    rows = [line.split("│") for line in printed(result).splitlines() if line.startswith("│ empty ")]
+    assert [[one.strip() for one in row[2:-1]] for row in rows] == [["-", "-", "-"], ["-"], ["-"]]
+    assert not {"</s> alone", "[SEP] alone", "__eou__ alone"} & set(page.shown(result))

@@ -35,6 +35,12 @@ def test_copies_and_mixtures_are_those_of_the_turns_there_are():
     assert sorted(found["shuffled true reply"][0].split()) == ["k", "l", "m", "n"]
 
 
+def test_a_probe_that_no_prompt_has_is_left_out():
+    names = {probe.name for probe in fixed_probes(PROMPTS[1:], TRAINING, "<EOU>", 20, seed=0)}
+    assert not {"halves of the last two turns", "words of the last two turns", "copy of turn -2"} & names
+    assert "copy of turn -1" in names
+
+
 def test_the_rarest_words_are_at_most_eight_and_each_once():
     # in the training replies `a` occurs four times, `d` twice, `h` once, the others never
     assert texts()["context's rarest words"] == ["b c e f g i j h", "o p"]
