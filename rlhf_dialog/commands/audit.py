@@ -96,8 +96,10 @@ def check(options: AuditOptions) -> None:
             )
     check_seed(options.seed)
     check_device(options.device)
-    wanted = options.data_path or check_keys(Config, find_config(options.config), {}).env.args.data_path
-    if wanted:
+    if options.data_path == "":
+        raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
+    known = check_keys(Config, find_config(options.config), {})
+    if wanted := options.data_path or known.env.args.data_path:
         check_path(wanted)
     for name in ("output", "register"):
         if path := getattr(options, name):

@@ -139,7 +139,7 @@ def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own
     )
     (found,) = result["calibration"]
     assert found["part"] == "intent"
-    assert found["accuracy"] == pytest.approx(result["probes"]["true reply"]["paid"]["mean"])
+    assert 0 < found["accuracy"] == pytest.approx(result["probes"]["true reply"]["paid"]["mean"])
     assert sum(one["replies"] for one in found["bins"]) == 20
     assert set(result["probes"]["empty"]["judges"]) == {"judge_acts", "judge_copy_price", "likelihood"}
     assert result["probes"]["copy of turn -1"]["judges"]["judge_copy_price"]["mean"]["mean"] < -0.9
@@ -177,6 +177,7 @@ def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_pa
         (["--device", "tpu"], "--device: found 'tpu'"),
         (["--output", "."], "--output: '.' cannot be written"),
         (["--output", "a.json", "--register", "a.json"], "--register: 'a.json' is the file of --output too"),
+        (["--data_path", ""], "--data_path: is empty"),
         (["--data_path", "no/such/folder"], "'no/such/folder': no such file or folder"),
         (["--likelihood", "no/such/folder"], "--likelihood: 'no/such/folder' is not a folder"),
         (["--judge", "no/such/folder"], "--judge: no such folder: 'no/such/folder'"),
@@ -200,18 +201,22 @@ def test_a_python_file_is_no_register_and_stays(data, own, tmp_path, capsys):
     assert Path(own).read_bytes() == before
 
 
+PROMPTS, TALK = [{"prompt": f"Hi {i} ."} for i in range(30)], [{"dialog": ["Hi .", "Hello ."]}]
+
+
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("train", "validation", "message"),
     [
-        ([{"prompt": f"Hi {i} ."} for i in range(30)], "prompts have no reference"),
-        ([{"dialog": ["Hi .", "Hello ."]}], "validation: has 1 prompts, and an audit needs at least 20"),
+        (TALK, PROMPTS, "validation: 30 of 30 prompts have no reference"),
+        (PROMPTS, TALK * 20, "train: all prompts have no reference"),
+        (TALK, TALK * 19, "validation: has 19 prompts, and an audit needs at least 20"),
     ],
 )
-def test_data_that_cannot_be_audited(rows, message, own, tmp_path, capsys):
-    for split in ("train", "validation"):
+def test_data_that_cannot_be_audited(train, validation, message, own, tmp_path, capsys):
+    for split, rows in (("train", train), ("validation", validation)):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register_file", own, *SMALL]) == 2
+    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register_file", own]) == 2
     assert message in capsys.readouterr().err
 
 
