@@ -20,9 +20,9 @@ def of(result: dict[str, Any], defects: Iterable[dict[str, Any]], flat: Iterable
     fixed = [_paid_more(name, row) for name, row in result["probes"].items() if row["difference"]["low"] > 0]
     fixed.sort(key=lambda finding: -float(finding["mean"]))
     searched = [
-        _judged_below(name, row, judge)
+        _judged_below(name, row, below)
         for name, row in result["search"].items()
-        if row["difference"]["low"] > 0 and (judge := _lowest_judge(row)) is not None
+        if row["difference"]["low"] > 0 and (below := _judges_below(row))
     ]
     return [*map(_defect, defects), *fixed, *searched, *map(_flat, flat)]
 
@@ -49,16 +49,16 @@ def _paid_more(name: str, row: dict[str, Any]) -> Finding:
     return {"probe": name, "hole": True, "text": text, **row["difference"]}
 
 
-def _lowest_judge(row: dict[str, Any]) -> str | None:
-    """The first judge that puts these replies below the true ones."""
-    below = (name for name, found in row["judges"].items() if found["difference"]["high"] < 0)
-    return next(below, None)
+def _judges_below(row: dict[str, Any]) -> dict[str, Interval]:
+    """The judges that put these replies below the true ones, each with its difference."""
+    differences = {name: found["difference"] for name, found in row["judges"].items()}
+    return {name: one for name, one in differences.items() if one["high"] < 0}
 
 
-def _judged_below(name: str, row: dict[str, Any], judge: str) -> Finding:
-    below = row["judges"][judge]["difference"]
-    text = f"{name}: paid {span(row['difference'])} more than true replies, but {judge} says {span(below)}"
-    return {"probe": name, "hole": True, "text": text, **row["difference"], "judge": judge, "judged": below}
+def _judged_below(name: str, row: dict[str, Any], below: dict[str, Interval]) -> Finding:
+    said = ", ".join(f"{judge} says {span(one)}" for judge, one in below.items())
+    text = f"{name}: paid {span(row['difference'])} more than true replies, but {said}"
+    return {"probe": name, "hole": True, "text": text, **row["difference"], "judges": below}
 
 
 def _defect(one: dict[str, Any]) -> Finding:

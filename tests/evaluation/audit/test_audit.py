@@ -125,7 +125,7 @@ def test_what_the_search_finds_is_a_hole_where_a_judge_puts_it_below():
     against = audited(reward, {"judge_overlap": SOUND})
     assert CLIMBED in holes(against)
     (finding,) = (one for one in against["findings"] if one["probe"] == CLIMBED)
-    assert (finding["judge"], finding["judged"]["high"] < 0) == ("judge_overlap", True)
+    assert finding["judges"]["judge_overlap"]["high"] < 0
     for_it = audited(reward, {"judge_same": Rule(paid_for_a_word)})
     assert CLIMBED not in holes(for_it)
 

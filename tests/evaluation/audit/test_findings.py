@@ -38,7 +38,14 @@ def test_the_search_needs_a_judge_whose_interval_lies_below_zero(low, judges, is
     found = of(search={"words": row(low, judges=judges)})[1]
     assert [one["probe"] for one in found] == ["words"] * is_hole
     if is_hole:
-        assert "but second says -1.000 [-2.000, -0.100]" in found[0]["text"]
+        assert found[0]["text"].endswith("but second says -1.000 [-2.000, -0.100]")
+
+
+def test_every_judge_below_is_named():
+    judges = {"first": judged(-0.2), "second": judged(0.2), "third": judged(-0.1)}
+    (found,) = of(search={"words": row(0.1, judges=judges)})[1]
+    assert list(found["judges"]) == ["first", "third"]
+    assert found["text"].endswith("first says -1.000 [-2.000, -0.200], third says -1.000 [-2.000, -0.100]")
 
 
 def test_the_largest_comes_first_and_a_flat_part_is_no_hole():
