@@ -1,6 +1,6 @@
 """Find the holes of a reward before training: replies that nobody wants and that it pays more than true ones.
 
-python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json --register audits.json
+python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json --history audits.json
 
 The YAML is that of a training; its validation prompts, its training replies and its reward are used, and nothing is trained.
 Copies, constants, word lists and marks are tried, then a search looks for replies that are paid more. Only a judge or a
@@ -24,7 +24,7 @@ from rlhf_dialog.commands.command_line import check_device, check_output, check_
 from rlhf_dialog.commands.evaluate import Task
 from rlhf_dialog.commands.evaluate_judges import all_judges
 from rlhf_dialog.commands.options import Options, option, run_command
-from rlhf_dialog.commands.registering import register as run_file
+from rlhf_dialog.commands.registering import REGISTER, register
 from rlhf_dialog.config.loading import check_keys, find_config
 from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.hub import check_folder
@@ -40,7 +40,7 @@ from rlhf_dialog.terminal import Console
 if TYPE_CHECKING:
     from rlhf_dialog.data.dialogue import Dialogue
     from rlhf_dialog.evaluation.audit.audit import Plan
-    from rlhf_dialog.evaluation.audit.register import Changes
+    from rlhf_dialog.evaluation.audit.history import Changes
 
 LEAST_PROMPTS = 20
 HOLES = 1  # the exit code
@@ -56,7 +56,7 @@ class AuditOptions(Options):
     description = __doc__
     config: str = option("YAML of a training, with its data and its reward", metavar="FILE")
     output: Path | None = option("JSON file for everything that was found")
-    register: Path | None = option(
+    history: Path | None = option(
         "JSON file that keeps all audits; this one is added, and what is new or closed since the last one is shown",
         metavar="FILE",
     )
@@ -69,9 +69,7 @@ class AuditOptions(Options):
         "folder of a causal LM or agent that the reward does not use: its mean log-probability of a token is a judge",
         metavar="MODEL",
     )
-    register_file: str | None = option(
-        "Python file that registers rewards of your own, run first; for example train_ppo.py"
-    )
+    register: str | None = option(REGISTER)
     data_path: str | None = option("data to use in place of the configuration's")
     max_prompts: int = option(f"validation prompts, drawn with --seed (default: 100, at least {LEAST_PROMPTS})", 100)
     search_prompts: int = option("prompts of the search (default: 25, at least 10)", 25)
@@ -84,7 +82,7 @@ class AuditOptions(Options):
 
 def check(options: AuditOptions) -> None:
     """Raises UserError for options that cannot work."""
-    from rlhf_dialog.evaluation.audit.register import read_register
+    from rlhf_dialog.evaluation.audit.history import read_history
     from rlhf_dialog.evaluation.audit.search import LEAST
 
     least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
@@ -101,13 +99,13 @@ def check(options: AuditOptions) -> None:
     known = check_keys(Config, find_config(options.config), {})
     if wanted := options.data_path or known.env.args.data_path:
         check_path(wanted)
-    for name in ("output", "register"):
+    for name in ("output", "history"):
         if path := getattr(options, name):
             check_output(name, path, str(path))
-    if options.output and options.register and options.output.absolute() == options.register.absolute():
-        raise UserError(f"--register: '{options.register}' is the file of --output too; name one file for each")
-    if options.register:
-        read_register(options.register)
+    if options.output and options.history and options.output.absolute() == options.history.absolute():
+        raise UserError(f"--history: '{options.history}' is the file of --output too; name one file for each")
+    if options.history:
+        read_history(options.history)
     if options.likelihood is not None and not Path(options.likelihood).expanduser().is_dir():
         raise UserError(
             f"--likelihood: '{options.likelihood}' is not a folder; name that of a causal LM on this machine"
@@ -121,8 +119,8 @@ def run(options: AuditOptions) -> int:
     """Audit the reward, write the files, and show the findings; returns the exit code."""
     begun = time.monotonic()
     check(options)
-    if options.register_file:
-        run_file(options.register_file, "--register_file")
+    if options.register:
+        register(options.register)
     from rlhf_dialog.evaluation.audit.audit import Plan, audit
     from rlhf_dialog.evaluation.audit.probes import Training
     from rlhf_dialog.evaluation.audit.search import Budget
@@ -156,9 +154,7 @@ def read_config(options: AuditOptions) -> RunConfig:
         config = read_run_config(path, path)
     except UserError as error:
         if "unknown reward" in str(error):
-            error.args = (
-                f"{error}\nIf it is a reward of your own, name the file that registers it: --register_file FILE",
-            )
+            error.args = (f"{error}\nIf it is a reward of your own, name the file that registers it: --register FILE",)
         raise
     assert config is not None
     return config
@@ -266,7 +262,7 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
     result = {"verdict": page.verdict_of(result), **finite(result)}
     if options.output:
         replace_json(options.output, result)
-    changes = remember(options.register, result) if options.register else None
+    changes = remember(options.history, result) if options.history else None
     console = Console(width=None if sys.stdout.isatty() else page.WIDTH)
     for line in page.lines_of(result, changes):
         console.print(line, markup=False, highlight=False)
@@ -277,9 +273,9 @@ def finish(options: AuditOptions, result: dict[str, Any]) -> int:
 
 
 def remember(path: Path, result: dict[str, Any]) -> "Changes":
-    """Add the audit to the register."""
+    """Add the audit to the history."""
     from rlhf_dialog.evaluation.audit.findings import tried
-    from rlhf_dialog.evaluation.audit.register import add
+    from rlhf_dialog.evaluation.audit.history import add
 
     settings = result["settings"]
     entry = {

@@ -1,4 +1,4 @@
-"""`rlhf-dialog audit`: exit codes, files, the register, and what happens to bad input and to a kill."""
+"""`rlhf-dialog audit`: exit codes, files, the history, and what happens to bad input and to a kill."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def config_in(folder, data, reward="Planted", **args):
 def audited(folder, data, own, *words, reward="Planted", **args):
     """The exit code and the JSON."""
     output = folder / "audit.json"
-    argv = ["--config", config_in(folder, data, reward, **args), "--register_file", own, "--output", str(output)]
+    argv = ["--config", config_in(folder, data, reward, **args), "--register", own, "--output", str(output)]
     code = audit.main([*argv, *SMALL, *words])
     return code, json.loads(output.read_text(encoding="utf-8"))
 
@@ -102,9 +102,9 @@ def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
     assert changed["settings"]["config_hash"] != settings["config_hash"]
 
 
-def test_the_register_says_what_is_new_and_what_was_closed(data, own, tmp_path, capsys):
+def test_the_history_says_what_is_new_and_what_was_closed(data, own, tmp_path, capsys):
     path = tmp_path / "audits.json"
-    words = ["--register", str(path)]
+    words = ["--history", str(path)]
     said = []
     for empty in (1.5, 1.6, 0.0):
         audited(tmp_path, data, own, *words, empty=empty)
@@ -176,28 +176,28 @@ def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_pa
         (["--seed", "-1"], "--seed: found -1"),
         (["--device", "tpu"], "--device: found 'tpu'"),
         (["--output", "."], "--output: '.' cannot be written"),
-        (["--output", "a.json", "--register", "a.json"], "--register: 'a.json' is the file of --output too"),
+        (["--output", "a.json", "--history", "a.json"], "--history: 'a.json' is the file of --output too"),
         (["--data_path", ""], "--data_path: is empty"),
         (["--data_path", "no/such/folder"], "'no/such/folder': no such file or folder"),
         (["--likelihood", "no/such/folder"], "--likelihood: 'no/such/folder' is not a folder"),
         (["--judge", "no/such/folder"], "--judge: no such folder: 'no/such/folder'"),
         (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
-        (["--register_file", "none.py"], "--register_file none.py: is not a regular file"),
-        ([], "name the file that registers it: --register_file FILE"),
+        (["--register", "none.py"], "--register none.py: is not a regular file"),
+        ([], "name the file that registers it: --register FILE"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(words, message, data, own, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    also = ["--register_file", own] if "Nobody" in str(words) else []
+    also = ["--register", own] if "Nobody" in str(words) else []
     assert audit.main(["--config", config_in(tmp_path, data), *words, *also]) == 2
     assert message in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["run.yaml"]
 
 
-def test_a_python_file_is_no_register_and_stays(data, own, tmp_path, capsys):
+def test_a_python_file_is_no_history_and_stays(data, own, tmp_path, capsys):
     before = Path(own).read_bytes()
-    assert audit.main(["--config", config_in(tmp_path, data), "--register", own]) == 2
-    assert "(rewards of your own are registered with --register_file)" in capsys.readouterr().err
+    assert audit.main(["--config", config_in(tmp_path, data), "--history", own]) == 2
+    assert "(rewards of your own are registered with --register)" in capsys.readouterr().err
     assert Path(own).read_bytes() == before
 
 
@@ -216,7 +216,7 @@ def test_data_that_cannot_be_audited(train, validation, message, own, tmp_path, 
     for split, rows in (("train", train), ("validation", validation)):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register_file", own]) == 2
+    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register", own]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -237,7 +237,7 @@ def earlier(folder):
     files = {"audits.json": '{"format_version": 1, "audits": []}', "audit.json": "{}"}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return files, ["--output", str(folder / "audit.json"), "--register", str(folder / "audits.json")]
+    return files, ["--output", str(folder / "audit.json"), "--history", str(folder / "audits.json")]
 
 
 def check_untouched(folder, files):
@@ -248,7 +248,7 @@ def check_untouched(folder, files):
 def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path, capsys):
     files, words = earlier(tmp_path)
     config = config_in(tmp_path, data, stop=IN_THE_SEARCH, name_of_signal="SIGINT")
-    assert audit.main(["--config", config, "--register_file", own, *words, *SMALL]) == 130
+    assert audit.main(["--config", config, "--register", own, *words, *SMALL]) == 130
     check_untouched(tmp_path, files)
 
 
@@ -257,7 +257,7 @@ def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
     files, words = earlier(tmp_path)
     config = config_in(tmp_path, data, stop=IN_THE_SEARCH)
     ran = run_python(
-        *("-m", "rlhf_dialog", "audit", "--config", config, "--register_file", own, *words, *SMALL), cwd=tmp_path
+        *("-m", "rlhf_dialog", "audit", "--config", config, "--register", own, *words, *SMALL), cwd=tmp_path
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     check_untouched(tmp_path, files)

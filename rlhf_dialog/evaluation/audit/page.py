@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from rlhf_dialog.evaluation.audit.findings import SPAN
+from rlhf_dialog.evaluation.audit.history import Changes
 from rlhf_dialog.evaluation.audit.probes import TRUE
-from rlhf_dialog.evaluation.audit.register import Changes
 from rlhf_dialog.evaluation.report import cell
 
 WIDTH = 100  # columns

@@ -6,7 +6,7 @@ import pytest
 from audits import Rule, Summed, audited, overlap
 
 from rlhf_dialog.evaluation.audit import page
-from rlhf_dialog.evaluation.audit.register import Changes
+from rlhf_dialog.evaluation.audit.history import Changes
 from rlhf_dialog.terminal import Console
 
 LONG = "a_part_of_a_reward_with_a_name_that_is_long"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.audit.register import Changes, add, compared, read_register
+from rlhf_dialog.evaluation.audit.history import Changes, add, compared, read_history
 
 
 def entry(found, tried=("empty", "copy", "length"), config="a.yaml"):
@@ -45,9 +45,9 @@ def test_another_configuration_has_a_history_of_its_own():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("import rlhf_dialog", "is not a register of audits"),
-        ("[]", "is not a register of audits"),
-        ('{"format_version": 1, "audits": [{"config": "a"}]}', "is not a register of audits: audits.0.config_hash"),
+        ("import rlhf_dialog", "is not a history of audits"),
+        ("[]", "is not a history of audits"),
+        ('{"format_version": 1, "audits": [{"config": "a"}]}', "is not a history of audits: audits.0.config_hash"),
         ('{"format_version": 2, "audits": []}', "has format_version 2"),
     ],
 )
@@ -60,4 +60,4 @@ def test_another_file_is_refused_and_stays_as_it_is(text, words, tmp_path):
 
 
 def test_without_a_file_there_is_no_history(tmp_path):
-    assert read_register(tmp_path / "none.json")["audits"] == []
+    assert read_history(tmp_path / "none.json")["audits"] == []

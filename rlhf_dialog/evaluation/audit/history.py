@@ -1,4 +1,4 @@
-"""The register of audits: a JSON file that keeps all of them, so that a later one says what is new and what was closed."""
+"""The history of audits: a JSON file that keeps all of them, so that a later one says what is new and what was closed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ class Entry(BaseModel):
     findings: list[Finding]
 
 
-class Register(BaseModel):
+class History(BaseModel):
     """The file."""
 
     format_version: int
@@ -46,27 +46,25 @@ class Changes:
     closed: list[str]
 
 
-def read_register(path: Path) -> dict[str, Any]:
-    """What the file holds, in the form of `Register`; nothing where there is no file yet. Raises UserError for another file."""
+def read_history(path: Path) -> dict[str, Any]:
+    """What the file holds, in the form of `History`; nothing where there is no file yet. Raises UserError for another file."""
     if not path.exists():
         return {"format_version": FORMAT, "audits": []}
-    advice = (
-        "; name the JSON of earlier audits, or a new file (rewards of your own are registered with --register_file)"
-    )
-    register: dict[str, Any] = read_json(path, f"--register {path}: is not a register of audits: ", advice, Register)
-    if register["format_version"] != FORMAT:
+    advice = "; name the JSON of earlier audits, or a new file (rewards of your own are registered with --register)"
+    history: dict[str, Any] = read_json(path, f"--history {path}: is not a history of audits: ", advice, History)
+    if history["format_version"] != FORMAT:
         raise UserError(
-            f"--register {path}: has format_version {register['format_version']}, and this version of rlhf-dialog reads "
+            f"--history {path}: has format_version {history['format_version']}, and this version of rlhf-dialog reads "
             f"{FORMAT}; name a new file"
         )
-    return register
+    return history
 
 
 def add(path: Path, entry: dict[str, Any]) -> Changes:
     """Write an `Entry` behind the others, the file as a whole or not at all. Raises UserError when it cannot be written."""
-    register = read_register(path)
-    changes = compared(register["audits"], entry)
-    replace_json(path, {**register, "audits": [*register["audits"], entry]})
+    history = read_history(path)
+    changes = compared(history["audits"], entry)
+    replace_json(path, {**history, "audits": [*history["audits"], entry]})
     return changes
 
 
