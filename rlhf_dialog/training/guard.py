@@ -21,7 +21,7 @@ BOUNDS = {
     "distinct-2, of the first validation's": (0.6, math.inf),
     "words a reply, of the first validation's": (0.5, 2.0),
     "entropy, of the first validation's": (0.3, 3.0),
-    "KL, of its target": (-math.inf, 4.0)  # an estimate, which may be below 0,
+    "KL, of its target": (-math.inf, 4.0),  # an estimate, which may be below 0
 }
 DISTINCT, WORDS, ENTROPY, KL = BOUNDS
 
@@ -138,13 +138,13 @@ class Guard:
 
     def _limits(self, look: Look) -> list[Limit]:
         """The signs as multiples of the first validation's, each with both its limits."""
-        found = []
+        limits = []
         for name, (low, high) in BOUNDS.items():
             base = 1.0 if name == KL else self.first.get(name, math.nan)
             if name in look.signs and math.isfinite(base) and base:
                 value = look.signs[name] / base
-                found.append(Limit(name, value, *((high, True) if value > high else (low, False))))
-        return found
+                limits.append(Limit(name, value, *((high, True) if value > high else (low, False))))
+        return limits
 
     def state_dict(self) -> dict[str, Any]:
         """JSON; a number that is not finite is null in it."""

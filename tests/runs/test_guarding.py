@@ -9,7 +9,10 @@ from ppo_runs import rows, same, weights, without_clocks
 from rlhf_dialog.config.registry import RewardFactory
 from rlhf_dialog.rewards import BaseReward
 
-JUDGE = {"up": "{action: %s, judge: {id: ByIteration, args: {slope: 1.0}}}", "down": "{action: %s, judge: {id: ByIteration}}"}
+JUDGE = {
+    "up": "{action: %s, judge: {id: ByIteration, args: {slope: 1.0}}}",
+    "down": "{action: %s, judge: {id: ByIteration}}",
+}
 EVERY = ("--eval_interval", "1", "--eval_episodes", "6", "--save_interval", "1", "--keep_checkpoints", "5")
 
 
@@ -114,9 +117,10 @@ def test_a_stop_between_the_alarm_and_going_back_changes_nothing(run, tmp_path, 
             raise Killed
         return False
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr("rlhf_dialog.runs.run.RunState.heed_guard", dies)
-        guarded(run, "go_back", "--experiment_name", "part", iterations=4)
+        with pytest.raises(Killed):
+            guarded(run, "go_back", "--experiment_name", "part", iterations=4)
     assert (folder(tmp_path, "part") / "checkpoints/latest").read_text() == "iter_000003"
     assert guarded(run, "go_back", *words, "--experiment_name", "part", "--resume", iterations=4) in (0, 3)
     assert without_clocks(folder(tmp_path, "whole")) == without_clocks(folder(tmp_path, "part"))
