@@ -10,6 +10,7 @@ import pytest
 from processes import ROOT
 
 SHIMS = {  # script: the module whose main it calls
+    "scripts/audit.py": "rlhf_dialog.commands.audit",
     "scripts/benchmark.py": "benchmarks.benchmark",
     "scripts/benchmark_gpu.py": "benchmarks.gpu",
     "scripts/benchmark_policies.py": "rlhf_dialog.task_oriented.commands.benchmark_policies.command",

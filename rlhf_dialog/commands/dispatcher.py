@@ -35,6 +35,7 @@ COMMANDS = {  # the one table; a command of a wing has its group there
     "report": Command(
         "rlhf_dialog.commands.report", "make a page about a run: is its curve right, curves, replies", MEASURE
     ),
+    "audit": Command("rlhf_dialog.commands.audit", "find the holes of a reward before training", MEASURE),
     "train-sft": Command(
         "rlhf_dialog.commands.supervised.sft", "fine-tune a language model on dialogues (supervised)", TEACH
     ),

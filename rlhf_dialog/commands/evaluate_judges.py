@@ -1,5 +1,6 @@
 """The judges of scripts/evaluate.py: act classifiers, relevance models, and rewards and metrics of your own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,30 @@ def set_judges(judges: "Judges", options: JudgeOptions) -> None:
         judges.judge = _act_classifier(path, options.device)
     for name, path in relevance_folders(options).items():
         judges.relevance[name] = load_relevance(path, "--relevance_model").to(options.device)
-    for word in options.judge:
-        if (node := _reward_node(word)) is not None:
-            reward = _reward(word, node).to(options.device)
-            judges.own[free_name(f"judge_{reward.name}", judges.own)] = reward
+    judges.own |= reward_judges(options.judge, options.device)
     for name, metric in MetricFactory.classes.items():
         judges.own[free_name(name, judges.own)] = OwnMetric(name, metric)
+
+
+def all_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
+    """The judges that --judge names, by the names of their numbers; those of act classifiers are `judge_acts`.
+
+    Raises UserError when one cannot be loaded.
+    """
+    found: dict[str, BaseReward] = {}
+    for path in filter(lambda word: _reward_node(word) is None, words):
+        found[free_name("judge_acts", found)] = _act_classifier(path, device)
+    return found | reward_judges(words, device)
+
+
+def reward_judges(words: Sequence[str], device: str) -> dict[str, BaseReward]:
+    """The registered rewards among the values of --judge, as `judge_<name>`. Raises UserError when one cannot be built."""
+    found: dict[str, BaseReward] = {}
+    for word in words:
+        if (node := _reward_node(word)) is not None:
+            reward = _reward(word, node).to(device)
+            found[free_name(f"judge_{reward.name}", found)] = reward
+    return found
 
 
 def judge_folder(options: JudgeOptions) -> str | None:

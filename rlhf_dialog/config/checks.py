@@ -88,6 +88,7 @@ def check_together(config: Any) -> None:
         )
     _check_end(config)
     _check_networks(config)
+    _check_guard(config)
     if config.whiten_rewards and config.estimator.needs_groups:
         raise ValueError(
             f"whiten_rewards: {config.advantage_estimator} compares the sums of the rewards of whole responses; leave it out, or "
@@ -141,6 +142,24 @@ def repository_name(value: str | None) -> str | None:
 
 
 RepositoryName = Annotated[str | None, AfterValidator(repository_name)]
+
+
+def _check_guard(config: Any) -> None:
+    """Raises ValueError for a guard that could not watch, or not go back."""
+    if config.guard is None:
+        return
+    if not config.eval_interval:
+        raise ValueError("guard: watches at each validation; set eval_interval too, for example to 5")
+    if config.environment:
+        raise ValueError("guard: needs the prompts of a data set, found an environment; leave one of them out")
+    # the oldest of three validations, and a checkpoint that may be save_interval - 1 iterations older
+    needed = -(-2 * config.eval_interval // config.save_interval) + 2
+    if config.guard.action == "go_back" and config.keep_checkpoints < needed:
+        raise ValueError(
+            f"keep_checkpoints: guard.action go_back goes back beyond three validations, which takes {needed} checkpoints with "
+            f"eval_interval {config.eval_interval} and save_interval {config.save_interval}; set it to {needed}, found "
+            f"{config.keep_checkpoints}"
+        )
 
 
 def _check_end(config: Any) -> None:

@@ -327,6 +327,21 @@ class DoubledKeys(Settings):
     )
 
 
+class GuardConfig(Settings):
+    """What watches over the reward on validation prompts."""
+
+    action: Literal["warn", "raise_kl", "go_back", "stop"] = Field(
+        "warn",
+        description="what follows when the reward rises and the judge falls over three validations, both by more than two "
+        "standard errors. warn: a warning; raise_kl: twice the KL coefficient, and half its target; go_back: this, from the "
+        "checkpoint before, at most three times; stop: the end of the run, with exit code 3",
+    )
+    judge: ClassConfig | None = Field(
+        None,
+        description="a registered reward that the run is not trained on: {id, args}; null: signs of decay alone warn",
+    )
+
+
 class Config(
     RunKeys, ModelKeys, MemoryKeys, DataKeys, SamplingKeys, ChatKeys, RewardKeys, PPOKeys, DeepSpeedKeys, DoubledKeys
 ):
@@ -339,6 +354,11 @@ class Config(
         "docs/ENVIRONMENTS.md",
     )
     reward_class: ClassConfig = Field(description="the reward: {id, args}")
+    guard: GuardConfig | None = Field(
+        None,
+        description="watches for a reward that rises against what it stands for, at each validation (eval_interval): {action, "
+        "judge: {id, args}}; see docs/READING_A_RUN.md. null: nothing does",
+    )
     model_class: ClassConfig | None = Field(
         None,
         description="a policy network of your own, see docs/MODELS.md; model_path then holds its tokenizer or an agent",

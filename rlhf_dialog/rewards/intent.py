@@ -11,6 +11,7 @@ from rlhf_dialog.rewards.classifier import check_precision, class_logits, uses_b
 from rlhf_dialog.rewards.needs import ACTS, acts
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 Own = TypeVar("Own", bound="Intent")
@@ -91,9 +92,12 @@ class Intent(BaseReward):
 
     def predict(self, dialogues: list[Dialogue]) -> list[int]:
         """The classifier's class (0 inform, 1 question, 2 directive, 3 commissive) for each dialogue."""
+        return self.logits(dialogues).argmax(-1).tolist()
+
+    def logits(self, dialogues: list[Dialogue]) -> "Tensor":
+        """The classifier's logits (N, 4), in the order of the classes."""
         with self.at_work():
-            logits = class_logits(self.model, self.tokenizer, self.encode(dialogues), self.batch_size, self.precision)
-        return logits.argmax(-1).tolist()
+            return class_logits(self.model, self.tokenizer, self.encode(dialogues), self.batch_size, self.precision)
 
     def encode(self, dialogues: list[Dialogue]) -> list[dict[str, list[int]]]:
         """The classifier's unpadded input for each dialogue, at most `max_length` tokens."""

@@ -183,20 +183,32 @@ class PPOAgent:
         metrics: dict[str, float] = {}
         trainer, validation, world = state.trainer, state.validation, self.world
         rescue = Rescue(state, self._complete_line)
+        self._heed_guard(state)  # of the iteration that was saved last
         for metrics in rescue.iterations():
             is_best = False
             with rescue.after(metrics):
                 if validation and validation.due(trainer.iteration, trainer.done):
                     metrics |= validation.run(trainer, self.log.trackers if self.log else None)
                     is_best = validation.is_best(trainer.iteration)
+                    if state.guard:
+                        metrics |= state.guard.watch(trainer, metrics)
                 world.on_main(partial(self.write_log, trainer, metrics))
             is_asked = interrupts.agree(world.gather(interrupts.signum))
             is_due = is_best or trainer.done or is_asked or trainer.iteration % self.config.save_interval == 0
+            is_due = is_due or (state.guard is not None and state.guard.alarm is not None)
             if is_due:
                 with self.times.measured("checkpoint"):
                     state.save(is_best)
             interrupts.iteration_ended(trainer.iteration, saved=is_due and (is_asked or world.size == 1))
+            self._heed_guard(state)
         return metrics
+
+    def _heed_guard(self, state: RunState) -> None:
+        """What the guard asks for. Where the run has gone back, the files of its trackers were put aside: new ones begin."""
+        if state.heed_guard() and self.log:
+            self._close_log()
+            self.log = RunLog(self.config, self.run_folder, goes_on=False)
+            self._open_trackers(state.trainer.iteration)
 
     def write_log(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
         """What rank 0 writes and shows after an iteration."""

@@ -67,6 +67,8 @@ def load(config: Config, world: World, parts: Parts, times: StageTimes) -> tuple
     with times.measured("models"), world.fail_together():
         models = load_models(config, world.device)
         parts.reward.to(str(world.device))
+        if parts.validation:
+            parts.validation.to(str(world.device))
     prompts = [] if isinstance(parts.source, Simulated) else parts.source
     of_run = identity.identity_of(config, models, prompts, parts.reward)
     identity.refuse_other_ranks(config, of_run, world)

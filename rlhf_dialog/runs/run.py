@@ -33,6 +33,7 @@ from rlhf_dialog.runs.checkpoint import (
     repair_best,
     usable_best,
 )
+from rlhf_dialog.runs.guarding import RunGuard
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.runs.tracking import cut_metrics
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
@@ -72,6 +73,7 @@ class RunState:
         identity_: dict[str, Any],
     ):
         self.config, self.run_folder, self.trainer, self.validation = config, run_folder, trainer, validation
+        self.guard = RunGuard(config, config.guard, validation) if config.guard and validation else None
         self.identity = identity_  # `identity.identity_of` the initial models
         self.reward_files = reward_files.hashes_of(config, trainer.scorer.reward)
         self.world, self.checkpoints = trainer.world, run_folder / "checkpoints"
@@ -151,8 +153,32 @@ class RunState:
                 trainer.load_state_dict(state)
                 if self.validation:
                     self.validation.load_state_dict(state.get("validation", {"best": None}))
+                if self.guard and "guard" in state:
+                    self.guard.load_state_dict(state["guard"], trainer)
         with world.fail_together(), as_user_error(source):
             read_partitions(source, state, trainer.engines, world)
+
+    def heed_guard(self) -> bool:
+        """Do what the guard's alarm asks for; returns whether the run has gone back to an earlier checkpoint.
+
+        Raises RunStopped where it has to end.
+        """
+        guard, world = self.guard, self.world
+        if guard is None or guard.alarm is None:
+            return False
+        counts = guard.guard.num_back, guard.guard.num_raised
+        source = world.on_main(lambda: guard.checkpoint_before(self.checkpoints))
+        if source is None:
+            guard.go_on(self.trainer, *counts)
+            return False
+        with world.fail_together():
+            _, state = read_state(self.checkpoints, source)
+        world.on_main(partial(verify, source, state, self.config.verify_checkpoint))
+        self._load(source, state)
+        world.on_main(partial(leave_later, self.run_folder, source, state))
+        guard.go_on(self.trainer, counts[0] + 1, counts[1])
+        self.save(best=False)
+        return True
 
     def _best_without_agent(self) -> Path | None:
         """The checkpoint that `best` names, if `best_agent/` is missing because the run went back."""
@@ -223,6 +249,8 @@ class RunState:
         state["reward_files"] = self.reward_files
         if self.validation:
             state["validation"] = self.validation.state_dict()
+        if self.guard:
+            state["guard"] = self.guard.state_dict()
         save_training(
             self.checkpoints, self.config, state, self._modules(), trainer.optimizers, best, random_of_ranks, staged
         )

@@ -7,14 +7,16 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rlhf_dialog.config.schema import Config
+from rlhf_dialog.config.schema import ClassConfig, Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.data.prompts import load_prompts
 from rlhf_dialog.distributed.random_states import random_states_kept, seed_everything
 from rlhf_dialog.errors import UserError, nearest
-from rlhf_dialog.evaluation.measure import judges_of, measure
+from rlhf_dialog.evaluation.measure import Measured, judges_of, measure
 from rlhf_dialog.evaluation.replies import Replies, generate_replies, joined
 from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.composite import build_reward
+from rlhf_dialog.rewards.needs import check_needs
 from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.training.trainer import Metrics, PPOTrainer
@@ -40,7 +42,19 @@ class Validation:
         rules = ScoringRules(config.on_reward_error == "skip", config.reward_timeout_s)
         self.scorer = Scorer(reward, rules, config.truncation_penalty)
         self.judges = replace(judges_of(self.scorer), purpose="validation")
+        self.judge: str | None = None  # the metric of the guard's judge
+        if config.guard and config.guard.judge:
+            judge = guards_judge(config.guard.judge)
+            check_needs(judge, prompts, " of the validation split (guard.judge)")
+            self.judge = f"judge_{judge.name}"
+            self.judges.own = {self.judge: judge}
         self.best: Best | None = None
+        self.measured: Measured | None = None  # on rank 0, what the last validation found
+
+    def to(self, device: str) -> None:
+        """Move the judge's models, if it has any; the reward is moved by the run."""
+        for judge in self.judges.own.values():
+            judge.to(device)
 
     def check(self) -> None:
         """Measure two references as if they were replies, to find errors before training.
@@ -103,7 +117,8 @@ class Validation:
 
         Raises RewardError when the reward fails.
         """
-        found = measure(replies, replace(self.judges, iteration=iteration)).points()
+        self.measured = measure(replies, replace(self.judges, iteration=iteration))
+        found = self.measured.points()
         self._compare(found.get(self.config.eval_metric, math.nan), iteration)
         return {f"eval/{name}": value for name, value in found.items()}
 
@@ -124,6 +139,14 @@ class Validation:
         best = Best(**state["best"]) if state["best"] else None
         comparable = best and (best.metric, best.num_prompts) == (self.config.eval_metric, self.num_prompts)
         self.best = best if comparable else None
+
+
+def guards_judge(spec: ClassConfig) -> BaseReward:
+    """The reward of `guard.judge`. Raises UserError for one that cannot be built."""
+    try:
+        return build_reward(spec.id, spec.args)
+    except UserError as error:
+        raise UserError(str(error).replace("reward_class", "guard.judge")) from error
 
 
 def load_validation_prompts(config: Config) -> list[Dialogue]:

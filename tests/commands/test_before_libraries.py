@@ -38,6 +38,7 @@ MISSING = {  # command: words that name a folder, data or a file that is not the
     "train-relevance-model": ["--data_path", NOWHERE, "--output", "o"],
     "plot-run": ["--run", NOWHERE],
     "report": [NOWHERE],
+    "audit": ["--config", "run.yaml"],
     "export": ["--run", NOWHERE, "--output", "o"],
     "push-to-hub": ["--agent", NOWHERE, "--repo", "polite", "--dry_run"],
     "train-policy": ["--config", "restaurant.yaml", "--domain", NOWHERE],
@@ -100,6 +101,7 @@ def test_a_folder_that_is_missing(answers):
 def test_a_key_that_the_schema_does_not_know(answers):
     cases = [[name, "--config", "typo.yaml"] for name in WITH_YAML]
     cases.append(["evaluate", "--agent", ".", "--output", "e.json", "--config", "typo.yaml"])
+    cases.append(["audit", "--config", "typo.yaml"])
     found = answers(cases)
     wrong = [
         words for words, (code, _, text) in zip(cases, found, strict=True) if code != 2 or "lrr: unknown" not in text

@@ -44,6 +44,7 @@ OPENS_NO_FOUND_FOLDER = {
     "doctor": "measures the machine",
     "train-policy": "the user's own YAML; a run that is resumed has the settings of that YAML",
     "compare-users": "reads talks as text",
+    "audit": "the user's own YAML",
     "feedback status": "reads the store's numbers and texts",
     "feedback rollback": "moves the bot's pointer to a version",
     "feedback forget": "removes rows of the store",

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,34 +18,12 @@ from rlhf_dialog.metrics.text import distinct_n
 from rlhf_dialog.models.chat_agent import Reply, Speaker
 from rlhf_dialog.models.generation import random_numbers
 from rlhf_dialog.models.policy import Policy
+from rlhf_dialog.training.guard import Limit
 
 BATCH_SIZE = 64
 
 
-@dataclass(frozen=True)
-class Guard:
-    """One measure of a candidate, and its limit: `at_most`, else at least."""
-
-    name: str
-    value: float
-    limit: float
-    at_most: bool
-
-    @property
-    def passed(self) -> bool:
-        """Whether it is within its limit; what is not a number is not."""
-        return self.value <= self.limit if self.at_most else self.value >= self.limit
-
-    def __str__(self) -> str:
-        bound = f"{'at most' if self.at_most else 'at least'} {self.limit:g}"
-        return f"{self.name} {self.value:.3g} ({bound}{'' if self.passed else ': FAILED'})"
-
-    def as_json(self) -> dict[str, Any]:
-        value = self.value if math.isfinite(self.value) else None
-        return asdict(self) | {"value": value, "passed": self.passed}
-
-
-def measure_guards(learner: Learner, heldout: HeldOut) -> list[Guard]:
+def measure_guards(learner: Learner, heldout: HeldOut) -> list[Limit]:
     """KL per token and distinct-2 of replies to `guard_prompts` prompts, and the perplexity where there is a validation split.
 
     The prompts are those of the validation split of the SFT data, else of the held-out feedback.
@@ -56,12 +33,12 @@ def measure_guards(learner: Learner, heldout: HeldOut) -> list[Guard]:
     candidate, first = (_speaker(learner, policy) for policy in (learner.policy, learner.reference_policy))
     ours, theirs = (_replies(speaker, prompts, settings.seed) for speaker in (candidate, first))
     guards = [
-        Guard("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
-        Guard("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
+        Limit("KL from the first version, nats per token", _kl(learner, prompts, ours), settings.max_kl, True),
+        Limit("distinct-2, of the first version's", _distinct_ratio(ours, theirs), settings.min_distinct_2, False),
     ]
     if validation:
         rise = _perplexity(candidate, validation) / _perplexity(first, validation) - 1
-        guards.append(Guard("rise of the perplexity", rise, settings.max_perplexity_rise, True))
+        guards.append(Limit("rise of the perplexity", rise, settings.max_perplexity_rise, True))
     return guards
 
 

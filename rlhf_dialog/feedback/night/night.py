@@ -16,7 +16,7 @@ from rlhf_dialog.evaluation.found_config import refuse_hub_data
 from rlhf_dialog.feedback.night import gate
 from rlhf_dialog.feedback.night.at_work import Night, Snapshot
 from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.guards import Guard, measure_guards
+from rlhf_dialog.feedback.night.guards import measure_guards
 from rlhf_dialog.feedback.night.learner import Learner, Watch, load_version, night_sizes, read_state
 from rlhf_dialog.feedback.night.report import NightReport
 from rlhf_dialog.feedback.night.rows import RowEncoder, SFTRows, keys_of, measured, sft_prompts
@@ -34,6 +34,7 @@ from rlhf_dialog.feedback.store.settings import BotSettings, read_settings
 from rlhf_dialog.models.policy import Policy
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.verification import sha256_of
+from rlhf_dialog.training.guard import Limit
 
 logger = logging.getLogger(__name__)
 LEARNER = "learner"
@@ -248,7 +249,7 @@ METHODS: dict[str, Callable[[Night, Watch], dict[str, float]]] = {
 }
 
 
-def _measure(night: Night) -> tuple[Comparison, list[Guard]]:
+def _measure(night: Night) -> tuple[Comparison, list[Limit]]:
     """The gate's comparison with the champion, and the guards."""
     learner, heldout, champion = night.learner, night.snapshot.heldout, night.snapshot.champion
     candidate = log_ratios(learner, learner.policy, heldout)
@@ -268,7 +269,7 @@ def log_ratios(learner: Learner, policy: Policy, examples: Examples) -> dict[str
     return dict(zip(rows, (own - learner.reference.of(list(rows))).tolist(), strict=True))
 
 
-def _decision(comparison: Comparison, guards: list[Guard]) -> tuple[bool, str]:
+def _decision(comparison: Comparison, guards: list[Limit]) -> tuple[bool, str]:
     """Whether the candidate is promoted, and why; `{version}` in the text is its name."""
     failed = [guard for guard in guards if not guard.passed]
     points = f"{100 * comparison.difference:+.1f} points{comparison.of_whom}"

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.guards import Guard
 from rlhf_dialog.feedback.store.examples import shown
+from rlhf_dialog.training.guard import Limit
 
 
 @dataclass
@@ -27,7 +27,7 @@ class NightReport:
     version: str | None = None
     promoted: bool = False
     comparison: Comparison | None = None
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[Limit] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     seconds: float = 0.0

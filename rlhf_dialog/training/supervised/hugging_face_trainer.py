@@ -14,6 +14,7 @@ from rlhf_dialog.distributed import openmp
 from rlhf_dialog.distributed.memory.allocator import keep_freed_memory
 from rlhf_dialog.distributed.own_gpu import device_of
 from rlhf_dialog.models.cpu_linear import use_onednn
+from rlhf_dialog.terminal import TimeLeft
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 logger = logging.getLogger(__name__)
@@ -94,9 +95,18 @@ def train_quietly(trainer: Trainer) -> None:
 
 
 class _LossLines(TrainerCallback):
+    def __init__(self) -> None:
+        self.left = TimeLeft()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.left.first is None:
+            self.left.text(state.global_step / state.max_steps)
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if logs and "loss" in logs:
-            logger.info("step %d of %d: loss %.3f", state.global_step, state.max_steps, float(logs["loss"]))
+            left = self.left.text(state.global_step / state.max_steps)
+            more = f", {left}" if left else ""
+            logger.info("step %d of %d: loss %.3f%s", state.global_step, state.max_steps, float(logs["loss"]), more)
 
 
 class _Bar(ProgressCallback):

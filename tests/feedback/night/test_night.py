@@ -21,13 +21,13 @@ from tiny import write_data
 from rlhf_dialog.errors import RunStopped, UserError
 from rlhf_dialog.feedback.night import night as night_module
 from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.guards import Guard
 from rlhf_dialog.feedback.night.night import learn
 from rlhf_dialog.feedback.page.served import BotVersions, Served
 from rlhf_dialog.feedback.store.bot import Bot
 from rlhf_dialog.feedback.store.store import Store
+from rlhf_dialog.training.guard import Limit
 
-PASSED = Guard("KL", 0.1, 1.0, True)
+PASSED = Limit("KL", 0.1, 1.0, True)
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +163,8 @@ def test_a_refused_candidate_stays_in_the_lineage_and_its_events_are_new_again(d
     ("keys", "why"),
     [
         ({"difference": -0.01}, "agrees less with the held-out feedback than the champion"),
-        ({"guards": [PASSED, Guard("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
-        ({"guards": [Guard("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
+        ({"guards": [PASSED, Limit("KL", 2.0, 1.0, True)]}, "fails a guard: KL 2"),
+        ({"guards": [Limit("KL", float("nan"), 1.0, True)]}, "fails a guard: KL nan"),
     ],
 )
 def test_why_a_candidate_is_refused(day, monkeypatch, keys, why):

@@ -4,8 +4,8 @@ import json
 import math
 
 from rlhf_dialog.feedback.night.gate import Comparison
-from rlhf_dialog.feedback.night.guards import Guard
 from rlhf_dialog.feedback.night.report import NightReport
+from rlhf_dialog.training.guard import Limit
 
 USED = {"new": 48, "replayed": 16, "people": 9, "liked": 28, "disliked": 22, "pairs": 14, "sft": 13, "steps": 5}
 
@@ -30,7 +30,7 @@ def test_a_night_that_made_a_version():
     found = report(
         metrics={"loss": 0.5},
         seconds=12.4,
-        guards=[Guard("KL", 2.0, 1.0, True)],
+        guards=[Limit("KL", 2.0, 1.0, True)],
         comparison=Comparison(45, 0.55, 0.61, -0.021, 0.041, 7),
         removed=["0001", "0002"],
     )
@@ -44,7 +44,7 @@ def test_a_night_that_made_a_version():
 
 
 def test_the_record_of_the_gate_is_json():
-    found = report(comparison=Comparison(45, 0.5, 0.6, -0.02, 0.04), guards=[Guard("KL", math.nan, 1.0, True)])
+    found = report(comparison=Comparison(45, 0.5, 0.6, -0.02, 0.04), guards=[Limit("KL", math.nan, 1.0, True)])
     record = found.gate_record()
     assert (record["concordance"], record["num_events"], record["promoted"]) == (0.6, 45, False)
     assert json.loads(json.dumps(record, allow_nan=False)) == record

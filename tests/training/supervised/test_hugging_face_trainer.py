@@ -1,11 +1,13 @@
 import itertools
+import logging
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.training.supervised.hugging_face_trainer import batch_order, num_steps, prepare
+from rlhf_dialog.training.supervised.hugging_face_trainer import _LossLines, batch_order, num_steps, prepare
 from rlhf_dialog.training.supervised.settings import SupervisedKeys
 
 
@@ -48,3 +50,19 @@ def test_a_missing_device_is_an_error(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda"):
         prepare(SupervisedKeys(device="cuda"))
+
+
+def test_a_line_of_the_loss_says_how_long_the_rest_takes(monkeypatch, caplog):
+    """30 of 100 steps in 60 seconds after a start at step 0: 140 seconds for the rest."""
+    now = [1000.0]
+    monkeypatch.setattr("rlhf_dialog.terminal.time.monotonic", lambda: now[0])
+    caplog.set_level(logging.INFO, logger="rlhf_dialog")
+    lines, state = _LossLines(), SimpleNamespace(global_step=0, max_steps=100)
+    lines.on_step_begin(None, state, None)
+    now[0] += 60
+    state.global_step = 30
+    lines.on_step_begin(None, state, None)  # only the first step is the start
+    lines.on_log(None, state, None, logs={"loss": 1.5})
+    lines.on_log(None, SimpleNamespace(global_step=100, max_steps=100), None, logs={"loss": 1.0})
+    found = [one.getMessage() for one in caplog.records]
+    assert found == ["step 30 of 100: loss 1.500, 2 min left", "step 100 of 100: loss 1.000"]

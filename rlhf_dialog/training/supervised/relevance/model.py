@@ -23,6 +23,7 @@ from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.cpu_linear import use_onednn
 from rlhf_dialog.models.relevance import CrossEncoder, DualEncoder, RelevanceModel, RelevanceSizes
 from rlhf_dialog.models.relevance_folder import save_relevance
+from rlhf_dialog.terminal import TimeLeft
 from rlhf_dialog.training.supervised.hugging_face_trainer import num_steps
 from rlhf_dialog.training.supervised.new_tokenizers import new_pair_tokenizer
 from rlhf_dialog.training.supervised.relevance.pairs import KINDS, Batch, Pairs, batch_of, numbered
@@ -115,6 +116,8 @@ def fit(config: RelevanceConfig, member: nn.Module, pairs: Pairs, name: str) -> 
     device = next(member.parameters()).device
     use_onednn(member)
     member.train()
+    left = TimeLeft()
+    left.text(0.0)
     for step, rows in enumerate(row_batches(len(pairs.replies), config.batch_size, steps), start=1):
         batch = batch_of(pairs, rows, config.batch_size // 2, config.copy_weight)
         with _autocast(device, config.use_amp):
@@ -125,7 +128,9 @@ def fit(config: RelevanceConfig, member: nn.Module, pairs: Pairs, name: str) -> 
         optimizer.step()
         schedule.step()
         if step % max(1, steps // 5) == 0:
-            logger.info("%s, step %d of %d: loss %.3f", name, step, steps, loss.item())
+            rest = left.text(step / steps)
+            more = f", {rest}" if rest else ""
+            logger.info("%s, step %d of %d: loss %.3f%s", name, step, steps, loss.item(), more)
     member.eval()
 
 

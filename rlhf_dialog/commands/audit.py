@@ -1,0 +1,308 @@
+"""Find the holes of a reward before training: replies that nobody wants and that it pays more than true ones.
+
+python scripts/audit.py --config quickstart.yaml --judge FOLDER --output audit.json --history audits.json
+
+The YAML is that of a training; its validation prompts, its training replies and its reward are used, and nothing is trained.
+Copies, constants, word lists and marks are tried, then a search looks for replies that are paid more. Only a judge or a
+language model that the reward does not use can say whether these are bad: name one with --judge or --likelihood.
+
+Exit code 1: a fixed probe is paid more than the true replies, what the search found is paid more while a judge puts it below
+them, or a score depends on the batch. 0: no such hole was found. 2: something cannot be used as it is.
+"""
+
+import os
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_dialog.atomic_files import replace_json
+from rlhf_dialog.commands.command_line import check_device, check_output, check_seed
+from rlhf_dialog.commands.evaluate import Task
+from rlhf_dialog.commands.evaluate_judges import all_judges
+from rlhf_dialog.commands.options import Options, option, run_command
+from rlhf_dialog.commands.registering import REGISTER, register
+from rlhf_dialog.config.loading import check_keys, find_config
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.hub import check_folder
+from rlhf_dialog.data.sources import check_path
+from rlhf_dialog.errors import UserError
+from rlhf_dialog.evaluation.found_config import RunConfig, read_run_config
+from rlhf_dialog.rewards import BaseReward, LikelihoodPrice
+from rlhf_dialog.rewards.base import models_inside, walk
+from rlhf_dialog.rewards.intent import Intent
+from rlhf_dialog.rewards.scoring import Scorer, ScoringRules
+from rlhf_dialog.terminal import Console
+
+if TYPE_CHECKING:
+    from rlhf_dialog.data.dialogue import Dialogue
+    from rlhf_dialog.evaluation.audit.audit import Plan
+    from rlhf_dialog.evaluation.audit.history import Changes
+
+LEAST_PROMPTS = 20
+HOLES = 1  # the exit code
+SEARCH = {  # option -> the field of the budget
+    "search_prompts": "prompts",
+    "search_replies": "replies",
+    "search_rounds": "rounds",
+    "search_candidates": "candidates",
+}
+
+
+class AuditOptions(Options):
+    description = __doc__
+    config: str = option("YAML of a training, with its data and its reward", metavar="FILE")
+    output: Path | None = option("JSON file for everything that was found")
+    history: Path | None = option(
+        "JSON file that keeps all audits; this one is added, and what is new or closed since the last one is shown",
+        metavar="FILE",
+    )
+    judge: tuple[str, ...] = option(
+        "act classifier that the reward never saw, or a registered reward, `Name` or `{id: Name, args: {..}}`. May be given "
+        "several times",
+        again=True,
+    )
+    likelihood: str | None = option(
+        "folder of a causal LM or agent that the reward does not use: its mean log-probability of a token is a judge",
+        metavar="MODEL",
+    )
+    register: str | None = option(REGISTER)
+    data_path: str | None = option("data to use in place of the configuration's")
+    max_prompts: int = option(f"validation prompts, drawn with --seed (default: 100, at least {LEAST_PROMPTS})", 100)
+    search_prompts: int = option("prompts of the search (default: 25, at least 10)", 25)
+    search_replies: int = option("training replies that are tried for each of them (default: 1000, at least 100)", 1000)
+    search_rounds: int = option("rounds of changing words (default: 12, at least 4)", 12)
+    search_candidates: int = option("changed texts in a round (default: 100, at least 20)", 100)
+    seed: int = option("seed of everything that is drawn (default: 0)", 0)
+    device: str = option("cpu or cuda (default: cpu)", "cpu")
+
+
+def check(options: AuditOptions) -> None:
+    """Raises UserError for options that cannot work."""
+    from rlhf_dialog.evaluation.audit.history import read_history
+    from rlhf_dialog.evaluation.audit.search import LEAST
+
+    least = {"max_prompts": LEAST_PROMPTS} | {name: getattr(LEAST, field) for name, field in SEARCH.items()}
+    for name, number in least.items():
+        if getattr(options, name) < number:
+            raise UserError(
+                f"--{name}: found {getattr(options, name)}, wanted at least {number}; with less, an audit that finds nothing "
+                "would say nothing"
+            )
+    check_seed(options.seed)
+    check_device(options.device)
+    if options.data_path == "":
+        raise UserError("--data_path: is empty; give a data file, a folder or a Hub name")
+    known = check_keys(Config, find_config(options.config), {})
+    if wanted := options.data_path or known.env.args.data_path:
+        check_path(wanted)
+    for name in ("output", "history"):
+        if path := getattr(options, name):
+            check_output(name, path, str(path))
+    if options.output and options.history and options.output.absolute() == options.history.absolute():
+        raise UserError(f"--history: '{options.history}' is the file of --output too; name one file for each")
+    if options.history:
+        read_history(options.history)
+    if options.likelihood is not None and not Path(options.likelihood).expanduser().is_dir():
+        raise UserError(
+            f"--likelihood: '{options.likelihood}' is not a folder; name that of a causal LM on this machine"
+        )
+    for word in options.judge:
+        if not word.startswith("{"):
+            check_folder(word, "--judge")
+
+
+def run(options: AuditOptions) -> int:
+    """Audit the reward, write the files, and show the findings; returns the exit code."""
+    begun = time.monotonic()
+    check(options)
+    if options.register:
+        register(options.register)
+    from rlhf_dialog.evaluation.audit.audit import Plan, audit
+    from rlhf_dialog.evaluation.audit.probes import Training
+    from rlhf_dialog.evaluation.audit.search import Budget
+
+    config = read_config(options)
+    task = task_of(options, config)
+    prompts = held_out(task, options)
+    training = Training(task.prompts("train", task.drop_overlap))
+    scorer = scorer_of(config, options.device)
+    judges = judges_of(options, config, scorer.reward)
+    check_usable(prompts, training.replies, [scorer.reward, *judges.values()], task.data_path)
+    budget = Budget(
+        min(options.search_prompts, len(prompts)),
+        min(options.search_replies, len(training.different)),
+        options.search_rounds,
+        options.search_candidates,
+    )
+    plan = Plan(budget, config.config.turn_separator or "", config.config.max_new_tokens, options.seed)
+    result = audit(prompts, training, scorer, judges, plan)
+    result["settings"] = settings_of(options, config, task, plan, len(prompts)) | {
+        "seconds": round(time.monotonic() - begun, 1),
+        "asked": result.pop("asked"),
+    }
+    return finish(options, result)
+
+
+def read_config(options: AuditOptions) -> RunConfig:
+    """The configuration. Raises UserError for its mistakes."""
+    path = find_config(options.config)
+    try:
+        config = read_run_config(path, path)
+    except UserError as error:
+        if "unknown reward" in str(error):
+            error.args = (f"{error}\nIf it is a reward of your own, name the file that registers it: --register FILE",)
+        raise
+    assert config is not None
+    return config
+
+
+def task_of(options: AuditOptions, config: RunConfig) -> Task:
+    """The data, as the training reads it. Raises UserError without any."""
+    own = config.config
+    data_path = options.data_path or config.data_path()
+    sizes = (own.context_size, own.min_context_size)
+    return Task(data_path, sizes[0], sizes[1], own.turn_separator, own.drop_overlap, config)
+
+
+def held_out(task: Task, options: AuditOptions) -> "list[Dialogue]":
+    """Validation prompts, drawn by the seed. Raises UserError where there are too few."""
+    from rlhf_dialog.evaluation.replies import pick_prompts
+
+    prompts = pick_prompts(task.prompts("validation"), options.max_prompts, options.seed)
+    if len(prompts) < LEAST_PROMPTS:
+        raise UserError(
+            f"{task.data_path}, validation: has {len(prompts)} prompts, and an audit needs at least {LEAST_PROMPTS}; use data "
+            "with more (--data_path)"
+        )
+    return prompts
+
+
+def scorer_of(config: RunConfig, device: str) -> Scorer:
+    """The reward, as an evaluation asks it. Raises what `build_reward` raises."""
+    reward = config.reward()
+    assert reward is not None  # the user named the file
+    for classifier in (one for one in walk(reward) if isinstance(one, Intent)):
+        classifier.precision = "fp32"  # so that no finding depends on the processor
+    return Scorer(
+        reward.to(device), ScoringRules(config.config.on_reward_error == "skip", config.config.reward_timeout_s)
+    )
+
+
+def judges_of(options: AuditOptions, config: RunConfig, reward: BaseReward) -> dict[str, BaseReward]:
+    """Those of --judge, and `likelihood`. Raises UserError for one that cannot be loaded, or has a model of the reward."""
+    from rlhf_dialog.evaluation.judging import same_weights
+
+    judges = all_judges(options.judge, options.device)
+    if options.likelihood:
+        try:
+            price = LikelihoodPrice(options.likelihood, None, config.config.max_new_tokens)
+        except UserError as error:
+            raise UserError(str(error).replace("reward_class.args.model", "--likelihood")) from error
+        judges["likelihood"] = price.to(options.device)
+    models = [module for _, module in models_inside(reward).values()]
+    for name, judge in judges.items():
+        if any(same_weights(one, module) for _, one in models_inside(judge).values() for module in models):
+            raise UserError(
+                f"{'--likelihood' if name == 'likelihood' else '--judge'}: {name} has a model that the reward has too, so it is "
+                "not an independent judge; name another one"
+            )
+    return judges
+
+
+def check_usable(prompts: "list[Dialogue]", replies: list[str], rewards: list[BaseReward], data_path: str) -> None:
+    """Raises UserError where prompts have no true reply or lack what a reward or a judge needs, or there is no training reply."""
+    from rlhf_dialog.rewards.needs import check_needs
+
+    missing = sum(prompt.reference is None for prompt in prompts)
+    if missing or not replies:
+        where = f"validation: {missing} of {len(prompts)} prompts have" if missing else "train: all prompts have"
+        raise UserError(
+            f"{data_path}, {where} no reference, and an audit compares with true replies; use data with replies (--data_path)"
+        )
+    for reward in rewards:
+        check_needs(reward, prompts, f" of {data_path}, validation,")
+
+
+def settings_of(options: AuditOptions, config: RunConfig, task: Task, plan: "Plan", num_prompts: int) -> dict[str, Any]:
+    """What decides the numbers, and when they were made."""
+    from rlhf_dialog.runs.identity import essential
+    from rlhf_dialog.runs.verification import sha256_of
+
+    own = config.config
+    decides = {
+        "reward_class": essential(own.reward_class.model_dump()),
+        "data_path": task.data_path,
+        "context_size": task.context_size,
+        "min_context_size": task.min_context_size,
+        "turn_separator": plan.separator,
+        "max_new_tokens": plan.max_words,
+    }
+    return {
+        "config": str(config.path),
+        "config_hash": sha256_of(decides)[:16],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **decides,
+        "num_prompts": num_prompts,
+        "budget": asdict(plan.budget) | {"size": plan.budget.size},
+        "seed": options.seed,
+        "judges": list(options.judge),
+        "likelihood": options.likelihood,
+    }
+
+
+def finish(options: AuditOptions, result: dict[str, Any]) -> int:
+    """Write the files, and show what was found; returns the exit code."""
+    from rlhf_dialog.evaluation.audit import page
+    from rlhf_dialog.evaluation.report import finite
+
+    result = {"verdict": page.verdict_of(result), **finite(result)}
+    if options.output:
+        replace_json(options.output, result)
+    changes = remember(options.history, result) if options.history else None
+    console = Console(width=None if sys.stdout.isatty() else page.WIDTH)
+    for line in page.lines_of(result, changes):
+        console.print(line, markup=False, highlight=False)
+    console.print(*page.tables_of(result))
+    for line in [*page.texts_of(result), *notes_of(options, result)]:
+        console.print(line, markup=False, highlight=False)
+    return HOLES if any(finding["hole"] for finding in result["findings"]) else 0
+
+
+def remember(path: Path, result: dict[str, Any]) -> "Changes":
+    """Add the audit to the history."""
+    from rlhf_dialog.evaluation.audit.findings import tried
+    from rlhf_dialog.evaluation.audit.history import add
+
+    settings = result["settings"]
+    entry = {
+        "config": os.path.relpath(Path(settings["config"]).resolve(), path.resolve().parent),
+        "config_hash": settings["config_hash"],
+        "date": settings["date"],
+        "settings": {name: settings[name] for name in ("num_prompts", "budget", "seed", "judges", "likelihood")},
+        "tried": tried(result),
+        "findings": result["findings"],
+    }
+    return add(path, entry)
+
+
+def notes_of(options: AuditOptions, result: dict[str, Any]) -> list[str]:
+    """What a reader of the tables has to know."""
+    settings = result["settings"]
+    notes = [
+        f"{settings['asked']:,} replies were asked about in {settings['seconds']:.0f} s. Intervals: 95 %, over dialogues."
+    ]
+    if not (options.judge or options.likelihood):
+        notes.append(
+            "No judge looked at the replies, so what the search found is not counted as a hole; name one with --judge or "
+            "--likelihood."
+        )
+    if options.output:
+        notes.append(f"written: {options.output}")
+    return notes
+
+
+main = partial(run_command, AuditOptions, run)  # the command line; returns the exit code

@@ -1,0 +1,109 @@
+"""The whole audit: probes, defects and search, each with what was paid, as one tree of JSON."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.audit import checks, findings
+from rlhf_dialog.evaluation.audit.probes import RANDOM, TRUE, Probe, Training, fixed_probes
+from rlhf_dialog.evaluation.audit.rows import row_of
+from rlhf_dialog.evaluation.audit.scoring import Paid, Payer, Progress
+from rlhf_dialog.evaluation.audit.search import Budget, search
+from rlhf_dialog.evaluation.intervals import Numbers
+from rlhf_dialog.evaluation.measure import dialogue_numbers
+from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.scoring import Scorer
+
+RETRIEVED, CLIMBED = "search: training replies", "search: changed words"
+NUM_SHOWN = 5  # replies of the search
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an audit is done. `separator`: that of the run's turns; `max_words`: of a reply."""
+
+    budget: Budget
+    separator: str
+    max_words: int
+    seed: int = 0
+
+
+def audit(
+    prompts: Sequence[Dialogue], training: Training, scorer: Scorer, judges: dict[str, BaseReward], plan: Plan
+) -> dict[str, Any]:
+    """Everything that was found. Every prompt has a reference. Raises RewardError.
+
+    `probes` and `search`: a row for each (`rows.row_of`), the former with an example; `found`: some texts of the search;
+    `parts`: each part's share of the score's variance over all replies of the probes; `calibration`; `findings`.
+    """
+    probes = [
+        Probe(TRUE, TRUE, [prompt.reference for prompt in prompts]),
+        *fixed_probes(prompts, training, plan.separator, plan.max_words, plan.seed),
+    ]
+    chosen = sorted(random.Random(plan.seed).sample(range(len(prompts)), plan.budget.prompts))
+    other = next(probe for probe in probes if probe.name == RANDOM).texts
+    units = dialogue_numbers(prompts)
+    with Progress(_num_asked(probes, len(judges), len(prompts), plan.budget)) as progress:
+        payer = Payer(scorer, judges, progress)
+        defects = checks.batch_defects(payer, prompts, [text or "" for text in other], plan.seed)
+        paid = _paid(payer, prompts, probes)
+        true = paid[0].of(np.asarray(chosen))
+        looked = _searched(payer, [prompts[i] for i in chosen], training, plan, true, units[chosen])
+    rows = {
+        probe.name: {"family": probe.family, "example": probe.texts[0]} | row_of(one, paid[0], units, plan.seed)
+        for probe, one in zip(probes, paid, strict=True)
+    }
+    score = np.concatenate([one.score for one in paid])
+    parts = {name: np.concatenate([one.parts[name] for one in paid]) for name in paid[0].parts}
+    result = {
+        "probes": rows,
+        **looked,
+        "parts": checks.shares_of_variance(score, parts),
+        "calibration": checks.calibrations(scorer.reward, prompts),
+        "asked": progress.done,
+    }
+    return {"findings": findings.of(result, defects, checks.flat_parts(score, parts)), **result}
+
+
+def _num_asked(probes: list[Probe], num_judges: int, num_prompts: int, budget: Budget) -> int:
+    texts = sum(text is not None for probe in probes for text in probe.texts) + 2 * budget.prompts
+    return (1 + num_judges) * texts + checks.batch_calls(num_prompts) + budget.size
+
+
+def _paid(payer: Payer, prompts: Sequence[Dialogue], probes: list[Probe]) -> list[Paid]:
+    """What each probe is paid; the replies to one prompt are neighbours, since a language model then reads it once."""
+    texts = [probe.texts[i] for i in range(len(prompts)) for probe in probes]
+    everything = payer.paid([prompt for prompt in prompts for _ in probes], texts)
+    return [everything.of(slice(number, None, len(probes))) for number in range(len(probes))]
+
+
+def _searched(
+    payer: Payer, prompts: list[Dialogue], training: Training, plan: Plan, true: Paid, units: Numbers
+) -> dict[str, Any]:
+    """The rows of what the search found, and some of its texts, those that are paid most first."""
+    texts = search(
+        prompts,
+        training,
+        plan.budget,
+        lambda asked, candidates: payer.paid(asked, candidates, judged=False).score,
+        plan.max_words,
+        plan.seed,
+    )
+    retrieved, climbed = (payer.paid(prompts, some) for some in (texts.retrieved, texts.climbed))
+    best = np.argsort(true.score - climbed.score, kind="stable")[:NUM_SHOWN].tolist()
+    shown = [
+        {
+            "last_turn": prompts[i].prompt_turns[-1],
+            "true": {"text": prompts[i].reference, "paid": float(true.score[i])},
+            "training reply": {"text": texts.retrieved[i], "paid": float(retrieved.score[i])},
+            "changed words": {"text": texts.climbed[i], "paid": float(climbed.score[i])},
+        }
+        for i in best
+    ]
+    units = np.unique(units, return_inverse=True)[1]
+    rows = {RETRIEVED: row_of(retrieved, true, units, plan.seed), CLIMBED: row_of(climbed, true, units, plan.seed)}
+    return {"search": rows, "found": shown}

@@ -1,0 +1,99 @@
+"""Defects of a reward that no single reply shows: scores that depend on the batch, parts that do not vary, wrong confidence."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.evaluation.audit.scoring import Payer
+from rlhf_dialog.evaluation.intervals import Array
+from rlhf_dialog.rewards.base import BaseReward, walk
+from rlhf_dialog.rewards.intent import Intent
+
+NUM_ALONE = 8  # replies that are scored in a call of their own
+CHANGED = 0.1  # of the scores' standard deviation: rounding, also that of bfloat16, is below it
+FLAT = 0.01  # of the score's standard deviation: a part below it decides nothing
+NUM_BINS = 10
+AGAIN, NEIGHBOURS = "the same reply again", "other dialogues in the batch"
+
+
+def batch_calls(num_prompts: int) -> int:
+    """The number of replies that `batch_defects` asks about."""
+    return 4 * num_prompts + 2 * NUM_ALONE
+
+
+def batch_defects(payer: Payer, prompts: Sequence[Dialogue], other: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """What changes the scores of true replies and of `other` ones, though nothing in their dialogues does.
+
+    Each is a name and the `largest` change, as a share of the scores' standard deviation. Raises RewardError.
+    """
+    texts = [(prompt, prompt.reference or "") for prompt in prompts] + [*zip(prompts, other, strict=True)]
+    dialogues = [replace(prompt, response=text) for prompt, text in texts]
+    order = random.Random(seed).sample(range(len(dialogues)), len(dialogues))
+    chosen = order[:NUM_ALONE]
+    first = payer.asked_at_once(dialogues)
+    exchanged = np.empty_like(first)
+    exchanged[order] = payer.asked_at_once([dialogues[i] for i in order])
+    alone = np.concatenate([payer.asked_at_once([dialogues[i]]) for i in chosen])
+    again = np.concatenate([payer.asked_at_once([dialogues[i]]) for i in chosen])
+    deviation = float(np.nanstd(first)) or 1.0
+    if (largest := _largest(alone, again, deviation)) > CHANGED:  # then the rest says nothing
+        return [{"probe": AGAIN, "largest": largest}]
+    largest = max(_largest(first, exchanged, deviation), _largest(first[chosen], alone, deviation))
+    return [{"probe": NEIGHBOURS, "largest": largest}] if largest > CHANGED else []
+
+
+def _largest(before: Array, after: Array, deviation: float) -> float:
+    changes = np.abs(after - before)
+    return float(np.nanmax(changes, initial=0.0)) / deviation
+
+
+def shares_of_variance(score: Array, parts: dict[str, Array]) -> dict[str, float]:
+    """Of each part's weighted values (N,): covariance with the score, divided by the score's variance; they add up to 1.
+
+    0 for all where the score does not vary.
+    """
+    known = np.isfinite(score)
+    about = score[known] - score[known].mean()
+    variance = float((about**2).mean())
+    return {
+        name: float((about * values[known]).mean()) / variance if variance else 0.0 for name, values in parts.items()
+    }
+
+
+def flat_parts(score: Array, parts: dict[str, Array]) -> list[str]:
+    """The parts that hardly differ from reply to reply: their deviation is at most FLAT of the score's."""
+    limit = FLAT * float(np.nanstd(score))
+    return [name for name, values in parts.items() if float(np.nanstd(values)) <= limit]
+
+
+def calibrations(reward: BaseReward, prompts: Sequence[Dialogue]) -> list[dict[str, Any]]:
+    """For each act classifier in the reward: how sure it is of the acts of true replies, and how often it is right."""
+    return [calibration(one, prompts) for one in walk(reward) if isinstance(one, Intent)]
+
+
+def calibration(classifier: Intent, prompts: Sequence[Dialogue]) -> dict[str, Any]:
+    """Accuracy, mean confidence, and the expected calibration error over ten bins (Guo et al. 2017, arXiv 1706.04599)."""
+    dialogues = [replace(prompt, response=prompt.reference or "") for prompt in prompts]
+    probabilities = classifier.logits(dialogues).softmax(-1)
+    confidence = probabilities.max(-1).values.numpy().astype(np.float64)
+    right = np.asarray(
+        [prompt.act == i + 1 for prompt, i in zip(prompts, probabilities.argmax(-1).tolist(), strict=True)]
+    )
+    places = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
+    members = [places == i for i in range(NUM_BINS)]
+    bins = [
+        {
+            "replies": int(some.sum()),
+            "confidence": float(confidence[some].mean()),
+            "accuracy": float(right[some].mean()),
+        }
+        for some in members
+        if some.any()
+    ]
+    error = sum(one["replies"] * abs(one["confidence"] - one["accuracy"]) for one in bins) / len(prompts)
+    found = {"accuracy": float(right.mean()), "confidence": float(confidence.mean()), "error": error, "bins": bins}
+    return {"part": classifier.name, **found}

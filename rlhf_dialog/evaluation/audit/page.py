@@ -1,0 +1,140 @@
+"""An audit for a terminal of 100 columns: the verdict, the findings, tables, what the search found.
+
+The result is that of the JSON, in which None is a number that there is not.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.table import Table
+
+from rlhf_dialog.evaluation.audit.findings import SPAN
+from rlhf_dialog.evaluation.audit.history import Changes
+from rlhf_dialog.evaluation.audit.probes import TRUE
+from rlhf_dialog.evaluation.report import cell
+
+WIDTH = 100  # columns
+NAME_WIDTH = 26
+NUM_LISTED = 12  # findings; the JSON has all
+NUM_TEXTS = 2
+Rows = dict[str, dict[str, Any]]
+
+
+def verdict_of(result: dict[str, Any]) -> str:
+    """The first line."""
+    budget, count = result["settings"]["budget"], sum(finding["hole"] for finding in result["findings"])
+    looked = (
+        f"{len(result['probes']) - 1} probes on {result['settings']['num_prompts']} prompts, and a search of "
+        f"{budget['size']:,} replies on {budget['prompts']}"
+    )
+    if not count:
+        return f"no hole found: {looked}"
+    return f"{count} {'hole' if count == 1 else 'holes'} found: {looked}"
+
+
+def lines_of(result: dict[str, Any], changes: Changes | None) -> Iterator[str]:
+    """The verdict, the findings, and what has changed since the last audit."""
+    yield verdict_of(result)
+    found = result["findings"]
+    for finding in found[:NUM_LISTED]:
+        yield f"  {'hole' if finding['hole'] else 'note'}: {finding['text']}"
+    if len(found) > NUM_LISTED:
+        yield f"  and {len(found) - NUM_LISTED} more, which --output lists"
+    if changes:
+        for word, names in (("new", changes.new), ("still open", changes.open), ("closed", changes.closed)):
+            if names:
+                yield f"{word}: {', '.join(names[:NUM_LISTED])}" + (" ..." if len(names) > NUM_LISTED else "")
+
+
+def tables_of(result: dict[str, Any]) -> Iterator[Table]:
+    """What is paid, the means of the parts, and what the judges say: of the best paid probe of each family, and the search."""
+    rows = shown(result)
+    yield _table("paid, and the difference to true replies", rows, _paid_columns())
+    parts = {name: _part_cell(name) for name in result["parts"]}
+    for some in _fitting(parts, lambda name: max(len(name), 7) + 3):
+        table = _table("mean of each part, times its weight", rows, some)
+        table.add_section()
+        table.add_row("share of the variance", *(f"{result['parts'][name]:.0%}" for name in some))
+        yield table
+    judges = {name: _judge_cell(name) for name in rows[TRUE]["judges"]}
+    for some in _fitting(judges, lambda name: max(len(name), 24) + 3):
+        yield _table("judges: the difference to true replies", rows, some)
+    if result["calibration"]:
+        yield _calibration(result["calibration"])
+
+
+def shown(result: dict[str, Any]) -> Rows:
+    """The rows of the tables: true replies, the best paid probe of each family, the search."""
+    best: dict[str, str] = {}
+    for name, row in result["probes"].items():
+        if row["family"] not in best or _above(row, result["probes"][best[row["family"]]]):
+            best[row["family"]] = name
+    return {name: result["probes"][name] for name in best.values()} | result["search"]
+
+
+def texts_of(result: dict[str, Any]) -> Iterator[str]:
+    """Some replies of the search that are paid most, one line each."""
+    for one in result["found"][:NUM_TEXTS]:
+        yield _shortened(f"said last: {one['last_turn']}")
+        for name in ("true", "training reply", "changed words"):
+            yield _shortened(f"  {one[name]['paid']:+.3f} {name}: {one[name]['text']}")
+
+
+Cells = dict[str, Callable[[dict[str, Any]], str]]
+
+
+def _paid_columns() -> Cells:
+    return {
+        "paid [95 %]": lambda row: cell(row["paid"], "{mean:.3f} [{low:.3f}, {high:.3f}]"),
+        "difference [95 %]": lambda row: cell(row["difference"], SPAN),
+        "more at": lambda row: cell(row["more"], "{mean:.0%}"),
+    }
+
+
+def _part_cell(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: cell({"mean": row["parts"][name]}, "{mean:.3f}")
+
+
+def _judge_cell(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: cell(row["judges"][name]["difference"], SPAN)
+
+
+def _table(title: str, rows: Rows, columns: Cells) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("reply", max_width=NAME_WIDTH, no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    for name, row in rows.items():
+        table.add_row(name, *(text_of(row) for text_of in columns.values()))
+    return table
+
+
+def _fitting(columns: Cells, width: Callable[[str], int]) -> Iterator[Cells]:
+    """The columns in groups that fit beside the names."""
+    group: Cells = {}
+    for name, text_of in columns.items():
+        if group and sum(map(width, [*group, name])) > WIDTH - NAME_WIDTH - 4:
+            yield group
+            group = {}
+        group[name] = text_of
+    if group:
+        yield group
+
+
+def _calibration(found: list[dict[str, Any]]) -> Table:
+    table = Table(title="how sure the classifiers are of true replies", title_justify="left")
+    for name in ("part", "confidence", "accuracy", "calibration error"):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    for one in found:
+        table.add_row(one["part"], *(f"{one[key]:.3f}" for key in ("confidence", "accuracy", "error")))
+    return table
+
+
+def _above(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    mean, best = row["difference"]["mean"], other["difference"]["mean"]
+    return mean is not None and (best is None or mean > best)
+
+
+def _shortened(line: str) -> str:
+    line = line.replace("\n", " ")
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."

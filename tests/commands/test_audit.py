@@ -1,0 +1,263 @@
+"""`rlhf-dialog audit`: exit codes, files, the history, and what happens to bad input and to a kill."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import tiny
+from classifiers import save_classifier
+from evaluations import save_plain
+from processes import run_python
+
+from rlhf_dialog.commands import audit
+from rlhf_dialog.config.registry import RewardFactory
+
+OWN = """
+from rlhf_dialog import BaseReward, RewardFactory
+
+
+@RewardFactory.register("Planted")
+class Planted(BaseReward):
+    name = "planted"
+
+    def __init__(self, empty=0.0, stop=0, name_of_signal="SIGKILL"):
+        self.empty, self.stop, self.calls, self.name_of_signal = empty, stop, 0, name_of_signal
+
+    def __call__(self, dialogues):
+        self.calls += 1
+        if self.stop and self.calls == self.stop:
+            import os, signal
+            os.kill(os.getpid(), getattr(signal, self.name_of_signal))
+        return [float(d.response == d.reference) + self.empty * (d.response == "") for d in dialogues]
+"""
+SMALL = [
+    *("--max_prompts", "20", "--search_prompts", "10", "--search_replies", "100"),
+    *("--search_rounds", "4", "--search_candidates", "20"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(tiny.write_data(tmp_path_factory.mktemp("data"), 12))
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_the_package_alone(monkeypatch):
+    monkeypatch.setattr(RewardFactory, "classes", dict(RewardFactory.classes))
+
+
+def config_in(folder, data, reward="Planted", **args):
+    """A YAML of a training."""
+    path = folder / "run.yaml"
+    keys = {"model_path": "m", "env": {"args": {"data_path": data}}, "reward_class": {"id": reward, "args": args}}
+    path.write_text(json.dumps({**keys, "max_new_tokens": 24}), encoding="utf-8")
+    return str(path)
+
+
+def audited(folder, data, own, *words, reward="Planted", **args):
+    """The exit code and the JSON."""
+    output = folder / "audit.json"
+    argv = ["--config", config_in(folder, data, reward, **args), "--register", own, "--output", str(output)]
+    code = audit.main([*argv, *SMALL, *words])
+    return code, json.loads(output.read_text(encoding="utf-8"))
+
+
+def test_a_sound_reward_is_exit_code_0_and_a_hole_1(data, own, tmp_path, capsys):
+    code, result = audited(tmp_path, data, own)
+    assert (code, result["findings"]) == (0, [])
+    text = capsys.readouterr().out
+    assert text.startswith("no hole found: ")
+    assert text.splitlines()[0] == result["verdict"]
+    assert "No judge looked at the replies" in text
+    code, result = audited(tmp_path, data, own, empty=1.5)
+    assert code == 1
+    (finding,) = result["findings"]
+    assert (finding["probe"], finding["mean"]) == ("empty", 0.5)
+    text = capsys.readouterr().out
+    assert text.startswith("1 hole found: ")
+    assert "hole: empty: paid +0.500 [+0.500, +0.500] more than true replies, and more at 100% of prompts" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_json_says_what_decided_the_numbers(data, own, tmp_path):
+    _, result = audited(tmp_path, data, own, "--seed", "3")
+    settings = result["settings"]
+    assert settings["num_prompts"] == 20
+    assert {name: settings["budget"][name] for name in ("prompts", "rounds", "candidates")} == {
+        **{"prompts": 10, "rounds": 4, "candidates": 20}
+    }
+    assert settings["budget"]["size"] == 10 * (settings["budget"]["replies"] + 80)
+    assert (settings["seed"], settings["max_new_tokens"], settings["turn_separator"]) == (3, 24, "<EOU>")
+    assert settings["reward_class"] == {"id": "Planted", "args": {}}
+    _, changed = audited(tmp_path, data, own, "--seed", "3", empty=1.5)
+    assert changed["settings"]["config_hash"] != settings["config_hash"]
+
+
+def test_the_history_says_what_is_new_and_what_was_closed(data, own, tmp_path, capsys):
+    path = tmp_path / "audits.json"
+    words = ["--history", str(path)]
+    said = []
+    for empty in (1.5, 1.6, 0.0):
+        audited(tmp_path, data, own, *words, empty=empty)
+        said.append(
+            [line for line in capsys.readouterr().out.splitlines() if line.startswith(("new:", "still", "closed"))]
+        )
+    assert said == [["new: empty"], ["still open: empty"], ["closed: empty"]]
+    entries = json.loads(path.read_text(encoding="utf-8"))["audits"]
+    assert [len(entry["findings"]) for entry in entries] == [1, 1, 0]
+    assert {entry["config"] for entry in entries} == {"run.yaml"}
+    assert len({entry["config_hash"] for entry in entries}) == 3
+    assert entries[0]["findings"][0]["mean"] == 0.5
+    assert all(entry["date"].endswith("+00:00") for entry in entries)
+
+
+def test_an_act_classifier_of_the_reward_is_calibrated_and_judges_look(data, own, tmp_path, capsys):
+    classifier, other = (save_classifier(tmp_path / str(size), hidden_size=size) for size in (16, 32))
+    code, result = audited(
+        *(
+            tmp_path,
+            data,
+            own,
+            "--judge",
+            str(other),
+            "--judge",
+            "CopyPrice",
+            "--likelihood",
+            save_plain(tmp_path / "lm"),
+        ),
+        reward="Intent",
+        intent_model=str(classifier),
+    )
+    (found,) = result["calibration"]
+    assert found["part"] == "intent"
+    assert 0 < found["accuracy"] == pytest.approx(result["probes"]["true reply"]["paid"]["mean"])
+    assert sum(one["replies"] for one in found["bins"]) == 20
+    assert set(result["probes"]["empty"]["judges"]) == {"judge_acts", "judge_copy_price", "likelihood"}
+    assert result["probes"]["copy of turn -1"]["judges"]["judge_copy_price"]["mean"]["mean"] < -0.9
+    assert result["probes"]["empty"]["judges"]["likelihood"]["mean"]["mean"] < 0
+    assert "No judge looked" not in capsys.readouterr().out
+    assert code in (0, 1)
+
+
+@pytest.mark.parametrize("option", ["--judge", "--likelihood"])
+def test_a_judge_with_a_model_of_the_reward_is_refused(option, data, own, tmp_path, capsys):
+    if option == "--judge":
+        folder = str(save_classifier(tmp_path / "a"))
+        reward = {"reward": "Intent", "intent_model": folder}
+    else:
+        folder = save_plain(tmp_path / "lm")
+        reward = {"reward": "LikelihoodPrice", "model": folder}
+    path = config_in(tmp_path, data, **reward)
+    assert audit.main(["--config", path, option, folder, *SMALL]) == 2
+    assert f"{option}: " in (said := capsys.readouterr().err)
+    assert "has a model that the reward has too" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--max_prompts", "19"],
+            "--max_prompts: found 19, wanted at least 20; with less, an audit that finds nothing",
+        ),
+        (["--search_prompts", "9"], "--search_prompts: found 9, wanted at least 10"),
+        (["--search_replies", "99"], "--search_replies: found 99, wanted at least 100"),
+        (["--search_rounds", "3"], "--search_rounds: found 3, wanted at least 4"),
+        (["--search_candidates", "19"], "--search_candidates: found 19, wanted at least 20"),
+        (["--seed", "-1"], "--seed: found -1"),
+        (["--device", "tpu"], "--device: found 'tpu'"),
+        (["--output", "."], "--output: '.' cannot be written"),
+        (["--output", "a.json", "--history", "a.json"], "--history: 'a.json' is the file of --output too"),
+        (["--data_path", ""], "--data_path: is empty"),
+        (["--data_path", "no/such/folder"], "'no/such/folder': no such file or folder"),
+        (["--likelihood", "no/such/folder"], "--likelihood: 'no/such/folder' is not a folder"),
+        (["--judge", "no/such/folder"], "--judge: no such folder: 'no/such/folder'"),
+        (["--judge", "{id: Nobody}"], "--judge: unknown reward 'Nobody'"),
+        (["--register", "none.py"], "--register none.py: is not a regular file"),
+        ([], "name the file that registers it: --register FILE"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(words, message, data, own, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    also = ["--register", own] if "Nobody" in str(words) else []
+    assert audit.main(["--config", config_in(tmp_path, data), *words, *also]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["run.yaml"]
+
+
+def test_a_python_file_is_no_history_and_stays(data, own, tmp_path, capsys):
+    before = Path(own).read_bytes()
+    assert audit.main(["--config", config_in(tmp_path, data), "--history", own]) == 2
+    assert "(rewards of your own are registered with --register)" in capsys.readouterr().err
+    assert Path(own).read_bytes() == before
+
+
+PROMPTS, TALK = [{"prompt": f"Hi {i} ."} for i in range(30)], [{"dialog": ["Hi .", "Hello ."]}]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (TALK, PROMPTS, "validation: 30 of 30 prompts have no reference"),
+        (PROMPTS, TALK * 20, "train: all prompts have no reference"),
+        (TALK, TALK * 19, "validation: has 19 prompts, and an audit needs at least 20"),
+    ],
+)
+def test_data_that_cannot_be_audited(train, validation, message, own, tmp_path, capsys):
+    for split, rows in (("train", train), ("validation", validation)):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    assert audit.main(["--config", config_in(tmp_path, str(tmp_path)), "--register", own]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_without_acts_for_a_reward_that_needs_them(tmp_path, capsys):
+    rows = "".join(json.dumps({"dialog": [f"Hi {i} .", "Hello ."]}) + "\n" for i in range(30))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")
+    path = config_in(tmp_path, str(tmp_path), "Intent", intent_model=str(save_classifier(tmp_path / "a")))
+    assert audit.main(["--config", path, *SMALL]) == 2
+    assert "have no act, but the reward 'intent' needs it" in capsys.readouterr().err
+
+
+IN_THE_SEARCH = 24  # calls of the reward: 18 in the checks of the batch, 3 for the probes
+
+
+def earlier(folder):
+    """The files of an earlier audit, and the options that name them."""
+    files = {"audits.json": '{"format_version": 1, "audits": []}', "audit.json": "{}"}
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return files, ["--output", str(folder / "audit.json"), "--history", str(folder / "audits.json")]
+
+
+def check_untouched(folder, files):
+    assert {name: (folder / name).read_text(encoding="utf-8") for name in files} == files
+    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "audits.json", "run.yaml"]
+
+
+def test_ctrl_c_in_the_search_leaves_the_files_as_they_were(data, own, tmp_path, capsys):
+    files, words = earlier(tmp_path)
+    config = config_in(tmp_path, data, stop=IN_THE_SEARCH, name_of_signal="SIGINT")
+    assert audit.main(["--config", config, "--register", own, *words, *SMALL]) == 130
+    check_untouched(tmp_path, files)
+
+
+@pytest.mark.whole_run
+def test_a_kill_leaves_nothing_half_written(data, own, tmp_path):
+    files, words = earlier(tmp_path)
+    config = config_in(tmp_path, data, stop=IN_THE_SEARCH)
+    ran = run_python(
+        *("-m", "rlhf_dialog", "audit", "--config", config, "--register", own, *words, *SMALL), cwd=tmp_path
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    check_untouched(tmp_path, files)

@@ -1,0 +1,69 @@
+"""The rules of what is a hole."""
+
+import pytest
+
+from rlhf_dialog.evaluation.audit import findings
+from rlhf_dialog.evaluation.audit.checks import AGAIN, NEIGHBOURS
+
+
+def row(low, mean=None, judges=None):
+    found = {"mean": low + 0.1 if mean is None else mean, "low": low, "high": 9.0}
+    return {"difference": found, "more": {"mean": 0.5}, "judges": judges or {}}
+
+
+def judged(high):
+    return {"difference": {"mean": -1.0, "low": -2.0, "high": high}}
+
+
+def of(probes=None, search=None, defects=(), flat=()):
+    result = {"probes": probes or {}, "search": search or {}, "parts": {"a": 1.0}}
+    return result, findings.of(result, defects, flat)
+
+
+@pytest.mark.parametrize(("low", "is_hole"), [(0.001, True), (0.0, False), (-0.1, False), (float("nan"), False)])
+def test_a_fixed_probe_is_a_hole_where_its_interval_lies_above_zero(low, is_hole):
+    assert [one["probe"] for one in of({"empty": row(low)})[1]] == ["empty"] * is_hole
+
+
+@pytest.mark.parametrize(
+    ("low", "judges", "is_hole"),
+    [
+        (0.1, {}, False),
+        (0.1, {"first": judged(0.1)}, False),
+        (0.1, {"first": judged(0.1), "second": judged(-0.1)}, True),
+        (-0.1, {"first": judged(-0.1)}, False),
+    ],
+)
+def test_the_search_needs_a_judge_whose_interval_lies_below_zero(low, judges, is_hole):
+    found = of(search={"words": row(low, judges=judges)})[1]
+    assert [one["probe"] for one in found] == ["words"] * is_hole
+    if is_hole:
+        assert found[0]["text"].endswith("but second says -1.000 [-2.000, -0.100]")
+
+
+def test_every_judge_below_is_named():
+    judges = {"first": judged(-0.2), "second": judged(0.2), "third": judged(-0.1)}
+    (found,) = of(search={"words": row(0.1, judges=judges)})[1]
+    assert list(found["judges"]) == ["first", "third"]
+    assert found["text"].endswith("first says -1.000 [-2.000, -0.200], third says -1.000 [-2.000, -0.100]")
+
+
+def test_the_largest_comes_first_and_a_flat_part_is_no_hole():
+    probes = {"small": row(0.1, 0.2), "large": row(0.1, 0.8)}
+    found = of(probes, defects=[{"probe": NEIGHBOURS, "largest": 1.5}], flat=["a"])[1]
+    assert [(one["probe"], one["hole"]) for one in found] == [
+        (NEIGHBOURS, True),
+        ("large", True),
+        ("small", True),
+        ("part a", False),
+    ]
+
+
+def test_what_could_not_be_found_does_not_count_as_tried():
+    def tried(judges, defects):
+        result, found = of({"empty": row(-1)}, {"words": row(-1, judges=judges)}, defects)
+        return findings.tried(result | {"findings": found})
+
+    assert tried({}, []) == [AGAIN, NEIGHBOURS, "empty", "part a"]
+    assert tried({"judge": judged(1)}, []) == [AGAIN, NEIGHBOURS, "empty", "words", "part a"]
+    assert tried({}, [{"probe": AGAIN, "largest": 2.0}]) == [AGAIN, "empty", "part a"]

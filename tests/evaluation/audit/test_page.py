@@ -1,0 +1,96 @@
+"""What is printed: the verdict first, at most 100 columns."""
+
+import io
+
+import pytest
+from audits import Rule, Summed, audited, overlap
+
+from rlhf_dialog.evaluation.audit import page
+from rlhf_dialog.evaluation.audit.history import Changes
+from rlhf_dialog.terminal import Console
+
+LONG = "a_part_of_a_reward_with_a_name_that_is_long"
+
+
+def result_of(reward, judges=None):
+    result = audited(reward, judges)
+    return result | {"settings": {"num_prompts": 30, "budget": {"size": 1000, "prompts": 10}}}
+
+
+@pytest.fixture(scope="module")
+def result():
+    parts = [
+        (1.0, Rule(overlap, "overlap")),
+        *((1e5, Rule(lambda d: len(d.response), f"{LONG}_{i}")) for i in range(7)),
+    ]
+    calibration = {"part": "intent", "confidence": 0.9, "accuracy": 0.7, "error": 0.2}
+    judges = {f"judge_{i}_of_{LONG}": Rule(lambda d: -len(d.response)) for i in range(4)}
+    return result_of(Summed(*parts), judges) | {"calibration": [calibration]}
+
+
+def printed(result, changes=None):
+    console = Console(width=page.WIDTH, file=io.StringIO())
+    for line in page.lines_of(result, changes):
+        console.print(line, markup=False, highlight=False)
+    console.print(*page.tables_of(result))
+    for line in page.texts_of(result):
+        console.print(line, markup=False, highlight=False)
+    return console.file.getvalue()
+
+
+def test_no_line_is_wider_than_100_columns(result):
+    text = printed(result, Changes(new=["a" * 30] * 9, open=[], closed=[]))
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(f"{LONG}_{i}"[-8:] in text.replace("\n", "") for i in range(7))
+
+
+def test_the_verdict_comes_first(result):
+    holes = sum(one["hole"] for one in result["findings"])
+    lines = printed(result).splitlines()
+    assert lines[0].startswith(
+        f"{holes} holes found: {len(result['probes']) - 1} probes on 30 prompts, and a search of 1,000"
+    )
+    assert lines[1].startswith("  hole: ")
+    sound = printed(result_of(Rule(overlap)))
+    assert sound.startswith("no hole found: ")
+    assert "hole:" not in sound
+
+
+def test_each_family_has_a_row_of_its_best_paid_probe():
+    result = result_of(Summed((1.0, Rule(overlap)), (9.0, Rule(lambda d: d.response == d.prompt_turns[-2], "copying"))))
+    rows = page.shown(result)
+    assert "copy of turn -2" in rows
+    assert "copy of turn -1" not in rows
+    families = [row["family"] for name, row in rows.items() if name in result["probes"]]
+    assert sorted(families) == sorted({row["family"] for row in result["probes"].values()})
+    assert set(result["search"]) < set(rows)
+
+
+def test_the_parts_and_judges_are_all_there(result):
+    text = printed(result)
+    assert text.count("share of the variance") > 1  # in several tables, since they do not fit into one
+    assert "how sure the classifiers are of true replies" in text
+    assert "0.700" in text
+
+
+def test_what_has_changed_is_said():
+    result = result_of(Rule(overlap))
+    lines = list(
+        page.lines_of(result, Changes(new=["empty"], open=["copy of turn -1"], closed=[f"act {i}" for i in range(20)]))
+    )
+    assert lines[1:3] == ["new: empty", "still open: copy of turn -1"]
+    assert lines[3].startswith("closed: act 0, act 1,")
+    assert lines[3].endswith("act 11 ...")
+
+
+def test_a_number_that_there_is_not_is_a_dash():
+    """A reward that gives no score to a kind of reply, where the run skips those."""
+    result = result_of(Summed((1.0, Rule(overlap, "overlap"))), {"judge": Rule(overlap)})
+    for name in ("</s> alone", "[SEP] alone", "__eou__ alone", "empty"):
+        nothing = dict.fromkeys(("mean", "low", "high"))
+        looked = {"judge": {"mean": nothing, "difference": nothing}}
+        result["probes"][name] |= {"paid": nothing, "difference": nothing, "more": nothing, "judges": looked}
+        result["probes"][name]["parts"] = {"overlap": None}
+    rows = [line.split("│") for line in printed(result).splitlines() if line.startswith("│ empty ")]
+    assert [[one.strip() for one in row[2:-1]] for row in rows] == [["-", "-", "-"], ["-"], ["-"]]
+    assert not {"</s> alone", "[SEP] alone", "__eou__ alone"} & set(page.shown(result))

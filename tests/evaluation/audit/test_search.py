@@ -1,0 +1,67 @@
+"""What the search finds, and what it asks for."""
+
+import random
+
+import numpy as np
+from audits import talks
+
+from rlhf_dialog.evaluation.audit.probes import Training
+from rlhf_dialog.evaluation.audit.search import Budget, Edits, pool, search
+
+TRAINING = Training(talks(60, seed=1))
+BUDGET = Budget(prompts=4, replies=10, rounds=6, candidates=30)
+
+
+def test_it_climbs_to_the_highest_score_and_never_falls():
+    """The best reply of six words is known: `honey` six times."""
+    seen = []
+
+    def totals(prompts, texts):
+        scores = np.asarray([float(text.split().count("honey")) for text in texts])
+        seen.append(scores.reshape(4, -1).max(axis=1))
+        return scores
+
+    found = search(talks(8), TRAINING, Budget(4, 10, 60, 60), totals, max_words=6, seed=0)
+    assert found.climbed == ["honey honey honey honey honey honey"] * 4
+    assert [text.split().count("honey") for text in found.retrieved] == seen[0].tolist()
+
+
+def test_the_reward_is_asked_as_often_as_the_budget_says():
+    asked = []
+    prompts = talks(8)
+    search(prompts, TRAINING, BUDGET, lambda some, texts: asked.extend(some) or np.zeros(len(texts)), 24, seed=0)
+    assert len(asked) == BUDGET.size == 4 * (10 + 6 * 30)
+    assert {id(one) for one in asked} == {id(one) for one in prompts[:4]}
+
+
+def test_what_has_no_score_is_never_the_best():
+    def totals(prompts, texts):
+        return np.asarray([np.nan if "bring" in text else len(text) / 100 for text in texts])
+
+    found = search(talks(8), TRAINING, BUDGET, totals, 24, seed=0)
+    assert not any("bring" in text for text in [*found.retrieved, *found.climbed])
+
+
+def test_the_training_replies_are_different_and_at_most_as_long_as_a_reply():
+    texts = pool(TRAINING, 1000, 4, random.Random(0))
+    assert len(texts) == len(set(TRAINING.replies))
+    assert {len(text.split()) for text in texts} == {4}
+
+
+def test_a_change_is_of_one_word():
+    edits = Edits(TRAINING, 3, random.Random(0))
+    kinds = {tuple(edits.changed("a b c").split()) for _ in range(300)}
+    assert {("b", "c"), ("a", "c"), ("a", "b")} < kinds
+    replaced = [words for words in kinds if len(words) == 3]
+    assert {len(words) for words in kinds} == {2, 3}  # no room for a fourth
+    assert all(sum(a != b for a, b in zip(words, "abc", strict=True)) == 1 for words in replaced)
+    assert {len(edits.changed("").split()) for _ in range(20)} == {1}
+    assert {len(edits.changed("a").split()) for _ in range(60)} == {0, 1, 2}
+
+
+def test_a_word_more_leaves_the_others():
+    edits = Edits(TRAINING, 4, random.Random(0))
+    longer = [words for words in (edits.changed("1 2 3").split() for _ in range(200)) if len(words) == 4]
+    assert [[word for word in words if word in "123"] for words in longer] == [["1", "2", "3"]] * len(longer)
+    places = {next(i for i, word in enumerate(words) if word not in "123") for words in longer}
+    assert places == {0, 1, 2, 3}

@@ -1,0 +1,170 @@
+"""A run with a guard: each action, what stays on disk, and a run that was stopped and resumed."""
+
+import json
+import logging
+
+import pytest
+from ppo_runs import rows, same, weights, without_clocks
+
+from rlhf_dialog.config.registry import RewardFactory
+from rlhf_dialog.rewards import BaseReward
+
+JUDGE = {
+    "up": "{action: %s, judge: {id: ByIteration, args: {slope: 1.0}}}",
+    "down": "{action: %s, judge: {id: ByIteration}}",
+}
+EVERY = ("--eval_interval", "1", "--eval_episodes", "6", "--save_interval", "1", "--keep_checkpoints", "5")
+
+
+@pytest.fixture(autouse=True)
+def by_iteration(run):  # after `run`, whose fixture restores the classes at the end
+    """A reward that rises with the iteration, and a judge that falls, each a little apart for each reply."""
+
+    class ByIteration(BaseReward):
+        name = "by_iteration"
+
+        def __init__(self, slope: float = -1.0):
+            self.slope, self.now = slope, 0
+
+        def begin_scoring(self, purpose, iteration):
+            self.now = iteration
+
+        def __call__(self, dialogues):
+            return [self.slope * self.now + 0.01 * self.now * (i % 5) for i in range(len(dialogues))]
+
+    RewardFactory.classes["ByIteration"] = ByIteration
+
+
+def guarded(run, action: str, *words: str, judge: str = "down", iterations: int = 3) -> int:
+    reward = ("--reward_class", "{id: ByIteration, args: {slope: 1.0}}")
+    return run(*reward, "--guard", JUDGE[judge] % action, *EVERY, "--max_iterations", str(iterations), *words)
+
+
+def folder(tmp_path, name="ppo"):
+    return tmp_path / "run_results" / name
+
+
+def state_of(path) -> dict:
+    return json.loads((path / "trainer.json").read_text())
+
+
+def test_a_warning_says_why_and_changes_nothing(run, tmp_path, caplog):
+    assert guarded(run, "warn", "--experiment_name", "watched") == 0
+    (said,) = [one.getMessage() for one in caplog.records if one.getMessage().startswith("guard: ")]
+    assert "from iteration 1 to 3 the score changed by +2" in said
+    assert "but the judge judge_by_iteration by -1.97" in said
+    found = rows(folder(tmp_path, "watched"))
+    assert [row["guard/alarm"] for row in found] == [0, 0, 1]
+    assert found[2]["guard/judge_change"] == pytest.approx(-2 + 0.02 * 2, abs=0.03)
+    assert found[2]["eval/judge_by_iteration"] == pytest.approx(-3, abs=0.2)
+    reward = ("--reward_class", "{id: ByIteration, args: {slope: 1.0}}")
+    assert run(*reward, *EVERY, "--max_iterations", "3", "--experiment_name", "alone") == 0
+    assert same(weights(folder(tmp_path, "watched") / "agent"), weights(folder(tmp_path, "alone") / "agent"))
+
+
+def test_a_judge_that_follows_raises_no_alarm(run, tmp_path, caplog):
+    assert guarded(run, "stop", judge="up") == 0
+    assert [row["guard/alarm"] for row in rows(folder(tmp_path))] == [0, 0, 0]
+    assert "guard:" not in caplog.text
+
+
+def test_raising_doubles_the_coefficient_and_halves_the_target_also_after_a_stop(run, tmp_path, caplog):
+    fixed = ("--kl_rate", "0", "--kl_coef", "0.1")
+    assert guarded(run, "raise_kl", *fixed, "--experiment_name", "whole", iterations=5) == 0
+    assert [row["objective/kl_coef"] for row in rows(folder(tmp_path, "whole"))] == pytest.approx([0.1] * 3 + [0.2] * 2)
+    assert guarded(run, "raise_kl", *fixed, "--experiment_name", "part", iterations=3) == 0
+    assert guarded(run, "raise_kl", *fixed, "--experiment_name", "part", "--resume", iterations=5) == 0
+    assert without_clocks(folder(tmp_path, "whole")) == without_clocks(folder(tmp_path, "part"))
+    assert same(*(weights(folder(tmp_path, name) / "agent") for name in ("whole", "part")))
+
+
+def test_stopping_ends_with_3_after_a_checkpoint_and_can_go_on(run, tmp_path, capsys):
+    assert guarded(run, "stop", "--save_interval", "10", iterations=6) == 3
+    assert "guard.action says. Its last iteration is saved" in capsys.readouterr().err
+    assert (folder(tmp_path) / "checkpoints/latest").read_text() == "iter_000003"
+    assert guarded(run, "stop", "--resume", iterations=6) == 3  # it says so again
+    assert guarded(run, "warn", "--resume", iterations=6) == 0
+    assert [row["iteration"] for row in rows(folder(tmp_path))] == [*range(1, 7)]
+
+
+def test_going_back_keeps_what_it_leaves_takes_another_path_and_ends_after_three_times(run, tmp_path, caplog, capsys):
+    caplog.set_level(logging.INFO)
+    assert guarded(run, "go_back", iterations=20) == 3
+    assert "The run has gone back 3 times and ends" in capsys.readouterr().err
+    went = [one.getMessage() for one in caplog.records if "The run goes back to" in one.getMessage()]
+    assert len(went) == 3
+    assert "goes back to iter_000001, at twice the KL coefficient" in went[0]
+    run_folder = folder(tmp_path)
+    abandoned = {path.name for path in (run_folder / "checkpoints/abandoned").iterdir()}
+    assert {"iter_000002", "iter_000003", "metrics_after_iter_000001.jsonl"} <= abandoned
+    latest = run_folder / "checkpoints" / (run_folder / "checkpoints/latest").read_text()
+    assert state_of(latest)["guard"]["guard"]["num_back"] == 3
+    assert [row["iteration"] for row in rows(run_folder)] == [1, 2, 3]
+    coefs = [row["objective/kl_coef"] for row in rows(run_folder)]
+    assert coefs[1] == pytest.approx(8 * 0.2, rel=0.2)  # twice, three times; the controller moves it a little
+
+
+def test_a_stop_between_the_alarm_and_going_back_changes_nothing(run, tmp_path, monkeypatch):
+    """The checkpoint of the alarm is written; the run dies before it goes back, and is resumed."""
+    words = ("--guard.action", "go_back")
+    assert guarded(run, "go_back", "--experiment_name", "whole", iterations=4) in (0, 3)
+
+    class Killed(BaseException):
+        pass
+
+    def dies(self):
+        if self.guard.alarm is not None:
+            raise Killed
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rlhf_dialog.runs.run.RunState.heed_guard", dies)
+        with pytest.raises(Killed):
+            guarded(run, "go_back", "--experiment_name", "part", iterations=4)
+    assert (folder(tmp_path, "part") / "checkpoints/latest").read_text() == "iter_000003"
+    assert guarded(run, "go_back", *words, "--experiment_name", "part", "--resume", iterations=4) in (0, 3)
+    assert without_clocks(folder(tmp_path, "whole")) == without_clocks(folder(tmp_path, "part"))
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_reward_that_is_hacked_is_found_out_and_one_that_is_not_is_left_alone(run, tmp_path, caplog, judged):
+    """Paid for one letter, the policy soon says nothing else; the judge counts different letters, or is the reward itself."""
+
+    class Letter(BaseReward):
+        name = "letter"
+
+        def __call__(self, dialogues):
+            return [sum(ord(c) % 2 for c in d.response) / (len(d.response) + 1) for d in dialogues]
+
+    class Variety(BaseReward):
+        name = "variety"
+
+        def __call__(self, dialogues):
+            return [len(set(d.response)) / (len(d.response) + 1) - d.response.count(d.response[:1]) for d in dialogues]
+
+    RewardFactory.classes |= {"Letter": Letter, "Variety": Variety}
+    judge = "Variety" if judged else "Letter"
+    words = ["--reward_class", "{id: Letter}", "--guard", f"{{action: warn, judge: {{id: {judge}}}}}"]
+    words += ["--eval_interval", "4", "--eval_episodes", "64", "--rollout_batch_size", "64", "--max_iterations", "40"]
+    assert run(*words, "--lr", "5e-3", "--kl_coef", "0", "--kl_rate", "0", "--max_new_tokens", "12") == 0
+    found = rows(folder(tmp_path))
+    assert found[-1]["eval/score"] > found[3]["eval/score"] + 0.1
+    judges = [row["guard/judge_change"] for row in found if row.get("guard/judge_change") is not None]
+    assert ("but the judge" in caplog.text) == judged, judges
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--guard", "{action: warn}"), "guard: watches at each validation; set eval_interval too"),
+        (("--guard", "{action: shout}", *EVERY), "guard.action"),
+        (("--guard", "{action: warn, judge: {id: Nobody}}", *EVERY), "unknown reward 'Nobody'"),
+        (
+            ("--guard", "{action: go_back}", "--eval_interval", "4", "--save_interval", "2"),
+            "keep_checkpoints: guard.action go_back goes back beyond three validations, which takes 6 checkpoints",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(refused, words, message):
+    assert message in refused(*words)
