@@ -27,7 +27,7 @@ from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.found_config import number_in
 from rlhf_dialog.evaluation.intervals import Array, Interval, difference, interval, mean_of
 from rlhf_dialog.evaluation.nearest import nearest_replies
-from rlhf_dialog.evaluation.one_bias import bias_of, scaled
+from rlhf_dialog.evaluation.one_bias import bias_of, scaled, share_of_gain
 from rlhf_dialog.evaluation.replies import generate_replies, pick_prompts
 from rlhf_dialog.models.chat_agent import ChatAgent
 from rlhf_dialog.models.generation import Sampling, at_temperature
@@ -256,8 +256,8 @@ def table_checks(every: Sequence[Rows], by_interval: bool) -> list[Check]:
 
 def _share_of_gain(every: Sequence[Rows], system: str, name: str) -> Check:
     start, reached, after = (over(every, one).point for one in (f"{SFT}, {name}", system, f"{AGENT}, {name}"))
-    share = (reached - start) / (after - start)
-    return f"{system}: at most {MOST_OF_GAIN:.0%} of the gain", share <= MOST_OF_GAIN, f"{share:.0%}"
+    share, title = share_of_gain(reached, after, start), f"{system}: at most {MOST_OF_GAIN:.0%} of the gain"
+    return (title, False, "no gain") if share is None else (title, share <= MOST_OF_GAIN, f"{share:.0%}")
 
 
 def shown(found: Interval) -> str:
