@@ -11,6 +11,7 @@ from rlhf_dialog.evaluation.report import verdict_of
 from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample
 from rlhf_dialog.own_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.ledger import LEDGER, newest_rows
 from rlhf_dialog.runs.tracking import read_metrics
 
 TURNS = 3  # of a prompt that are shown
@@ -26,7 +27,8 @@ def read_run(folder: Path) -> RunRecord:
     if not rows:
         raise UserError(f"{metrics}: has no metrics yet; train first")
     settings = read_yaml(config) if config.is_file() else {}
-    return RunRecord(str(folder), rows, settings, read_samples(folder), facts_of(folder, len(rows)))
+    facts = facts_of(folder, len(rows))
+    return RunRecord(str(folder), rows, settings, read_samples(folder), facts, newest_rows(folder / LEDGER))
 
 
 def read_samples(folder: Path) -> list[Sample]:

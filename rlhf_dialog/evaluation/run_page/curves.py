@@ -8,7 +8,7 @@ from rlhf_dialog.evaluation.run_page.verdict import Row
 
 Values = list[float | None]
 DIGITS = 6
-MAX_CURVES = 60  # of one run
+MAX_CURVES = 200  # of one run; a page that gets too large has fewer points
 SCORE = "objective/score"
 LEFT_OUT = ("iteration", "time_steps", "episodes")
 TOLERANCE = 1e-5  # of the score; metrics are means of 32-bit numbers
