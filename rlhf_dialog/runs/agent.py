@@ -209,8 +209,7 @@ class PPOAgent:
         """Write the rows of all ranks into the ledger; each iteration once, and before anything after it can raise."""
         if not self.config.ledger or trainer.rollout is None:
             return
-        penalty, texts = self.config.truncation_penalty, self.config.ledger_texts
-        gathered = self.world.gather(rows_of(trainer.rollout, trainer.iteration, penalty, texts))
+        gathered = self.world.gather(rows_of(trainer.rollout, trainer.iteration, self.config))
         if self.log:
             self.log.record(trainer.iteration, [row for rows in gathered for row in rows])
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_dialog.config.schema import Config
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.models.masks import masked
 from rlhf_dialog.rewards.base import NoScore
@@ -29,12 +30,13 @@ MAX_TABLE = 64  # rows of a table in a tracker
 Row = dict[str, Any]
 
 
-def rows_of(rollout: Rollout, iteration: int, penalty: float = 0.0, texts: bool = False) -> list[Row]:
+def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
     """A row for each response of this rank, also for those that were left out, which have `used: false`.
 
-    `kl` is the mean over the tokens in nats. `score` is the weighted sum of the parts less `penalty`, which a truncated response
-    pays, and with what an environment paid. What is not finite is None.
+    `kl` is the mean over the tokens in nats. `score` is the weighted sum of the parts less the penalty of a truncated response,
+    and with what an environment paid. What is not finite is None.
     """
+    penalty = config.truncation_penalty
     whole = rollout if rollout.whole is None else rollout.whole
     used = {id(dialogue) for dialogue in rollout.dialogues}
     rows = []
@@ -46,8 +48,8 @@ def rows_of(rollout: Rollout, iteration: int, penalty: float = 0.0, texts: bool 
         for name, part in whole.reward_scores.parts.items():
             row |= _of_part(name, part, i)
         row |= {"penalty": penalty * dialogue.truncated} if penalty else {}
-        row |= {} if whole.turn_rewards is None else {"environment": earned}
-        rows.append(row | (_texts_of(dialogue) if texts else {}))
+        row |= {"environment": earned} if config.environment else {}
+        rows.append(row | (_texts_of(dialogue) if config.ledger_texts else {}))
     return rows
 
 

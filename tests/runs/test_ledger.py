@@ -1,4 +1,4 @@
-"""The ledger: a row for each response, whose parts add up to its score; cut like metrics.jsonl, without texts unless asked for."""
+"""The ledger: a row for each response, whose parts add up to its score; cut like metrics.jsonl; texts only if asked for."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def stepped(reward, **keys):
     """A trainer after one step, its metrics, and its rows."""
     trainer = make_trainer(reward, **keys)
     metrics = trainer.step()
-    return trainer, metrics, rows_of(trainer.rollout, 1, trainer.config.truncation_penalty)
+    return trainer, metrics, rows_of(trainer.rollout, 1, trainer.config)
 
 
 def read(folder=RUN):
@@ -85,12 +85,14 @@ def test_what_was_left_out_is_in_its_place_with_the_reason():
     assert json.dumps(found, allow_nan=False)
 
 
-def test_an_environment_pays_a_part_of_its_own(tmp_path):
+def test_an_environment_pays_a_part_of_its_own():
     trainer, _, _ = stepped(Places())
     rollout = trainer.rollout
+    config = trainer.config.model_copy(update={"environment": {"id": "restaurant"}})
+    assert [row["environment"] for row in rows_of(rollout, 1, config)] == [0] * 6
     rollout.turn_rewards = rollout.logprobs.new_zeros(rollout.logprobs.shape)
     rollout.turn_rewards[3, 0] = 2.0
-    found = rows_of(rollout, 1)
+    found = rows_of(rollout, 1, config)
     assert [row["environment"] for row in found] == [0, 0, 0, 2, 0, 0]
     assert found[3]["score"] == -0.5 + 2
 
@@ -100,7 +102,7 @@ def test_texts_only_where_they_are_asked_for():
     assert not [name for row in found for name in row if isinstance(row[name], str | list)]
     rollout = trainer.rollout
     rollout.dialogues[0] = Dialogue(["Hi ."], meta=rollout.dialogues[0].meta).said("Yes ?").heard("Tea .").said("No .")
-    found = rows_of(rollout, 1, texts=True)
+    found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": True}))
     assert (found[0]["prompt"], found[0]["reply"]) == (["Hi .", "Yes ?", "Tea ."], "No .")
     assert found[1]["prompt"] == rollout.dialogues[1].prompt_turns
 

@@ -97,11 +97,19 @@ def test_a_run_that_stops_before_its_first_iteration_leaves_an_older_page_alone(
 
 
 def test_a_run_leaves_a_page_with_its_metrics_and_newest_rows(run):
-    assert run("--ledger_texts", "true") == 0
+    assert run("--ledger_texts", "true", "--truncation_penalty", "0.5") == 0
     data = data_of(RUN)
     assert (data["live"]["state"], data["live"]["iteration"], data["live"]["progress"]) == ("ended", 2, 1)
     assert [len(values) for values in data["runs"][0]["curves"].values()] == [2] * len(data["runs"][0]["curves"])
-    rows = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text().splitlines()][8:]
+    ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text().splitlines()]
+    parts = data["runs"][0]["parts"]
+    assert list(parts) == ["length_match", "truncation penalty"]
+    for i, rows in enumerate((ledger[:8], ledger[8:])):
+        weighted = [row["reward/length_match"] * row["reward/length_match_weight"] for row in rows]
+        assert parts["length_match"][i] == pytest.approx(sum(weighted) / 8, rel=1e-5)
+        assert parts["truncation penalty"][i] == pytest.approx(-sum(row["penalty"] for row in rows) / 8, rel=1e-4)
+        total = sum(values[i] for values in parts.values())
+        assert total == pytest.approx(sum(row["score"] for row in rows) / 8, rel=1e-5)
     columns = data["newest"]["columns"]
     assert columns == [name for name in rows[0] if not name.startswith("time/") and not name.endswith("_weight")]
     place = columns.index("score")

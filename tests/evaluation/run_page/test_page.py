@@ -115,7 +115,9 @@ def test_settings_that_differ():
 
 
 def test_rows_of_the_ledger_are_a_table_of_numbers_and_texts():
-    rows = [{"iteration": 3, "kl": 1 / 3, "used": k > 0, "prompt": ["Hi .", "Yes ?"], "time/x": 1.0} for k in range(200)]
+    rows = [
+        {"iteration": 3, "kl": 1 / 3, "used": k > 0, "prompt": ["Hi .", "Yes ?"], "time/x": 1.0} for k in range(200)
+    ]
     rows[0] |= {"reward/x_weight": 2.0, "failure/x": HOSTILE, "kl": math.nan}
     data = data_of(page_of([record(newest=rows)]))
     assert data["newest"]["columns"] == ["iteration", "kl", "used", "prompt", "failure/x"]
