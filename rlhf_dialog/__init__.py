@@ -23,6 +23,7 @@ _HOME = {
     "ModelFactory": "config.registry",
     "NLPReward": "rewards.nlp_reward",
     "NLPVecInfo": "metrics.nlp",
+    "NoScore": "rewards.base",
     "PPOAgent": "runs.agent",
     "PPOTrainer": "training.trainer",
     "RewardFactory": "config.registry",

@@ -41,6 +41,11 @@ class RunKeys(Settings):
         1, ge=1, description="iterations between console lines and tracker points; metrics.jsonl has every one"
     )
     sample_interval: int = Field(10, ge=0, description="iterations between tables of sample dialogues; 0: none")
+    ledger: bool = Field(True, description="write score, parts, KL and length of each response to ledger.jsonl")
+    ledger_texts: bool = Field(False, description="true: ledger.jsonl and its tables have the prompts and replies, too")
+    report: bool = Field(
+        True, description="write report.html, the page of the run, again while it trains, at most every 30 seconds"
+    )
     eval_interval: int = Field(
         0, ge=0, description="iterations between evaluations on the validation split; one more at the end; 0: none"
     )

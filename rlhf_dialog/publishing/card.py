@@ -25,6 +25,9 @@ NOT_PUBLISHED = (
     "wandb_project",
     "use_wandb",
     "use_tensorboard",
+    "ledger",
+    "ledger_texts",
+    "report",
     "push_to_hub",
     "local_rank",
 )

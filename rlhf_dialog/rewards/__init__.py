@@ -29,7 +29,7 @@
 - **METEOR has two names**, `meteor` with WordNet and `meteor_exact_stem` without it, since the numbers differ.
 """
 
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, NoScore
 from rlhf_dialog.rewards.composite import CompositeReward, build_reward
 from rlhf_dialog.rewards.copy_price import CopyPrice
 from rlhf_dialog.rewards.encoder_similarity import EncoderSimilarity
@@ -58,6 +58,7 @@ __all__ = [
     "Meteor",
     "NLPReward",
     "NoReward",
+    "NoScore",
     "PartScore",
     "RelevanceReward",
     "RemoteReward",

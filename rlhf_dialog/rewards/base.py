@@ -1,5 +1,6 @@
 """The base class of rewards, which read finished dialogues and return one number for each. Text only, no tensors."""
 
+import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +15,24 @@ DEVIATION = "_std"  # a metric of a reward: logged as `reward/<name>_std`, besid
 
 
 reaches_nothing: Any = classmethod(lambda cls, args: {})  # as `reaches_out` of a class of our own
+
+
+class NoScore(float):
+    """A missing score that says why: NaN, which `on_reward_error: skip` leaves out like None, with a reason for the ledger.
+
+    >>> NoScore("the server did not answer").why
+    'the server did not answer'
+    """
+
+    why: str
+
+    def __new__(cls, why: str) -> "NoScore":
+        score = super().__new__(cls, math.nan)
+        score.why = why
+        return score
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NoScore, (self.why,)  # NaN alone would be the reason of its copy in another process
 
 
 class BaseReward:
@@ -79,7 +98,7 @@ class BaseReward:
         """As `__call__`, but with None for a dialogue without a score; called under `on_reward_error: skip`.
 
         Override it when the reward can fail for some dialogues and not for others (a server). None and NaN from `__call__`
-        also count as no score.
+        also count as no score; `NoScore("...")` in place of None says why in `ledger.jsonl`.
         """
         return self(dialogues)
 

@@ -17,7 +17,7 @@ from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.errors import UserError
 from rlhf_dialog.foreign_code import TimeLimit
 from rlhf_dialog.http_client import Client, EndedEarly, Limits, Refused, TooLong, Unreachable
-from rlhf_dialog.rewards.base import BaseReward
+from rlhf_dialog.rewards.base import BaseReward, NoScore
 from rlhf_dialog.rewards.errors import RewardError
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,14 @@ class Failed(Exception):
     def __init__(self, what: str, again: bool):
         super().__init__(what)
         self.again = again
+
+
+class NoAnswer(RewardError):
+    """The server gave no usable scores; `said` is the fault alone, without what to do."""
+
+    def __init__(self, said: str, message: str):
+        super().__init__(message)
+        self.said = said
 
 
 @RewardFactory.register("RemoteReward")
@@ -93,7 +101,7 @@ class RemoteReward(BaseReward):
         return found
 
     def score_available(self, dialogues: list[Dialogue]) -> Scores:
-        """One number for each dialogue, or None where the server gave no score; the log says why.
+        """One number for each dialogue; None where the server gave no score, `NoScore` where it gave no answer.
 
         After a batch without an answer, every other batch of this call is tried only once.
         """
@@ -103,10 +111,10 @@ class RemoteReward(BaseReward):
             nonlocal retries
             try:
                 return self._scores(batch, retries)
-            except RewardError as error:
+            except NoAnswer as error:
                 retries = 0
                 logger.warning("%s", error)
-                return [None] * len(batch)
+                return [NoScore(error.said)] * len(batch)
 
         return [score for batch in self._in_batches(dialogues, scores) for score in batch]
 
@@ -115,7 +123,7 @@ class RemoteReward(BaseReward):
         return in_threads(score, batches, self.num_workers)
 
     def _scores(self, batch: list[Dialogue], retries: int | None = None) -> Scores:
-        """The server's scores of one batch. Raises RewardError when there are none after the last retry."""
+        """The server's scores of one batch. Raises NoAnswer when there are none after the last retry."""
         body = json.dumps({"dialogues": [as_json(dialogue) for dialogue in batch]}, allow_nan=False).encode()
         tries = 1 + (self.retries if retries is None else retries)
         for attempt in range(1, tries + 1):
@@ -145,11 +153,12 @@ class RemoteReward(BaseReward):
             words = f"{type(error.reason).__name__}: {_own_words(error.reason)}"
             raise Failed(f"cannot be reached ({words})", again=True) from None
 
-    def _error(self, what: str, tries: int) -> RewardError:
-        times = "once" if tries == 1 else f"{tries} times"
-        return RewardError(
-            f"reward 'remote': {self.shown} {what} (tried {times}). Check the server and its log; {KEY}.timeout_s and "
-            f"{KEY}.retries set how long to wait, and `on_reward_error: skip` trains without the dialogues that have no score"
+    def _error(self, what: str, tries: int) -> "NoAnswer":
+        said = f"{self.shown} {what} (tried {'once' if tries == 1 else f'{tries} times'})"
+        return NoAnswer(
+            said,
+            f"reward 'remote': {said}. Check the server and its log; {KEY}.timeout_s and "
+            f"{KEY}.retries set how long to wait, and `on_reward_error: skip` trains without the dialogues that have no score",
         )
 
 

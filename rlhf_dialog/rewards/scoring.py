@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_dialog.data.dialogue import Dialogue
 from rlhf_dialog.foreign_code import BackgroundCall
-from rlhf_dialog.rewards.base import DEVIATION, BaseReward, Part, Purpose, metric_name, needs_device, walk
+from rlhf_dialog.rewards.base import DEVIATION, BaseReward, NoScore, Part, Purpose, metric_name, needs_device, walk
 from rlhf_dialog.rewards.errors import RewardError, named
 from rlhf_dialog.rewards.processes import RewardProcesses, is_divisible
 from rlhf_dialog.rewards.timeout import stop_after
@@ -36,9 +36,10 @@ STOPPING = ScoringRules()
 class PartScore:
     """The scores of N dialogues by one part of a reward."""
 
-    raw: list[float]  # N values; NaN where there is no score
+    raw: list[float]  # N values; NaN where there is no score, as `NoScore` where the reason is known
     weighted: list[float]  # N values times the part's weight
     seconds: float  # wall time of the part
+    weight: float = 1.0
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Scores:
     def of(self, rows: list[int]) -> "Scores":
         """The scores of only those dialogues that have these numbers."""
         parts = {
-            name: PartScore([part.raw[i] for i in rows], [part.weighted[i] for i in rows], part.seconds)
+            name: replace(part, raw=[part.raw[i] for i in rows], weighted=[part.weighted[i] for i in rows])
             for name, part in self.parts.items()
         }
         return Scores([self.total[i] for i in rows], parts)
@@ -188,12 +189,20 @@ def _part_scores(parts: dict[str, Part], dialogues: list[Dialogue], rules: Scori
         left = None if rules.timeout_s is None else rules.timeout_s - (start - begin)
         raw = _values(name, part.reward, dialogues, replace(rules, timeout_s=left))
         seconds = time.perf_counter() - start
-        scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds)
+        scores[name] = PartScore(raw, [part.weight * value for value in raw], seconds, part.weight)
     return scores
 
 
 def _total(scores: dict[str, PartScore], count: int) -> Scores:
-    return Scores([_sum([score.weighted[i] for score in scores.values()]) for i in range(count)], scores)
+    return Scores([_sum_of(scores, i) for i in range(count)], scores)
+
+
+def _sum_of(scores: dict[str, PartScore], row: int) -> float:
+    """The sum of the weighted parts of a dialogue; where a part has a reason for its missing score, that reason."""
+    for name, score in scores.items():
+        if isinstance(missing := score.raw[row], NoScore):
+            return NoScore(f"{name}: {missing.why}")
+    return _sum([score.weighted[row] for score in scores.values()])
 
 
 def _sum(values: list[float]) -> float:
@@ -225,7 +234,7 @@ def _values(name: str, reward: BaseReward, dialogues: list[Dialogue], rules: Sco
             raise RewardError(
                 f"reward '{name}' gave {value!r}, {kind}, for dialogue {i} with the response {dialogue.response!r}"
             )
-    return [float(value) for value in values]
+    return [value if isinstance(value, NoScore) else float(value) for value in values]
 
 
 def _called(reward: BaseReward, dialogues: list[Dialogue], rules: ScoringRules) -> Any:
@@ -242,7 +251,7 @@ def _as_list(returned: Any) -> Any:
 
 
 def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
-    """The values with NaN in place of None and of numbers that are not finite; logs how many."""
+    """The values with `NoScore` in place of None and of numbers that are not finite; logs how many."""
     missing = [value is None or (isinstance(value, Real) and not math.isfinite(value)) for value in values]
     if any(missing):
         first = missing.index(True)
@@ -254,4 +263,8 @@ def _without_unscored(name: str, values: Sequence[Any]) -> list[Any]:
             first,
             values[first],
         )
-    return [math.nan if gone else value for gone, value in zip(missing, values, strict=True)]
+    return [_reason(value) if gone else value for gone, value in zip(missing, values, strict=True)]
+
+
+def _reason(value: Any) -> NoScore:
+    return value if isinstance(value, NoScore) else NoScore(f"gave {'no score' if value is None else repr(value)}")

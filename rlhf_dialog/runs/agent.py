@@ -19,6 +19,7 @@ from rlhf_dialog.rewards.base import BaseReward
 from rlhf_dialog.runs import folder as run_folder
 from rlhf_dialog.runs.building import load, prepare
 from rlhf_dialog.runs.interrupts import Interrupts, leave
+from rlhf_dialog.runs.ledger import rows_of
 from rlhf_dialog.runs.lock import locked
 from rlhf_dialog.runs.packages import check_packages
 from rlhf_dialog.runs.publish import check_push, push_agent
@@ -142,7 +143,7 @@ class PPOAgent:
         """The run folder belongs to this run while the block lasts; the trackers in it are closed at the end."""
         with contextlib.ExitStack() as stack:
             self.world.on_main(lambda: stack.enter_context(locked(self.run_folder)))
-            stack.callback(self._close_log)
+            stack.push(self._close_log)
             self.world.on_main(self._check_folder)  # for what another run has left there since
             self.world.on_main(self._open_log)
             yield
@@ -155,10 +156,10 @@ class PPOAgent:
         if self.log:
             self.log.open(done)
 
-    def _close_log(self) -> None:
+    def _close_log(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         log, self.log = self.log, None
         if log:
-            log.close()
+            log.close(error)
 
     def begin(self, trainer: PPOTrainer) -> RunState:
         """The state that the run starts from: a new one, that of a checkpoint, or the weights of another run."""
@@ -187,6 +188,7 @@ class PPOAgent:
         for metrics in rescue.iterations():
             is_best = False
             with rescue.after(metrics):
+                self._record(trainer)
                 if validation and validation.due(trainer.iteration, trainer.done):
                     metrics |= validation.run(trainer, self.log.trackers if self.log else None)
                     is_best = validation.is_best(trainer.iteration)
@@ -215,7 +217,17 @@ class PPOAgent:
         if self.log:
             self.log.write(trainer, metrics)
 
+    def _record(self, trainer: PPOTrainer) -> None:
+        """Write the rows of all ranks into the ledger; each iteration once, and before anything after it can raise."""
+        if not self.config.ledger or trainer.rollout is None:
+            return
+        gathered = self.world.gather(rows_of(trainer.rollout, trainer.iteration, self.config))
+        if self.log:
+            self.log.record(trainer.iteration, [row for rows in gathered for row in rows])
+
     def _complete_line(self, iteration: int, metrics: dict[str, float]) -> bool:
+        if self.trainer and self.world.size == 1:  # with several ranks nothing can raise before they have recorded
+            self._record(self.trainer)
         return self.log is not None and self.log.complete(iteration, metrics)
 
     def save_agent(self) -> None:

@@ -17,6 +17,7 @@ from rlhf_dialog.runs.checkpoint import (
     newest_checkpoint,
     usable_best,
 )
+from rlhf_dialog.runs.ledger import LEDGER, cut_ledger, end_of
 from rlhf_dialog.runs.tracking import cut_metrics, first_fault, last_iteration
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,11 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
         if not (later or best_is_later):
             return
         (checkpoints / ABANDONED).mkdir(exist_ok=True)
-        _keep_metrics(run / "metrics.jsonl", source)
+        _keep_lines(run / LEDGER, source, end_of(run / LEDGER, iteration))
+        cut_ledger(run / LEDGER, iteration)
+        lines = _content_of(run / "metrics.jsonl").splitlines(keepends=True)
+        _keep_lines(run / "metrics.jsonl", source, sum(map(len, lines[:iteration])))
+        cut_metrics(run / "metrics.jsonl", iteration)
         _put_aside(checkpoints, run / "agent", run / "evaluation.json")
         if best_is_later:
             _put_aside(checkpoints, run / "best_agent")
@@ -104,15 +109,17 @@ def leave_later(run: Path, source: Path, state: dict[str, Any]) -> None:
     )
 
 
-def _keep_metrics(metrics: Path, source: Path) -> None:
-    """Move the lines after the checkpoint from metrics.jsonl to a file next to the abandoned checkpoints."""
-    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.is_file() else []
-    tail = b"".join(lines[iteration_of(source) :]).decode("utf-8", "backslashreplace")
-    folder, name = source.parent / ABANDONED, f"metrics_after_{source.name}"
+def _keep_lines(file: Path, source: Path, end: int) -> None:
+    """Copy what metrics.jsonl or the ledger has after its first `end` bytes to a file next to the abandoned checkpoints."""
+    tail = _content_of(file)[end:].decode("utf-8", "backslashreplace")
+    folder, name = source.parent / ABANDONED, f"{file.stem}_after_{source.name}"
     kept = (one.read_text(encoding="utf-8") for one in folder.glob(f"{name}*.jsonl"))
     if tail and tail not in kept:  # else a kill interrupted the two steps
         replace_text(_free(folder / f"{name}.jsonl"), tail)
-    cut_metrics(metrics, iteration_of(source))
+
+
+def _content_of(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
 
 
 def restore_best(checkpoints: Path, iteration: int) -> None:

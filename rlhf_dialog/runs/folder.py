@@ -25,6 +25,8 @@ RUN_FILES = (  # in the order of removal: without checkpoints, nothing resumes a
     "tensorboard",
     "wandb_run_id",
     "wandb",
+    "report.html",
+    "ledger.jsonl",
     "metrics.jsonl",
     "config.yaml",
 )

@@ -111,6 +111,8 @@ def refuse_other_ranks(config: Config, identity: dict[str, Any], world: World) -
         "total_episodes",
         "save_interval",
         "eval_interval",
+        "ledger",
+        "ledger_texts",
     }
     gathered = world.gather(config.model_dump(include=deciding) | identity)
     for rank, other in enumerate(gathered):

@@ -11,13 +11,17 @@ from rlhf_dialog.evaluation.report import verdict_of
 from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample
 from rlhf_dialog.own_files import FAULTS, json_or, read_json
 from rlhf_dialog.runs.checkpoint import newest_checkpoint
+from rlhf_dialog.runs.ledger import LEDGER, Row, newest_rows
 from rlhf_dialog.runs.tracking import read_metrics
 
 TURNS = 3  # of a prompt that are shown
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run in the folder. Raises UserError for a folder without metrics, and for files that are damaged."""
+    """The run in the folder. Raises UserError for a folder without metrics, and for files that are damaged.
+
+    Rows of a ledger that are damaged are left out.
+    """
     metrics, config = folder / "metrics.jsonl", folder / "config.yaml"
     try:
         rows = read_metrics(metrics)
@@ -26,7 +30,10 @@ def read_run(folder: Path) -> RunRecord:
     if not rows:
         raise UserError(f"{metrics}: has no metrics yet; train first")
     settings = read_yaml(config) if config.is_file() else {}
-    return RunRecord(str(folder), rows, settings, read_samples(folder), facts_of(folder, len(rows)))
+    facts, newest = facts_of(folder, len(rows)), list[Row]()
+    with suppress(OSError):
+        newest = newest_rows(folder / LEDGER)
+    return RunRecord(str(folder), rows, settings, read_samples(folder), facts, newest)
 
 
 def read_samples(folder: Path) -> list[Sample]:

@@ -34,6 +34,7 @@ from rlhf_dialog.runs.checkpoint import (
     usable_best,
 )
 from rlhf_dialog.runs.guarding import RunGuard
+from rlhf_dialog.runs.ledger import LEDGER, cut_ledger
 from rlhf_dialog.runs.start import Start
 from rlhf_dialog.runs.tracking import cut_metrics
 from rlhf_dialog.runs.training_state import load_training, load_weights, save_training, world_size_of
@@ -91,6 +92,7 @@ class RunState:
         source = start.prepare(self.run_folder, kept)
         forget_staging(self.checkpoints)
         if start.resume and source is None:
+            cut_ledger(self.run_folder / LEDGER, 0)
             cut_metrics(self.run_folder / "metrics.jsonl", 0)
             logger.info("%s: has no checkpoint yet; the run starts from the beginning", self.run_folder)
         return source
@@ -200,6 +202,7 @@ class RunState:
         if self.validation and self.validation.is_best(iteration):  # a kill may have come before it was recorded
             mark_best(self.checkpoints, iteration)
             self._save_best()
+        cut_ledger(self.run_folder / LEDGER, iteration)
         cut_metrics(self.run_folder / "metrics.jsonl", iteration)
 
     def _compare(self, source: Path, state: dict[str, Any]) -> None:

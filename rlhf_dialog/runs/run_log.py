@@ -5,6 +5,9 @@ import logging
 from pathlib import Path
 
 from rlhf_dialog.config.schema import Config
+from rlhf_dialog.runs.dispensable import Dispensables
+from rlhf_dialog.runs.ledger import LEDGER, Ledger, Row, table_of
+from rlhf_dialog.runs.live_report import REPORT, LiveReport
 from rlhf_dialog.runs.tracking import Trackers
 from rlhf_dialog.runs.validation import Best
 from rlhf_dialog.runs.wandb_tracker import open_wandb
@@ -24,6 +27,8 @@ class RunLog:
         self.config, self.run_folder = config, run_folder
         self.wandb = open_wandb(config, run_folder, goes_on)
         self.trackers: Trackers | None = None
+        self.files_beside = Dispensables()  # the ledger and the report
+        self.recorded = 0  # the last iteration in the ledger
 
     @property
     def files(self) -> Path | None:
@@ -33,6 +38,20 @@ class RunLog:
     def open(self, done: int) -> None:
         """Open the other trackers after `done` iterations."""
         self.trackers = Trackers(self.config, self.run_folder, done, self.wandb)
+        if self.config.ledger:
+            self.files_beside.add(LEDGER, lambda: Ledger(self.run_folder / LEDGER))
+        if self.config.report:
+            self.files_beside.add(REPORT, lambda: LiveReport(self.run_folder))
+
+    def record(self, iteration: int, rows: list[Row]) -> None:
+        """The rows of an iteration for the ledger and, where it is time, for the tables of the trackers; not twice."""
+        if self.trackers is None or iteration <= self.recorded:
+            return
+        self.recorded = iteration
+        self.files_beside.use(LEDGER, lambda ledger: ledger.write(rows))
+        interval = self.config.sample_interval
+        if interval and iteration % interval == 0:
+            self.trackers.show_ledger(iteration, *table_of(rows))
 
     def write(self, trainer: PPOTrainer, metrics: dict[str, float]) -> None:
         """The metrics of an iteration, the progress and, where it is time, samples."""
@@ -43,13 +62,16 @@ class RunLog:
         interval = self.config.sample_interval
         if trainer.rollout and interval and trainer.iteration % interval == 0:
             self.trackers.show_samples(trainer.rollout, trainer.iteration)
+        self.files_beside.use(REPORT, lambda report: report.write(trainer.progress))
 
     def complete(self, iteration: int, metrics: dict[str, float]) -> bool:
         """Make sure that metrics.jsonl has the line of an iteration; returns whether it has."""
         return self.trackers is not None and self.trackers.complete(iteration, metrics)
 
-    def close(self) -> None:
-        """At the very end, because wandb waits until all metrics are uploaded."""
+    def close(self, error: BaseException | None = None) -> None:
+        """At the very end, because wandb waits until all metrics are uploaded; `error` is what the run ends with."""
+        self.files_beside.use(REPORT, lambda report: report.end(error))
+        self.files_beside.close()
         if self.trackers:
             self.trackers.close()
         elif self.wandb:

@@ -16,8 +16,10 @@ from rich.text import Text
 
 from rlhf_dialog.atomic_files import replace_text
 from rlhf_dialog.config.schema import Config
-from rlhf_dialog.errors import USER_CODE_RAISES, SignalExit, UserError
+from rlhf_dialog.errors import UserError
 from rlhf_dialog.evaluation.dialogues import lines_of
+from rlhf_dialog.runs.dispensable import Dispensables
+from rlhf_dialog.runs.ledger import markdown_table
 from rlhf_dialog.runs.wandb_tracker import Tracked, WandbTracker
 from rlhf_dialog.terminal import Console, TimeLeft, message, visible
 from rlhf_dialog.training.rollout import Rollout
@@ -183,6 +185,10 @@ class TensorBoardTracker:
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
+    def log_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
+        self._check_present()
+        self.writer.add_text("ledger", markdown_table(columns, rows), step)
+
     def close(self) -> None:
         self._check_present()
         self.writer.close()
@@ -295,7 +301,7 @@ class ConsoleTracker:
         self.progress.stop()
 
 
-class Trackers:
+class Trackers(Dispensables):
     """All trackers of a run. Only metrics.jsonl may end the run; any other that fails is dropped with one warning."""
 
     def __init__(
@@ -307,43 +313,15 @@ class Trackers:
         console: Callable[[], Tracker] | None = None,
     ):
         """`done`: iterations that the run goes on after. `wandb` is open already. `console`: in place of `ConsoleTracker`."""
+        super().__init__()
         self.log_interval = config.log_interval
         self.jsonl = JsonlTracker(folder / "metrics.jsonl")
-        self.others: dict[str, Any] = {}
-        self._add("the console", console or (lambda: ConsoleTracker(config)))  # type: ignore[arg-type]
+        self.add("the console", console or (lambda: ConsoleTracker(config)))  # type: ignore[arg-type]
         if wandb:
-            self._add("wandb", lambda: wandb)
-            self._use("wandb", WandbTracker.remember)
+            self.add("wandb", lambda: wandb)
+            self.use("wandb", WandbTracker.remember)
         if config.use_tensorboard:
-            self._add("TensorBoard", lambda: TensorBoardTracker(folder, done))
-
-    def _add(self, name: str, make: Callable[[], Tracker]) -> None:
-        try:
-            self.others[name] = make()
-        except Exception as error:
-            self._warn(name, error)
-
-    def _use(self, name: str, action: Callable[[Any], object]) -> None:
-        """Call `action` with a tracker, if it still works; drop it if the action fails."""
-        if name not in self.others:
-            return
-        try:
-            action(self.others[name])
-        except SignalExit:
-            raise
-        except USER_CODE_RAISES as error:
-            dropped = self.others.pop(name)
-            with suppress(Exception):
-                dropped.close()  # before the warning, which a live display would swallow
-            self._warn(name, error)
-
-    def _warn(self, name: str, error: BaseException) -> None:
-        logger.warning(
-            "%s has failed and is not used any more: %s: %.300s. The run goes on; metrics.jsonl has every iteration",
-            name,
-            type(error).__name__,
-            error,
-        )
+            self.add("TensorBoard", lambda: TensorBoardTracker(folder, done))
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Log to metrics.jsonl; to the others every `log_interval` iterations, and evaluations always.
@@ -354,7 +332,7 @@ class Trackers:
         if step % self.log_interval:
             metrics = {name: value for name, value in metrics.items() if name.startswith(("eval/", "time/eval"))}
         for name in tuple(self.others) if metrics else ():
-            self._use(name, lambda tracker: tracker.log(step, metrics))
+            self.use(name, lambda tracker: tracker.log(step, metrics))
 
     def complete(self, step: int, metrics: Metrics) -> bool:
         """Whether metrics.jsonl has the line of iteration `step`, which is written now if it was not before."""
@@ -365,24 +343,28 @@ class Trackers:
 
     def advance(self, share: float) -> None:
         """Show that `share` (0 to 1) of the run is done."""
-        self._use("the console", lambda console: console.advance(share))
+        self.use("the console", lambda console: console.advance(share))
 
     def show_samples(self, rollout: Rollout, step: int) -> None:
         """Print a table of dialogues of the rollout."""
-        self._use("the console", lambda console: console.show_samples(rollout, step))
+        self.use("the console", lambda console: console.show_samples(rollout, step))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Hide the live line while the block runs."""
         with ExitStack() as stack:
-            self._use("the console", lambda console: stack.enter_context(console.paused()))
+            self.use("the console", lambda console: stack.enter_context(console.paused()))
             try:
                 yield
             finally:
-                self._use("the console", lambda _: stack.close())
+                self.use("the console", lambda _: stack.close())
+
+    def show_ledger(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
+        """Log rows of the ledger as a table to wandb and TensorBoard."""
+        for name in ("wandb", "TensorBoard"):
+            self.use(name, lambda tracker: tracker.log_table(step, columns, rows))
 
     def close(self) -> None:
         """Close all trackers; those that fail are reported, but do not raise."""
-        for name in tuple(self.others):
-            self._use(name, lambda tracker: tracker.close())
+        super().close()
         self.jsonl.close()

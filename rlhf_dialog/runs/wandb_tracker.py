@@ -95,6 +95,11 @@ class WandbTracker:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         self.run.log(metrics, step=step)
 
+    def log_table(self, step: int, columns: list[str], rows: list[list[Any]]) -> None:
+        import wandb
+
+        self.run.log({"ledger": wandb.Table(columns=list(columns), data=rows, allow_mixed_types=True)}, step=step)
+
     def close(self) -> None:
         """Wait until the metrics are uploaded, or written to the disk. Raises what wandb raises."""
         try:

@@ -52,6 +52,9 @@ class Rollout:
     seconds: dict[str, float]  # "rollout", in it "generation" and "reference" (with a separate critic), and "reward"
     num_generated: int  # response tokens that were sampled, including those of dropped episodes
     num_dropped: int = 0  # episodes that were left out, because a reward gave no score
+    whole: "Rollout | None" = (
+        None  # with the episodes that were left out, if there are any, but without support and features
+    )
     segments: Segments | None = None  # the contexts of the replies, where oldest turns had to leave some
     # (B, T), set by the trainer; under whiten_rewards whitened
     rewards: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -121,7 +124,11 @@ def without_unscored(rollout: Rollout, group_size: int) -> Rollout:
     """The rollout without the groups of `group_size` neighbouring episodes in which a score is missing."""
     scored_rows = rollout.scores.isfinite().view(-1, group_size)
     whole = scored_rows.all(dim=1, keepdim=True).expand_as(scored_rows).flatten()
-    return rollout if whole.all() else rollout.of(whole.nonzero().flatten().tolist())
+    if whole.all():
+        return rollout
+    kept = rollout.of(whole.nonzero().flatten().tolist())
+    kept.whole = replace(rollout, support=None, ref_features=None)
+    return kept
 
 
 def prompt_names(dialogues: Sequence[Dialogue], at_most: int = 16) -> str:

@@ -12,11 +12,15 @@ class FakeRun:
 
     def __init__(self, module: "FakeWandb", words: dict[str, Any]):
         self.module, self.words, self.steps, self.is_finished = module, words, [], False
+        self.tables: dict[int, SimpleNamespace] = {}
         self.dir = f"{words['dir']}/wandb/run-{len(module.runs)}-{words['id']}/files"
 
-    def log(self, metrics: dict[str, float], step: int) -> None:
+    def log(self, metrics: dict[str, Any], step: int) -> None:
         self.module.fail("log")
-        self.steps.append(step)
+        if "ledger" in metrics:
+            self.tables[step] = metrics["ledger"]
+        else:
+            self.steps.append(step)
 
     def finish(self) -> None:
         self.module.fail("finish")
@@ -36,6 +40,9 @@ class FakeWandb(ModuleType):
     def fail(self, name: str) -> None:
         if name in self.errors:
             raise self.errors[name]
+
+    def Table(self, **words: Any) -> SimpleNamespace:
+        return SimpleNamespace(**words)
 
     def Settings(self, **words: Any) -> SimpleNamespace:
         return SimpleNamespace(**words)

@@ -1,10 +1,13 @@
 """What a reward says of the models inside of it, and who asks: placement, forecast, identity, scoring beside other work."""
 
+import math
+import pickle
+
 from judges import DEPTHS, DIALOGUES, Halved, Judge, Words, inside, summed, yaml_inside
 from processes import output_of
 
 from rlhf_dialog.rewards import build_reward
-from rlhf_dialog.rewards.base import models_inside, needs_device, walk
+from rlhf_dialog.rewards.base import NoScore, models_inside, needs_device, walk
 
 
 @DEPTHS
@@ -41,3 +44,8 @@ def test_importing_the_rewards_is_light():
 def test_a_reward_with_a_model_is_built_and_scored_like_any_other(judges):
     node = yaml_inside(2, {"id": "Judge", "weight": 2.0, "args": {"folder": "f", "bias": 1.0}})
     assert build_reward(node["id"], node["args"])(DIALOGUES) == [2.0 + 2.0 + 2 * (7 / 2 + 1.0), 2 * 1.0]
+
+
+def test_a_missing_score_is_nan_and_keeps_its_reason_in_another_process():
+    missing = pickle.loads(pickle.dumps(NoScore("no answer")))
+    assert (math.isnan(missing), missing.why) == (True, "no answer")

@@ -10,7 +10,7 @@ from given import DIALOGUES, Given
 from prices import Halved, Price, priced, summed
 
 from rlhf_dialog.rewards import BaseReward, CompositeReward, RewardError, scored
-from rlhf_dialog.rewards.base import Part
+from rlhf_dialog.rewards.base import NoScore, Part
 from rlhf_dialog.rewards.scoring import (
     STOPPING,
     Scorer,
@@ -104,6 +104,28 @@ def test_skip_asks_for_what_is_available():
 
     assert [str(value) for value in scored(Server(1.0), DIALOGUES, SKIP).total] == ["nan", "5.0", "nan"]
     assert scored(Server(1.0), DIALOGUES).total == [1.0] * 3
+
+
+def test_the_reason_of_a_missing_score_comes_through_sums_of_sums():
+    class Server(Given):
+        def score_available(self, dialogues):
+            return [NoScore("no answer"), None, 5]
+
+    class Sum(BaseReward):
+        def __init__(self, name, reward):
+            self.sum_name, self.reward = name, reward
+
+        @property
+        def name(self):
+            return self.sum_name
+
+        def weighted_parts(self):
+            return {self.reward.name: Part(2.0, self.reward)}
+
+    scores = scored(Sum("outer", Sum("inner", Server(1.0))), DIALOGUES, SKIP)
+    first, second, third = scores.parts["inner"].raw
+    assert (first.why, second.why, third) == ("server: no answer", "server: gave no score", 10.0)
+    assert (scores.total[2], scores.parts["inner"].weight) == (20.0, 2.0)
 
 
 class Threaded(BaseReward):

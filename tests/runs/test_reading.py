@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.page import Sample
+from rlhf_dialog.evaluation.run_page.page import Sample, page_of
 from rlhf_dialog.runs.reading import facts_of, read_run, read_samples
 
 ROW = {"iteration": 1, "objective/score": 0.5}
@@ -92,6 +92,20 @@ def test_versions_and_hashes_come_from_checkpoint_and_evaluation(folder):
         ("evaluation", "better: +0.500 [+0.400, +0.600] of score, to 0.500; nearest baseline: before (0.500)"),
         ("agent, SHA-256", "78ab"),
     ]
+
+
+def test_the_newest_rows_of_a_ledger_without_those_that_are_damaged(folder):
+    lines = [
+        b'{"iteration": 1}',
+        b'{"iteration": 2, "kl": 1e999, "n": %s}' % (b"9" * 400),
+        b"\xff\x00",
+        b"[2]",
+        b'{"iter',
+    ]
+    (folder / "ledger.jsonl").write_bytes(b"\n".join(lines))
+    run = read_run(folder)
+    assert [row["iteration"] for row in run.newest] == [2]
+    assert '"columns":["iteration","kl","n"],"rows":[[2.0,null,null]]' in page_of([run])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"versions": 1, "identity": [], "settings": 1, "after": 1}'])

@@ -80,7 +80,12 @@ def test_going_back_keeps_everything_that_came_later(run, ten, caplog, name):
     assert "From now on --resume continues this branch" in caplog.text
     abandoned = CHECKPOINTS / "abandoned"
     later = {f"iter_{i:06d}" for i in (4, 6, 8, 10)}
-    assert names(abandoned) == {*later, "metrics_after_iter_000002.jsonl", "agent", "evaluation.json"}
+    assert names(abandoned) == {
+        *later,
+        *(f"{one}_after_iter_000002.jsonl" for one in ("metrics", "ledger")),
+        "agent",
+        "evaluation.json",
+    }
     for one in later:
         assert contents(abandoned / one) == contents(ten / "checkpoints" / one)
     assert contents(abandoned / "agent") == contents(ten / "agent")

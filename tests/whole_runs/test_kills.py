@@ -133,9 +133,10 @@ def write_config(folder, world, **keys):
 
 
 def results(folder):
-    """The lines of metrics.jsonl without the clocks, the best iteration, and the weights that the run ends with."""
+    """Metrics and ledger without the clocks, the best iteration, and the weights that the run ends with."""
     run = folder / "run_results/ppo"
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = [(run / name).read_text(encoding="utf-8") for name in ("metrics.jsonl", "ledger.jsonl")]
+    rows = [json.loads(line) for text in texts for line in text.splitlines()]
     rows = [{key: value for key, value in row.items() if not key.startswith(CLOCKS)} for row in rows]
     weights = {}
     for name in ("agent", "best_agent"):
@@ -253,7 +254,10 @@ def branches(starter, world, tmp_path_factory):
     shutil.copytree(once, twice)
     assert starter.run(twice, "--resume_from", "4", *BACK, step=-1) == 0, (twice / "said").read_text()
     steps = int((twice / "said").read_text().rsplit("steps: ", 1)[1])
-    assert [row["iteration"] for row in results(twice)[0]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [row["iteration"] for row in results(twice)[0]] == [
+        *range(1, 8),
+        *(i for i in range(1, 8) for _ in range(8)),
+    ]
     return once, results(twice), steps
 
 
@@ -278,9 +282,10 @@ def nothing_is_lost(before, after):
         assert bytes_under(there) == bytes_under(path)
     for path in (before / "checkpoints/iter_000006", before / "checkpoints/iter_000008", before / "agent"):
         assert bytes_under(path) == bytes_under(new / f"{path.name}.2"), path
-    tail = (before / "metrics.jsonl").read_text().splitlines(keepends=True)[4:]
-    kept = [path.read_text() for path in new.glob("metrics_after_iter_000004*.jsonl")]
-    assert kept.count("".join(tail)) == 1
+    for name, lines in (("metrics", 4), ("ledger", 4 * 8)):
+        tail = (before / f"{name}.jsonl").read_text().splitlines(keepends=True)[lines:]
+        kept = [path.read_text() for path in new.glob(f"{name}_after_iter_000004*.jsonl")]
+        assert kept.count("".join(tail)) == 1
 
 
 def bytes_under(path):

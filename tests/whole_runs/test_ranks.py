@@ -55,8 +55,13 @@ def test_two_ranks_are_one_run(ppo, tmp_path):
         "best_agent",
         "checkpoints",
         "config.yaml",
+        "ledger.jsonl",
         "metrics.jsonl",
+        "report.html",
     }
+    ledger = [json.loads(line) for line in (RUN / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
+    dialogues = [row[1] for parts in zip(*trained, strict=True) for part in parts for row in part]
+    assert [row["index"] for row in ledger] == dialogues  # those of rank 0 first in each iteration
     assert {path.name for path in tmp_path.iterdir()} >= {"seen0", "seen1", "run_results"}
 
 

@@ -1,8 +1,10 @@
 """The page about runs in a browser, opened from disk: values under the pointer, search, order; it asks for nothing."""
 
+from dataclasses import replace
+
 import pytest
 
-from rlhf_dialog.evaluation.run_page.page import RunRecord, Sample, page_of
+from rlhf_dialog.evaluation.run_page.page import Live, RunRecord, Sample, page_of
 
 pytestmark = pytest.mark.browser
 LONG = 120_000  # milliseconds: not a deadline, a machine may be busy
@@ -24,10 +26,13 @@ def record(name, step):
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """A function that opens a page of runs without a network: the page, and what it asked for or complained about."""
+    """A function that opens a page of runs without a network: the page, and what it asked for or complained about.
+
+    `at`: seconds of the epoch at which its clock begins, which the test moves.
+    """
     contexts = []
 
-    def open_(runs, width=1280, scheme="light"):
+    def open_(runs, width=1280, scheme="light", at=None):
         (tmp_path / "report.html").write_text(page_of(runs), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
         contexts.append(context)
@@ -37,6 +42,8 @@ def opened(browser, tmp_path):
         page.on("dialog", lambda dialog: noticed.append(dialog.message) or dialog.dismiss())
         page.on("pageerror", lambda error: noticed.append(str(error)))
         page.on("console", lambda line: noticed.append(line.text))
+        if at is not None:
+            page.clock.install(time=at)
         page.goto((tmp_path / "report.html").as_uri())
         return page, noticed
 
@@ -101,4 +108,101 @@ def test_two_runs_are_overlaid_with_the_settings_in_which_they_differ(opened):
         "runs/b: after",
         "a person's reply",
     ]
+    assert noticed == []
+
+
+# -- while the run goes on
+
+BEGAN = 1_700_000_000  # seconds of the epoch
+
+
+def live(state, iteration, why=""):
+    """The page of a run whose ledger has 40 replies of this iteration."""
+    rows = [
+        {"iteration": iteration, "index": i, "score": i / 7, "kl": None, "reply": f"reply {i} of {HOSTILE}"}
+        for i in range(40)
+    ]
+    progress = Live(state, iteration, iteration / 20, BEGAN, 30.0, 30.0, why)
+    return [replace(record("runs/a", 0.25), newest=rows, live=progress)]
+
+
+@pytest.fixture
+def watched(opened):
+    """A page that goes on, with a clock that the test moves, at `BEGAN` + 10 seconds."""
+    page, noticed = opened(live("running", 3), width=390, at=BEGAN + 10)
+    return page, noticed
+
+
+def next_page(page, folder, runs, seconds):
+    """Put the page of `runs` in place of the one in the folder, and let `seconds` pass."""
+    (folder / "report.html").write_text(page_of(runs), encoding="utf-8")
+    page.clock.run_for(1000 * seconds)
+
+
+def said(page, text):
+    """Wait until the line about the run has the text."""
+    page.locator("#live", has_text=text).wait_for()
+
+
+def test_a_page_that_goes_on_loads_again_and_keeps_what_was_chosen(watched, tmp_path):
+    page, noticed = watched
+    said(page, "The run goes on: after iteration 3, 15 % done.")
+    rows = page.locator("#newest-rows tbody tr")
+    page.locator("#newest-sort").select_option(label="score: highest first")
+    page.locator("#more summary").click()
+    page.locator("#newest-search").fill("reply 3")
+    assert (rows.count(), rows.first.locator("td").nth(1).text_content()) == (11, "39")
+    wide = page.locator("#newest .wide")
+    assert wide.evaluate("(one) => one.scrollWidth > one.clientWidth")  # the table moves sideways, the page does not
+    wide.evaluate("(one) => { one.scrollLeft = 40; }")
+    page.evaluate("scrollTo(0, 700)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    next_page(page, tmp_path, live("running", 4), 29)
+    said(page, "after iteration 3")
+    page.clock.run_for(1500)
+    said(page, "The run goes on: after iteration 4, 20 % done.")
+    assert page.locator("#newest-search").input_value() == "reply 3"
+    assert (rows.count(), rows.first.locator("td").nth(1).text_content()) == (11, "39")
+    assert page.evaluate("document.activeElement.id") == "newest-search"
+    assert (page.evaluate("scrollY"), wide.evaluate("(one) => one.scrollLeft")) == (700, 40)
+    assert page.locator("#others figure").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert noticed == []
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("ended", "The run has ended after iteration 4, "),
+        ("stopped", f": {HOSTILE}. --resume continues it after its newest checkpoint."),
+    ],
+)
+def test_it_stops_loading_at_the_end(watched, tmp_path, state, text):
+    page, noticed = watched
+    next_page(page, tmp_path, live(state, 4, HOSTILE), 31)
+    said(page, text)
+    next_page(page, tmp_path, live("running", 9), 3600)
+    assert text in page.locator("#live").text_content()
+    assert page.locator("#live img, #newest img").count() == 0
+    assert noticed == []
+
+
+def test_a_page_that_nobody_writes_any_more_is_stale_until_somebody_does(watched, tmp_path):
+    page, _ = watched
+    page.clock.run_for(31_000)
+    said(page, "The run goes on")
+    page.clock.set_system_time(BEGAN + 600)
+    page.clock.run_for(31_000)
+    said(page, "This page is stale: the run has written nothing for 11 minutes")
+    assert page.locator("#live.stale").count() == 1
+    next_page(page, tmp_path, live("ended", 5), 31)
+    said(page, "The run has ended after iteration 5")
+
+
+def test_without_storage_it_still_loads_again(opened, tmp_path):
+    page, noticed = opened(live("running", 3), at=BEGAN)
+    page.add_init_script("Object.defineProperty(window, 'sessionStorage', { get() { throw new Error('denied'); } })")
+    page.reload()
+    next_page(page, tmp_path, live("ended", 4), 31)
+    said(page, "The run has ended after iteration 4")
     assert noticed == []

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from rlhf_dialog import ChatAgent, PPOAgent, RewardFactory, UserError, VecInfoFactory, load_config
 from rlhf_dialog.runs.smoke import smoke
 
+FILES = ("config.yaml", "metrics.jsonl", "ledger.jsonl", "report.html")
 STANDARD = {
     *("iteration", "time_steps", "episodes", "FPS", "objective/score", "objective/kl", "objective/kl_coef"),
     *("objective/entropy", "ppo/policy_loss", "ppo/value_loss", "ppo/clip_fraction", "ppo/approx_kl"),
@@ -41,7 +42,7 @@ def test_a_run_end_to_end(run, world, tmp_path, capsys):
     assert tree(world) == before
     assert {path.name for path in tmp_path.iterdir()} == {"ppo.yaml", "run_results"}
     assert {path.name for path in (tmp_path / "run_results").iterdir()} == {"ppo"}
-    assert {path.name for path in folder.iterdir()} == {"config.yaml", "metrics.jsonl", "agent", "checkpoints"}
+    assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints"}
     assert (folder / "checkpoints" / "latest").read_text(encoding="utf-8").strip() == "iter_000002"
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"latest", "iter_000002"}
     assert not [path for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
@@ -211,8 +212,7 @@ def test_overwrite_replaces_the_run_and_leaves_other_files(run, tmp_path):
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"iter_000001", "latest"}
     assert load_config(folder / "config.yaml").max_iterations == 1
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml",
-        "metrics.jsonl",
+        *FILES,
         "agent",
         "checkpoints",
         "notes.txt",
@@ -458,7 +458,7 @@ def test_the_best_iteration_stays_as_a_checkpoint_and_as_an_agent(run, tmp_path,
     assert tree(folder / "best_agent") == tree(folder / "agent")
     assert isinstance(ChatAgent.load(folder / "best_agent").chat("Hello"), str)
     assert run("--overwrite", *planned(0)) == 0
-    assert {path.name for path in folder.iterdir()} == {"config.yaml", "metrics.jsonl", "agent", "checkpoints"}
+    assert {path.name for path in folder.iterdir()} == {*FILES, "agent", "checkpoints"}
     assert not (checkpoints / "best").exists()
 
 

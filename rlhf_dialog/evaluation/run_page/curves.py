@@ -1,6 +1,7 @@
 """The curves of a run for a page: at most so much of them as a screen can show, finite, with the parts that make up the score."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,17 +9,18 @@ from rlhf_dialog.evaluation.run_page.verdict import Row
 
 Values = list[float | None]
 DIGITS = 6
-MAX_CURVES = 60  # of one run
+MAX_CURVES = 200  # of one run; a page that gets too large has fewer points
 SCORE = "objective/score"
 LEFT_OUT = ("iteration", "time_steps", "episodes")
 TOLERANCE = 1e-5  # of the score; metrics are means of 32-bit numbers
 
 
 def number(value: Any) -> float | None:
-    """The value with 6 digits; None for what is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """The value with 6 digits; None for what is not a finite number, or does not fit a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(f"{value:.{DIGITS}g}")
+    is_finite = abs(value) <= sys.float_info.max  # false for NaN
+    return float(f"{value:.{DIGITS}g}") if is_finite else None
 
 
 def groups(num_rows: int, limit: int) -> list[slice]:

@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.curves import curves_of, iterations, parts_of, thinned
+from rlhf_dialog.evaluation.run_page.curves import curves_of, iterations, number, parts_of, thinned
 from rlhf_dialog.evaluation.run_page.verdict import Row, table, target_of, verdict
 
 TEMPLATE = Path(__file__).parent / "page.html"
 MAX_BYTES = 500_000
 MAX_POINTS, MAX_SAMPLES, MAX_LETTERS = 400, 60, 2000  # of a curve; of all runs; of a text
 FEWEST_POINTS = 25
+T = TypeVar("T")
+State = Literal["running", "ended", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,19 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Live:
+    """A run that writes its page while it trains: how far it is, and how long the page may be silent before it is stale."""
+
+    state: State
+    iteration: int
+    progress: float  # the share that is done, 0 to 1
+    written: float  # seconds of the epoch
+    every: float  # seconds after which the page loads itself again
+    pause: float  # seconds until the next page is expected
+    why: str = ""  # what stopped it
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """What a run has left: the lines of metrics.jsonl, config.yaml, replies, and what is known of how it was made."""
 
@@ -37,6 +52,8 @@ class RunRecord:
     config: dict[str, Any] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
+    newest: list[Row] = field(default_factory=list)  # rows of the ledger, those of the newest iteration
+    live: Live | None = None
 
 
 def page_of(runs: Sequence[RunRecord]) -> str:
@@ -55,14 +72,46 @@ def page_of(runs: Sequence[RunRecord]) -> str:
 
 def _data(runs: Sequence[RunRecord], points: int, samples: int, letters: int) -> dict[str, Any]:
     merged = merge(runs, letters)
-    chosen = [merged[len(merged) * k // samples] for k in range(samples)] if len(merged) > samples else merged
+    live = runs[0].live if len(runs) == 1 else None
     return {
         "rules": table(),
         "runs": [_run_data(run, points, letters) for run in runs],
         "differences": [[shown(cell, letters) for cell in row] for row in differences(runs)],
-        "samples": [{"prompt": one.prompt, "reference": one.reference, "replies": one.replies} for one in chosen],
+        "samples": [
+            {"prompt": one.prompt, "reference": one.reference, "replies": one.replies} for one in some(merged, samples)
+        ],
         "num_samples": len(merged),
+        "newest": newest(runs, samples, letters),
+        "num_newest": sum(len(run.newest) for run in runs),
+        "live": live and asdict(live),
     }
+
+
+def some(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` of the items, evenly."""
+    return [items[len(items) * k // limit] for k in range(limit)] if len(items) > limit else list(items)
+
+
+def newest(runs: Sequence[RunRecord], limit: int, letters: int) -> dict[str, Any]:
+    """Some of the newest rows of the ledgers as a table: numbers, and texts where the ledger has them."""
+    pairs = some([(run.name, row) for run in runs for row in run.newest], limit)
+    if len(runs) > 1:
+        pairs = [(name, {"run": name} | row) for name, row in pairs]
+    names = dict.fromkeys(name for _, row in pairs for name in row)
+    columns = [name for name in names if not name.startswith("time/") and not name.endswith("_weight")]
+    return {
+        "columns": [shown(name, letters) for name in columns],
+        "rows": [[_cell(row.get(name), letters) for name in columns] for _, row in pairs],
+    }
+
+
+def _cell(value: Any, letters: int) -> float | str | None:
+    """A number as it is drawn in curves, everything else as text; turns are lines."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, int | float):
+        return number(value)
+    return shown("\n".join(map(str, value)) if isinstance(value, list) else str(value), letters)
 
 
 def _run_data(run: RunRecord, points: int, letters: int) -> dict[str, Any]:

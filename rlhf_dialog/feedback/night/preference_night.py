@@ -219,6 +219,8 @@ def ppo_config(night: Night, folder: Path, members: Sequence[Path]) -> Config:
         save_interval=1,
         keep_checkpoints=1,
         sample_interval=0,
+        ledger=False,
+        report=False,
         log_interval=settings.ppo_iterations,
         use_rich_handler=False,
         seed=seed_of(night),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rlhf_dialog.errors import UserError
-from rlhf_dialog.evaluation.run_page.page import TEMPLATE, RunRecord, Sample, differences, merge, page_of
+from rlhf_dialog.evaluation.run_page.page import TEMPLATE, Live, RunRecord, Sample, differences, merge, page_of
 
 HOSTILE = '</script><img src="http://example.invalid/a.png" onerror="alert(1)"><!--'
 
@@ -112,3 +112,32 @@ def test_settings_that_differ():
         ["own", "-", '"x"'],
     ]
     assert differences([record(config=first), record(config=first)]) == []
+
+
+def test_rows_of_the_ledger_are_a_table_of_numbers_and_texts():
+    rows = [
+        {"iteration": 3, "kl": 1 / 3, "used": k > 0, "prompt": ["Hi .", "Yes ?"], "time/x": 1.0} for k in range(200)
+    ]
+    rows[0] |= {"reward/x_weight": 2.0, "failure/x": HOSTILE, "kl": math.nan}
+    data = data_of(page_of([record(newest=rows)]))
+    assert data["newest"]["columns"] == ["iteration", "kl", "used", "prompt", "failure/x"]
+    assert data["newest"]["rows"][0] == [3, None, "no", "Hi .\nYes ?", HOSTILE]
+    assert data["newest"]["rows"][1] == [3, 0.333333, "yes", "Hi .\nYes ?", None]
+    assert (len(data["newest"]["rows"]), data["num_newest"]) == (60, 200)
+    both = data_of(page_of([record(newest=rows[:1]), record("b", newest=rows[:1])]))["newest"]
+    assert (both["columns"][0], [row[0] for row in both["rows"]]) == ("run", ["runs/a", "b"])
+
+
+def test_only_the_page_of_one_run_is_live():
+    live = Live("running", 3, 0.25, 1e9, 30.0, 45.0)
+    assert data_of(page_of([record()]))["live"] is None
+    assert data_of(page_of([record(live=live)]))["live"] == {
+        "state": "running",
+        "iteration": 3,
+        "progress": 0.25,
+        "written": 1e9,
+        "every": 30.0,
+        "pause": 45.0,
+        "why": "",
+    }
+    assert data_of(page_of([record(live=live), record("b")]))["live"] is None

@@ -1,0 +1,179 @@
+"""The ledger of a run: a row for each response, with its score, the parts of the reward, KL and length. Rank 0 writes it.
+
+A row is flat JSON, with the names of metrics.jsonl: `reward/<part>`, its weight and the seconds of its batch. The rows are in
+the order of the prompts, those of all ranks. Texts are in it only if the run asks for them.
+"""
+
+import json
+import logging
+import math
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_dialog.config.schema import Config
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.models.masks import masked
+from rlhf_dialog.rewards.base import NoScore
+from rlhf_dialog.rewards.scoring import PartScore
+from rlhf_dialog.training.rollout import Rollout
+
+logger = logging.getLogger(__name__)
+LEDGER = "ledger.jsonl"
+MAX_REASON = 300  # letters of a failure
+MAX_TABLE = 64  # rows of a table in a tracker
+Row = dict[str, Any]
+
+
+def rows_of(rollout: Rollout, iteration: int, config: Config) -> list[Row]:
+    """A row for each response of this rank, also for those that were left out, which have `used: false`.
+
+    `kl` is the mean over the tokens in nats. `score` is the weighted sum of the parts less the penalty of a truncated response,
+    and with what an environment paid. What is not finite is None.
+    """
+    penalty = config.truncation_penalty
+    whole = rollout if rollout.whole is None else rollout.whole
+    used = {id(dialogue) for dialogue in rollout.dialogues}
+    rows = []
+    for i, (score, kl, length, earned) in enumerate(_measured(whole)):
+        dialogue = whole.dialogues[i]
+        row = {"iteration": iteration, "split": dialogue.meta.get("split"), "index": dialogue.meta.get("index")}
+        row |= {"score": _finite(score), "kl": _finite(kl / max(length, 1)), "length": int(length)}
+        row |= {"truncated": dialogue.truncated, "used": id(dialogue) in used}
+        for name, part in whole.reward_scores.parts.items():
+            row |= _of_part(name, part, i)
+        row |= {"penalty": penalty * dialogue.truncated} if penalty else {}
+        row |= {"environment": earned} if config.environment else {}
+        rows.append(row | (_texts_of(dialogue) if config.ledger_texts else {}))
+    return rows
+
+
+def _measured(rollout: Rollout) -> list[list[float]]:
+    """Of each response: its score, the sum of its KL, its tokens, and what the environment paid; one wait for the device."""
+    mask = rollout.response_mask
+    earned = torch.zeros_like(rollout.scores) if rollout.turn_rewards is None else rollout.turn_rewards.sum(dim=1)
+    columns: tuple[Tensor, ...] = (
+        rollout.paid,
+        masked(rollout.logprobs - rollout.ref_logprobs, mask).sum(dim=1),
+        mask.sum(dim=1),
+        earned,
+    )
+    numbers: list[list[float]] = torch.stack([column.double() for column in columns], dim=1).tolist()
+    return numbers
+
+
+def _of_part(name: str, part: PartScore, row: int) -> Row:
+    value = part.raw[row]
+    seen = {f"reward/{name}": _finite(value), f"reward/{name}_weight": part.weight, f"time/reward_{name}": part.seconds}
+    return seen | ({f"failure/{name}": value.why[:MAX_REASON]} if isinstance(value, NoScore) else {})
+
+
+def _texts_of(dialogue: Dialogue) -> Row:
+    return {"prompt": dialogue.turns_before, "reply": dialogue.response}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+class Ledger:
+    """`ledger.jsonl`, to which each iteration adds its rows in one write."""
+
+    def __init__(self, path: Path):
+        """Raises OSError when the file cannot be opened."""
+        self.file = path.open("ab", buffering=0)  # unbuffered: after a full disk, closing must not write again
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Add the rows. Raises OSError; a part of a row may be left then, which the next resume cuts off."""
+        lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+        while lines:
+            lines = lines[self.file.write(lines) :]
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _lines_backward(content: mmap.mmap) -> Iterator[tuple[int, Row | None]]:
+    """Start and row of each line of a ledger, the last one first; None for one that is not whole."""
+    end = len(content)
+    while end:
+        start = content.rfind(b"\n", 0, end - 1) + 1
+        line, end = content[start:end], start
+        row = None
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line.decode("utf-8")) if line.endswith(b"\n") else None
+        is_row = isinstance(row, dict) and isinstance(row.get("iteration"), int)
+        yield start, row if is_row else None
+
+
+def end_of(path: Path, iteration: int) -> int:
+    """The bytes of a ledger up to the rows of `iteration`; what comes after, and has none of its rows, is of later ones."""
+    if not path.is_file() or not path.stat().st_size:
+        return 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = len(content)
+        for start, row in _lines_backward(content):
+            if row is not None and row["iteration"] <= iteration:
+                return end
+            end = start
+    return 0
+
+
+def newest_rows(path: Path) -> list[Row]:
+    """The rows of the newest iteration in the ledger; none without a ledger."""
+    rows: list[Row] = []
+    if not path.is_file() or not path.stat().st_size:
+        return rows
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for _, row in _lines_backward(content):
+            if row is not None and rows and row["iteration"] != rows[-1]["iteration"]:
+                break
+            rows += [row] if row is not None else []
+    return rows[::-1]
+
+
+def cut_ledger(path: Path, iteration: int) -> None:
+    """Remove the rows after `iteration`, since a resumed run will write them again; warns where rows before it are missing.
+
+    Raises OSError when the file cannot be written.
+    """
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        file.truncate(end_of(path, iteration))
+    newest = newest_rows(path)
+    reached = newest[-1]["iteration"] if newest else 0
+    if reached < iteration:
+        logger.warning("%s: ends with iteration %d, but the run goes on after %d", path, reached, iteration)
+
+
+def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
+    """The first rows as a table for trackers: columns, and the cells of each row, None where it lacks one; lists as lines."""
+    rows = rows[:MAX_TABLE]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return columns, [[_cell(row.get(name)) for name in columns] for row in rows]
+
+
+def _cell(value: Any) -> Any:
+    return "\n".join(map(str, value)) if isinstance(value, list) else value
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The table in Markdown; its texts are shown as they are."""
+
+    def line(cells: Sequence[Any]) -> str:
+        return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, rows)])
+
+
+def _escaped(cell: Any) -> str:
+    text = f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+    for letter, code in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\n", " ")):
+        text = text.replace(letter, code)
+    return text

@@ -1,0 +1,216 @@
+"""The ledger: a row for each response, whose parts add up to its score; cut like metrics.jsonl; texts only if asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ppo_runs import CLOCKS, rows
+from trainers import Holes, Places, Share, make_trainer
+
+from rlhf_dialog.data.dialogue import Dialogue
+from rlhf_dialog.rewards.base import BaseReward, NoScore, Part
+from rlhf_dialog.runs import ledger
+from rlhf_dialog.runs.ledger import Ledger, cut_ledger, end_of, markdown_table, newest_rows, rows_of, table_of
+
+RUN = Path("run_results/ppo")
+
+
+class Sum(BaseReward):
+    """A sum of the user's own."""
+
+    name = "sum"
+
+    def weighted_parts(self):
+        return {"share": Part(0.5, Share()), "places": Part(-2.0, Places())}
+
+
+class Answers(BaseReward):
+    """None for the first dialogue, a reason for the second."""
+
+    name = "answers"
+
+    def __call__(self, dialogues):
+        return [1.0] * len(dialogues)
+
+    def score_available(self, dialogues):
+        return [None, NoScore("no answer within 5 seconds"), *[1.0] * (len(dialogues) - 2)]
+
+
+def stepped(reward, **keys):
+    """A trainer after one step, its metrics, and its rows."""
+    trainer = make_trainer(reward, **keys)
+    metrics = trainer.step()
+    return trainer, metrics, rows_of(trainer.rollout, 1, trainer.config)
+
+
+def read(folder=RUN):
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def timeless(folder=RUN):
+    return [{name: value for name, value in row.items() if not name.startswith(CLOCKS)} for row in read(folder)]
+
+
+def test_the_rows_have_what_the_metrics_are_means_of():
+    trainer, metrics, found = stepped(Sum(), truncation_penalty=0.25, ref_seed=1, ref_model="another", max_new_tokens=2)
+    assert [row["index"] for row in found] == [dialogue.meta["index"] for dialogue in trainer.rollout.dialogues]
+    assert [row["reward/places"] for row in found] == [-1.5, 0.5, 2.5, -0.5, 1.5, -1.5]  # (7 i) mod 5 - 1.5
+    replies = [dialogue.response for dialogue in trainer.rollout.dialogues]
+    assert [row["reward/share"] for row in found] == [text.count("e") / max(len(text), 1) for text in replies]
+    for row in found:
+        assert (row["reward/share_weight"], row["reward/places_weight"], row["used"]) == (0.5, -2.0, True)
+        assert row["penalty"] == (0.25 if row["truncated"] else 0)
+        parts = 0.5 * row["reward/share"] - 2.0 * row["reward/places"] - row["penalty"]
+        assert row["score"] == pytest.approx(parts, abs=1e-6)
+        assert row["time/reward_share"] >= 0
+    tokens = sum(row["length"] for row in found)
+    assert {row["truncated"] for row in found} == {True, False}
+    assert tokens / 6 == pytest.approx(metrics["response/length"])
+    assert sum(row["kl"] * row["length"] for row in found) / tokens == pytest.approx(metrics["objective/kl"], rel=1e-5)
+    assert abs(metrics["objective/kl"]) > 1e-3
+    assert sum(row["score"] for row in found) / 6 == pytest.approx(metrics["objective/score"], rel=1e-6)
+
+
+def test_what_was_left_out_is_in_its_place_with_the_reason():
+    keys = {"on_reward_error": "skip", "advantage_estimator": "rloo", "num_responses_per_prompt": 2}
+    trainer, _, found = stepped(Answers(), **keys)
+    assert (len(trainer.rollout), len(found)) == (4, 6)
+    assert [row["used"] for row in found] == [False, False, True, True, True, True]
+    assert [row["score"] for row in found] == [None, None, 1.0, 1.0, 1.0, 1.0]
+    assert [row.get("failure/answers") for row in found[:3]] == ["gave no score", "no answer within 5 seconds", None]
+    _, _, found = stepped(Holes([2], float("inf")), **keys)
+    assert [row["used"] for row in found] == [True, True, False, False, True, True]
+    assert [row["score"] for row in found] == [-1.5, 0.5, None, -0.5, 1.5, -1.5]
+    assert found[2]["failure/holes"] == "gave inf"
+    assert json.dumps(found, allow_nan=False)
+
+
+def test_an_environment_pays_a_part_of_its_own():
+    trainer, _, _ = stepped(Places())
+    rollout = trainer.rollout
+    config = trainer.config.model_copy(update={"environment": {"id": "restaurant"}})
+    assert [row["environment"] for row in rows_of(rollout, 1, config)] == [0] * 6
+    rollout.turn_rewards = rollout.logprobs.new_zeros(rollout.logprobs.shape)
+    rollout.turn_rewards[3, 0] = 2.0
+    found = rows_of(rollout, 1, config)
+    assert [row["environment"] for row in found] == [0, 0, 0, 2, 0, 0]
+    assert found[3]["score"] == -0.5 + 2
+
+
+def test_texts_only_where_they_are_asked_for():
+    trainer, _, found = stepped(Places())
+    assert not [name for row in found for name in row if isinstance(row[name], str | list)]
+    rollout = trainer.rollout
+    rollout.dialogues[0] = Dialogue(["Hi ."], meta=rollout.dialogues[0].meta).said("Yes ?").heard("Tea .").said("No .")
+    found = rows_of(rollout, 1, trainer.config.model_copy(update={"ledger_texts": True}))
+    assert (found[0]["prompt"], found[0]["reply"]) == (["Hi .", "Yes ?", "Tea ."], "No .")
+    assert found[1]["prompt"] == rollout.dialogues[1].prompt_turns
+
+
+# -- the file
+
+
+def lines_of(*iterations):
+    return "".join(json.dumps({"iteration": one, "score": number}) + "\n" for number, one in enumerate(iterations))
+
+
+@pytest.mark.parametrize(
+    ("text", "iteration", "kept"),
+    [
+        (lines_of(1, 1, 2, 2), 1, lines_of(1, 1)),
+        (lines_of(1, 1, 2, 2), 2, lines_of(1, 1, 2, 2)),
+        (lines_of(1, 1, 2, 2), 0, ""),
+        (lines_of(1, 1, 2) + '{"iteration": 2, "sc', 2, lines_of(1, 1, 2)),  # a kill in the middle of a line
+        (lines_of(1) + "[1]\n\x00\x00\n" + lines_of(2), 1, lines_of(1)),
+        (lines_of(1) + "[1]\n" + lines_of(2), 2, lines_of(1) + "[1]\n" + lines_of(2)),  # damage inside stays
+        ("", 3, ""),
+    ],
+)
+def test_it_is_cut_after_an_iteration(tmp_path, text, iteration, kept):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(text)
+    assert end_of(path, iteration) == len(kept)
+    cut_ledger(path, iteration)
+    assert path.read_text() == kept
+
+
+def test_missing_rows_are_warned_of_and_a_missing_file_is_left_alone(tmp_path, caplog):
+    path = tmp_path / "ledger.jsonl"
+    cut_ledger(path, 3)
+    assert (list(tmp_path.iterdir()), newest_rows(path), end_of(path, 3)) == ([], [], 0)
+    assert not caplog.records
+    path.write_text(lines_of(1, 2))
+    cut_ledger(path, 3)
+    assert "ledger.jsonl: ends with iteration 2, but the run goes on after 3" in caplog.text
+
+
+def test_rows_are_added_and_the_newest_are_read(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for part in ([{"iteration": 1, "index": 0}], [{"iteration": 2, "index": 4}, {"iteration": 2, "index": 3}]):
+        one = Ledger(path)
+        one.write(part)
+        one.close()
+    assert newest_rows(path) == [{"iteration": 2, "index": 4}, {"iteration": 2, "index": 3}]
+    assert path.read_text().count("\n") == 3
+
+
+def test_a_table_has_all_columns_and_shows_texts_as_they_are(monkeypatch):
+    monkeypatch.setattr(ledger, "MAX_TABLE", 2)
+    table = table_of([{"a": 1 / 3, "prompt": ["x", "<b>|"]}, {"a": None, "failure/b": "late"}, {"c": 1}])
+    assert table == (["a", "prompt", "failure/b"], [[1 / 3, "x\n<b>|", None], [None, None, "late"]])
+    assert markdown_table(*table).splitlines() == [
+        "| a | prompt | failure/b |",
+        "| --- | --- | --- |",
+        "| 0.333333 | x &lt;b>&#124; |  |",
+        "|  |  | late |",
+    ]
+
+
+# -- in a run
+
+
+@pytest.mark.whole_run
+def test_a_run_that_goes_on_has_the_ledger_of_one_that_was_left_alone(run):
+    assert run("--max_iterations", "4", "--save_interval", "2", "--experiment_name", "whole") == 0
+    whole = timeless(RUN.with_name("whole"))
+    assert [row["iteration"] for row in whole] == [i for i in (1, 2, 3, 4) for _ in range(8)]
+    assert {row["reward/length_match_weight"] for row in whole} == {0.5}
+    scores = [row["objective/score"] for row in rows(RUN.with_name("whole"))]
+    assert [sum(row["score"] for row in whole[i : i + 8]) / 8 for i in (0, 8, 16, 24)] == pytest.approx(scores)
+    assert run("--max_iterations", "3", "--save_interval", "2") == 0
+    later = '{"iteration": 4, "index": 1}\n{"iter'
+    with (RUN / "ledger.jsonl").open("a") as file:
+        file.write(later)
+    assert run("--max_iterations", "4", "--save_interval", "2", "--resume") == 0
+    assert timeless() == whole
+    before = (RUN / "ledger.jsonl").read_text().splitlines(keepends=True)
+    assert run("--max_iterations", "4", "--keep_checkpoints", "9", "--resume_from", "3") == 0
+    assert timeless() == whole
+    kept = (RUN / "checkpoints/abandoned/ledger_after_iter_000003.jsonl").read_text()
+    assert kept == "".join(before[24:])
+
+
+@pytest.mark.whole_run
+def test_trackers_get_tables_and_texts_where_they_are_wanted(run, wandb):
+    assert run("--use_wandb", "true", "--use_tensorboard", "true") == 0
+    (table,) = wandb.runs[0].tables.values()
+    assert list(wandb.runs[0].tables) == [2]  # `sample_interval`
+    assert (len(table.data), table.columns[:3]) == (8, ["iteration", "split", "index"])
+    assert "prompt" not in table.columns
+    assert run("--ledger_texts", "true", "--overwrite", "--max_iterations", "1") == 0
+    assert all(isinstance(row["reply"], str) and row["prompt"] for row in read())
+    assert run("--ledger", "false", "--overwrite", "--max_iterations", "1") == 0
+    assert not (RUN / "ledger.jsonl").exists()
+
+
+def test_a_ledger_that_cannot_be_written_ends_no_run(run, monkeypatch, capsys):
+    monkeypatch.setattr(Ledger, "write", lambda *_: 1 / 0)
+    assert run() == 0
+    assert capsys.readouterr().err.count("warning: ledger.jsonl has failed and is not used any more") == 1
+
+
+def test_an_iteration_whose_vec_info_raises_is_in_the_ledger(run, monkeypatch):
+    monkeypatch.setattr("rlhf_dialog.training.trainer.vec_info_metrics", lambda *_: 1 / 0)
+    assert run() == 70
+    assert [row["iteration"] for row in read()] == [1] * 8
+    assert (RUN / "checkpoints/latest").read_text() == "iter_000001"
