@@ -208,7 +208,7 @@ class PPOAgent:
     def _heed_guard(self, state: RunState) -> None:
         """What the guard asks for. Where the run has gone back, the files of its trackers were put aside: new ones begin."""
         if state.heed_guard() and self.log:
-            self._close_log()
+            self.log.close(goes_on=True)
             self.log = RunLog(self.config, self.run_folder, goes_on=False)
             self._open_trackers(state.trainer.iteration)
 

@@ -68,9 +68,13 @@ class RunLog:
         """Make sure that metrics.jsonl has the line of an iteration; returns whether it has."""
         return self.trackers is not None and self.trackers.complete(iteration, metrics)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """At the very end, because wandb waits until all metrics are uploaded; `error` is what the run ends with."""
-        self.files_beside.use(REPORT, lambda report: report.end(error))
+    def close(self, error: BaseException | None = None, goes_on: bool = False) -> None:
+        """At the very end, because wandb waits until all metrics are uploaded; `error` is what the run ends with.
+
+        `goes_on`: the run does, with new trackers, so that its page does not say that it has ended.
+        """
+        if not goes_on:
+            self.files_beside.use(REPORT, lambda report: report.end(error))
         self.files_beside.close()
         if self.trackers:
             self.trackers.close()
